@@ -25,6 +25,7 @@ from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import Success, check_success, declare_success
+from gym_trl.wrappers.image_observation import ImageObservation, shows_images
 from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
@@ -41,6 +42,8 @@ Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
 
 SELF_PLAY = "self"
 """Value of ``seats`` with which a model plays all seats of a game."""
+ONLY = "only"
+"""Value of ``images`` with which images replace the text of observations."""
 _ONE_SEAT = ("success", "cutoff_return")
 END_AFTER_INVALID = 3
 """Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
@@ -57,6 +60,8 @@ class Probed(NamedTuple):
     executor: ExecutorConfig
     seats: dict[str, int]
     """Number of seats that are played; 1 unless all seats are."""
+    images: bool = False
+    """One of the environments shows images."""
     criteria: Mapping[str, float] = {}
     """Weights of the criteria that make up the reward, by name; empty unless all environments have the same."""
 
@@ -91,6 +96,7 @@ class EnvSpec:
     success: Success | None = None
     state_key: KeyFunction | str | None = None
     seats: str | None = None
+    images: bool | str = False
     levels: Sequence[Mapping[str, Any]] = ()
     """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``; see ``Curriculum``."""
     weights: Mapping[str, float] = field(init=False)
@@ -111,6 +117,8 @@ class EnvSpec:
             check_success(self.success)
         if self.state_key not in (None, "auto"):
             load_function(self.state_key)
+        if self.images not in (False, True, ONLY):
+            raise ConfigError(f"images must be False, True or {ONLY!r}, got {self.images!r}")
         if self.seats not in (None, SELF_PLAY):
             raise ConfigError(f"seats must be {SELF_PLAY!r} or None, got {self.seats!r}")
         if self.seats is not None and (given := [name for name in _ONE_SEAT if getattr(self, name) is not None]):
@@ -158,6 +166,11 @@ class EnvSpec:
                     f"{env} shows the past of all seats to the one that is to move: leave the wrapper out; each seat "
                     "has a transcript of its own"
                 )
+            if self.seats is not None and shows_images(env):
+                raise ConfigError(
+                    f"an image of {env} may show what one of its seats must not see: leave out images or "
+                    f"seats={self.seats!r}"
+                )
             if not attribute_of(env, "append_only", default=True):
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
@@ -178,13 +191,14 @@ class EnvSpec:
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
-        seats, criteria = dict[str, int](), list[dict[str, float]]()
+        seats, criteria, images = dict[str, int](), list[dict[str, float]](), False
         for env_id in self.weights:
             with self.checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 count = attribute_of(env, "num_instances")
                 num_instances[env_id] = None if count is None else int(count)
+                images = images or shows_images(env)
                 criteria.append(dict(attribute_of(env, "criteria", {})))
                 seats[env_id] = 1 if self.seats is None else num_seats(env)
                 if self.state_key is not None:
@@ -213,11 +227,13 @@ class EnvSpec:
             )
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
         shared = criteria[0] if all(one == criteria[0] for one in criteria) else {}
-        return Probed(instructions, num_instances, stepping, seats, shared)
+        return Probed(instructions, num_instances, stepping, seats, images, shared)
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}
         made = self._makers[env_id](**kwargs)
+        if self.images and isinstance(made, gym.Env):
+            made = self._rendering(env_id, made, kwargs)
         if not isinstance(made, gym.Env):
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
         if self.seats is not None:
@@ -230,7 +246,9 @@ class EnvSpec:
             made = declare_success(made, self.success)
         for wrap in self.wrappers:
             made = wrap(made)
-        env = as_text(made, observe=self.observe, act=self.act)
+        if self.images:
+            made = ImageObservation(made, text=self.images is True, observe=self.observe)
+        env = as_text(made, observe=None if self.images else self.observe, act=self.act)
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
         # One of the user's wrappers may parse responses already.
@@ -248,6 +266,19 @@ class EnvSpec:
         if self.cutoff_return is not None:
             env = CutoffReturn(env, self.cutoff_return)
         return Instructions(env, "") if self.instructions == "" else env
+
+    def _rendering(self, env_id: str, made: gym.Env[Any, Any], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+        """Return an environment that renders to arrays, if it can; otherwise the one that was made."""
+        modes = made.metadata.get("render_modes") or ()
+        if made.render_mode is not None or "render_mode" in kwargs or "rgb_array" not in modes:
+            return made
+        try:
+            rendering = self._makers[env_id](**{**kwargs, "render_mode": "rgb_array"})
+        except TypeError:  # a function or a class without this argument
+            return made
+        made.close()
+        self._kwargs[env_id]["render_mode"] = "rgb_array"  # the next ones are made so at once
+        return rendering
 
 
 def _check_key(env: TextEnvironment) -> None:

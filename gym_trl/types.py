@@ -2,10 +2,12 @@
 
 import json
 import math
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 from operator import index
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -189,6 +191,45 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PngImage:
+    """Image of an observation, as the content of a PNG file.
+
+    >>> from gym_trl.wrappers.image_observation import encode_image
+    >>> import numpy as np
+    >>> image = encode_image(np.zeros((2, 3, 3), np.uint8))
+    >>> image, image.width, len(image.name)
+    (PngImage(2 x 3), 3, 36)
+
+    Raises:
+        ValueError: ``png`` does not begin like a PNG file.
+    """
+
+    png: bytes
+
+    def __post_init__(self) -> None:
+        if self.png[:8] != b"\x89PNG\r\n\x1a\n" or self.png[12:16] != b"IHDR":
+            raise ValueError(f"an image must be the content of a PNG file, got {self.png[:8]!r}...")
+
+    @property
+    def height(self) -> int:
+        """Height in pixels."""
+        return int(struct.unpack_from(">I", self.png, 20)[0])
+
+    @property
+    def width(self) -> int:
+        """Width in pixels."""
+        return int(struct.unpack_from(">I", self.png, 16)[0])
+
+    @property
+    def name(self) -> str:
+        """Name of its file: a hash of the content, so that equal images have equal names."""
+        return f"{blake2b(self.png, digest_size=16).hexdigest()}.png"
+
+    def __repr__(self) -> str:
+        return f"PngImage({self.height} x {self.width})"
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """Message of a conversation, with the fields that chat templates use.
 
@@ -198,9 +239,11 @@ class Message:
 
     role: str
     content: str
+    images: tuple[PngImage, ...] = ()
+    """Images, which the chat template writes in front of the text."""
 
     def as_dict(self) -> dict[str, str]:
-        """Return the message as a dictionary, for chat templates and datasets."""
+        """Return the message's text as a dictionary, for datasets and chat templates."""
         return {"role": self.role, "content": self.content}
 
 
@@ -283,6 +326,8 @@ class Request:
     """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
     model: str = ""
     """Name of the model that is asked, for engines of several (``RoutedEngine``); the others have one."""
+    images: tuple[PngImage, ...] = ()
+    """Images whose placeholders are in ``prompt_ids``, in their order."""
 
     id: str = field(init=False)
     """Id of the request, which its completion has as ``request_id``."""
@@ -366,6 +411,8 @@ class TokenTrace:
     logprobs: Logprobs = field(default_factory=list)
     borders: tuple[Border, ...] = ()
     """Beginnings of the segments after the first."""
+    images: tuple[PngImage, ...] = ()
+    """Images whose placeholders are among the ids, in their order."""
 
     def __post_init__(self) -> None:
         if not len(self.completion_ids) == len(self.mask) == len(self.logprobs):
@@ -528,6 +575,8 @@ class StepResult:
     """The environment declares that its keys are Markov; set at reset only."""
     task_key: str = ""
     """Name of the task, the same for all seeds whose episodes have the same states; set at reset only."""
+    images: tuple[PngImage, ...] = ()
+    """Images that belong to the observation; see ``gym_trl.wrappers.ImageObservation``."""
 
 
 @dataclass(frozen=True, slots=True)

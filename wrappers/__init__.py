@@ -11,6 +11,7 @@ from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import DeclareSuccess
 from gym_trl.wrappers.discount import Discount
 from gym_trl.wrappers.history import History
+from gym_trl.wrappers.image_observation import ImageObservation
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.invalid_action_penalty import InvalidActionPenalty
 from gym_trl.wrappers.levels import Levels
@@ -34,6 +35,7 @@ __all__ = [
     "DeclareSuccess",
     "Discount",
     "History",
+    "ImageObservation",
     "Instructions",
     "InvalidActionPenalty",
     "Levels",

@@ -56,14 +56,18 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        if not self._given and self.env.unwrapped is not self._said_of:  # Levels has switched to another level
-            self._observe, self._said_of = _default(self.env), self.env.unwrapped
+        self._meet()
         return self._observe(observation, info), info
 
     def step(self, action: Any) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         """Play an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._observe(observation, info), reward, terminated, truncated, info
+
+    def _meet(self) -> None:
+        """Choose the conversion anew if ``Levels`` has switched to another level."""
+        if not self._given and self.env.unwrapped is not self._said_of:
+            self._observe, self._said_of = _default(self.env), self.env.unwrapped
 
 
 def _shown(space: gym.Space[Any], names: tuple[str, ...], observation: Any, info: dict[str, Any]) -> str:

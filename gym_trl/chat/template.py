@@ -4,6 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
@@ -11,10 +12,11 @@ from typing import Any, NamedTuple
 
 from gym_trl.chat.codec import either, tokenizer_codec
 from gym_trl.chat.continuation import Continuation, DiffersError
+from gym_trl.chat.images import ImageProcessor, image_mark
 from gym_trl.chat.rendering import Frame, find_frame
 from gym_trl.errors import ChatTemplateError
 from gym_trl.text.parsing import closing_mark, split_thinking
-from gym_trl.types import Answer, Message, TokenIds
+from gym_trl.types import Answer, Message, PngImage, TokenIds
 
 _ASKED = Message("user", "\ufdd1")
 _ANSWERED = Message("assistant", "\ufdd2")
@@ -107,9 +109,13 @@ class TemplateChat:
         self, tokenizer: Any, *, chat_template: str | None = None, appends: bool = True, **chat_template_kwargs: Any
     ) -> None:
         self._appends = appends
+        self.images = ImageProcessor(tokenizer) if getattr(tokenizer, "image_processor", None) is not None else None
+        """Part of the multimodal processor that images need; ``None`` for a tokenizer."""
         self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-        self._name = either("name_or_path", self._tokenizer, tokenizer) or type(tokenizer).__name__
-        own = either("chat_template", self._tokenizer, tokenizer)
+        owners = self._tokenizer, tokenizer
+        self._name = either("name_or_path", *owners) or type(tokenizer).__name__
+        # A multimodal processor's own template is the one that writes images.
+        own = either("chat_template", *(owners if self.images is None else reversed(owners)))
         # A copy: trainers may change the template of their tokenizer later.
         self._template = chat_template or (own.get("default") if isinstance(own, dict) else own)
         if not self._template:
@@ -134,27 +140,54 @@ class TemplateChat:
         """Return the ids that start an episode, up to and including the generation prompt."""
         spoken = _fold_system(messages) if self._folds_system else messages
         roles = tuple(message.role for message in spoken)
-        return self._codec.write(
-            lambda texts: self._render(*map(Message, roles, texts)),
+        images = [message.images for message in spoken]
+        ids = self._codec.write(
+            lambda texts: self._render(*map(Message, roles, texts, images)),
             spoken,
             # The template's text may depend on the content of an assistant message, for example on thinking in it.
-            key=None if "assistant" in roles else roles,
+            key=None if "assistant" in roles else (roles, tuple(map(len, images))),
         )
+        return self._with_images(ids, [image for shown in images for image in shown])
 
-    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+    def reply(self, text: str, *, role: str = "user", closed: bool, images: tuple[PngImage, ...] = ()) -> TokenIds:
         """Return the ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
 
         Raises:
-            ChatTemplateError: the template does not support a message of this ``role`` after an assistant message.
+            ChatTemplateError: the template does not support a message of this ``role`` after an assistant message, or
+                none with images.
         """
         self._check(role)
 
         def render(texts: Sequence[str]) -> str:
-            tail = self._framed(Message(role, texts[0]))
+            tail = self._framed(Message(role, texts[0], images))
             # In some templates (GLM) the head of the next user message ends the turn; another role keeps its own head.
             return tail.removeprefix(self._closing) if closed else tail
 
-        return self._codec.write(render, [Message(role, text)], after=self._anchor, key=(role, closed))
+        key = (role, closed, len(images))
+        ids = self._codec.write(render, [Message(role, text)], after=self._anchor, key=key)
+        return self._with_images(ids, images)
+
+    @property
+    def takes_images(self) -> bool:
+        """True if messages may have images: the tokenizer was given as a part of a multimodal processor."""
+        return self.images is not None
+
+    def _with_images(self, ids: TokenIds, images: Sequence[PngImage]) -> TokenIds:
+        """Return ids with those of each image in place of the template's mark for it."""
+        if not images:
+            return ids
+        assert self.images is not None
+        mark = self._image_mark
+        mark_id, left = self._codec.id(mark), iter(images)
+        if (count := ids.count(mark_id)) != len(images):
+            raise ChatTemplateError(f"{self._name}'s chat template writes {count} places for {len(images)} images")
+        return [part for id_ in ids for part in (self.images.ids(next(left), mark) if id_ == mark_id else (id_,))]
+
+    @cached_property
+    def _image_mark(self) -> str:
+        """Token that the template writes in place of an image, after checking that it appends such messages."""
+        assert self.images is not None
+        return image_mark(self._render_all, self.images.marks)
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Return whether these sampled ids end with the template's own end of turn."""
@@ -263,7 +296,7 @@ class TemplateChat:
 
     def _compare(self, known: Continuation, spoken: Sequence[Message], answers: int) -> None:
         """Check that one rendering of the conversation contains all messages in order, as the model received them."""
-        texts = [Message(message.role, self._codec.plain(message.content)) for message in spoken]
+        texts = [Message(message.role, self._codec.plain(message.content), message.images) for message in spoken]
         try:
             rendered, *framed = (
                 self._render(*texts),
@@ -319,9 +352,11 @@ class TemplateChat:
         )
 
     def _render(self, *messages: Message, prompt: bool = True, **kwargs: Any) -> str:
+        if self.images is None and any(message.images for message in messages):
+            raise ChatTemplateError(f"{self._name} is a tokenizer; messages with images need the model's processor")
         try:
             rendered = self._tokenizer.apply_chat_template(
-                [{"role": message.role, "content": self._content(message.content)} for message in messages],
+                [{"role": message.role, "content": self._content(message)} for message in messages],
                 **{"chat_template": self._template, **self._kwargs, **kwargs},
                 tokenize=False,
                 add_generation_prompt=prompt,
@@ -333,14 +368,18 @@ class TemplateChat:
     def _render_all(self, messages: Sequence[Message]) -> str:
         return self._render(*messages)
 
-    def _content(self, text: str) -> str | list[dict[str, str]]:
-        return [{"type": "text", "text": text}] if self._parts else text
+    def _content(self, message: Message) -> str | list[dict[str, str]]:
+        if not self._parts and not message.images:
+            return message.content
+        return [{"type": "image"}] * len(message.images) + [{"type": "text", "text": message.content}]
 
     def _tail(self, message: Message) -> str:
         return self._render(_ASKED, _ANSWERED, message).partition(_ANSWERED.content)[2]
 
     def _framed(self, message: Message) -> str:
         """Return the same text, without rendering if the template's text around such a message is known."""
+        if message.images:
+            return self._tail(message)
         if message.role not in self._frames:
             self._frames[message.role] = self._find_frame(message.role)
         frame = self._frames[message.role]
@@ -549,4 +588,5 @@ def _fold_system(messages: Sequence[Message]) -> Sequence[Message]:
     system, *others = messages
     if not others or others[0].role != "user":
         return [Message("user", system.content), *others]
-    return [Message("user", f"{system.content}\n\n{others[0].content}"), *others[1:]]
+    first = replace(others[0], content=f"{system.content}\n\n{others[0].content}")
+    return [first, *others[1:]]

@@ -1,12 +1,12 @@
 """Generation with ``model.generate``: whole prompts in one batch that runs to its end; works with every model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from gym_trl.engines.sampler import End, Sampler
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.types import Completion, FinishReason, Request, TokenIds
+from gym_trl.types import Completion, FinishReason, PngImage, Request, TokenIds
 
 try:
     import torch
@@ -14,6 +14,9 @@ try:
     from transformers.cache_utils import DynamicLayer
 except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
+
+ImageInputs: TypeAlias = Callable[[Sequence[Sequence[PngImage]], Any], dict[str, Any]]
+"""Function from the images of a batch's rows and their ids to a vision-language model's further inputs."""
 
 _CACHES_REFUSED = {
     "paged": "it is continuous batching: set use_transformers_continuous_batching=True",
@@ -29,6 +32,7 @@ class Lockstep:
         pad_id: Id for padding on the left; never attended to.
         sampler: Chooses the tokens.
         end: Says where a response ends.
+        images: Function from the requests' images and their ids, (requests, length), to the model's further inputs.
         options: Further options of ``GenerationConfig``. With a ``cache_implementation`` other than ``"dynamic"``, a
             prompt that several requests share is computed for each of them.
 
@@ -36,7 +40,16 @@ class Lockstep:
         ConfigError: an option that the model or Transformers does not have.
     """
 
-    def __init__(self, model: Any, *, pad_id: int, sampler: Sampler, end: End, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        pad_id: int,
+        sampler: Sampler,
+        end: End,
+        images: "ImageInputs | None",
+        options: Mapping[str, Any],
+    ) -> None:
         options = dict(options)
         if options.get("cache_implementation") == "dynamic":
             del options["cache_implementation"]  # the default: _shared_prefill passes it to generate
@@ -47,6 +60,7 @@ class Lockstep:
         self._pad_id = pad_id
         self._sampler = sampler
         self._end = end
+        self._images = images
         self._options = options
 
     def generate(self, batch: list[Request]) -> list[Completion]:
@@ -56,6 +70,9 @@ class Lockstep:
         prompts = [[self._pad_id] * pad + request.prompt_ids for pad, request in zip(padding, batch, strict=True)]
         mask = [[0] * pad + [1] * (width - pad) for pad in padding]
         device = self._model.device
+        ids = torch.tensor(prompts, device=device)
+        pictured = any(request.images for request in batch)
+        inputs = self._images([request.images for request in batch], ids) if self._images and pictured else {}
         processor = _Processor(batch, padding, self._sampler)
         finished = _Finished(batch, width, self._end)
         config = GenerationConfig(
@@ -67,9 +84,11 @@ class Lockstep:
         )
         with torch.no_grad(), _configured(self._model, config):
             ids = self._model.generate(
-                torch.tensor(prompts, device=device),
+                ids,
                 attention_mask=torch.tensor(mask, device=device),
-                past_key_values=self._shared_prefill(prompts, mask),
+                # Equal ids may stand for different images.
+                past_key_values=None if pictured else self._shared_prefill(prompts, mask),
+                **{name: value.to(device) for name, value in inputs.items()},
                 generation_config=config,
                 logits_processor=LogitsProcessorList([processor]),
                 stopping_criteria=[finished],

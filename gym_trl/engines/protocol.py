@@ -12,7 +12,7 @@ class Engine(Protocol):
 
     ``collect`` returns every submitted request exactly once, completed or with an error, unless it was cancelled. An
     engine that other processes also wait for has a true attribute ``shared``: a rollout then calls ``collect``
-    continuously, even if it has no request.
+    continuously, even if it has no request. One whose requests may have images has a true attribute ``takes_images``.
     """
 
     def submit(self, request: Request) -> None:

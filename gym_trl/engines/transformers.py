@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gym_trl.engines.kv_cache import KVCache, attending, support
-from gym_trl.engines.lockstep import Lockstep, evaluating
+from gym_trl.engines.lockstep import ImageInputs, Lockstep, evaluating
 from gym_trl.engines.packed_linear import PackedLinear
 from gym_trl.engines.running_batch import EngineStats, RunningBatch
 from gym_trl.engines.sampler import End, Sampler
@@ -52,6 +52,8 @@ class TransformersEngine:
             probable token. ``cache_implementation`` is also accepted.
         stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
         decode: Function from ids to text, for ``stop_strings``.
+        images: Function from the requests' images and their ids to a vision-language model's further inputs
+            (``ImageProcessor.inputs``); its requests are generated in lockstep. Default: requests have no images.
         max_batch: Maximum number of running requests. Default: no limit.
         cache_bytes: Maximum memory of the keys and values in bytes, taken as it is needed; requests wait when it is
             full. One that cannot fit at all is generated alone with memory of its own. Default: a quarter of the memory
@@ -70,6 +72,7 @@ class TransformersEngine:
         sampling: Mapping[str, Any] | None = None,
         stop_strings: Sequence[str] = (),
         decode: Callable[[TokenIds], str] | None = None,
+        images: ImageInputs | None = None,
         max_batch: int | None = None,
         cache_bytes: int | None = None,
     ) -> None:
@@ -85,9 +88,15 @@ class TransformersEngine:
         self._sampler = Sampler(sampling or {}, model.device)
         self._end = End(eos_ids, stop_strings, decode)
         options = self._sampler.other
-        self._whole = Lockstep(model, pad_id=pad_id, sampler=self._sampler, end=self._end, options=options)
+        self._whole = Lockstep(
+            model, pad_id=pad_id, sampler=self._sampler, end=self._end, images=images, options=options
+        )
         if options:
             self.lockstep = f"only model.generate has {min(options)}"
+        elif images is not None:
+            self.lockstep = "keys and values of images are not kept"
+        self.takes_images = images is not None
+        """True if requests may have images."""
         self._max_batch = max_batch
         self._cache_bytes = cache_bytes
         self._cache: KVCache | None = None

@@ -7,6 +7,7 @@ from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import (
     close_env,
     failed,
+    images_of,
     read_declares_success,
     state_of,
     take_step,
@@ -102,5 +103,6 @@ class InlinePool(Closing):
             state=state_of(env),
             markov_keys=isinstance(env, StateKey) and env.markov_state_key,
             task_key=env.task_key if isinstance(env, StateKey) else "",
+            images=images_of(info),
         )
         return with_settlement(result, env)

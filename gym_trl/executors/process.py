@@ -263,7 +263,7 @@ class _Host:
         info = {_exact(name): _exact(it) for name, it in plain}
         said = _exact(result.observation), result.reward, result.terminated, result.truncated, info
         rest = result.instructions, result.declares_success, result.settlement, result.action_costs, result.state
-        return ticket, key, *said, *rest, result.markov_keys, result.task_key
+        return ticket, key, *said, *rest, result.markov_keys, result.task_key, result.images
 
     def close(self) -> None:
         self._pool.close()

@@ -13,6 +13,7 @@ from gym_trl.text.parsing import CUT
 from gym_trl.types import (
     UNNAMED,
     EnvFailure,
+    PngImage,
     RefusedResponse,
     StateName,
     StepResult,
@@ -21,6 +22,7 @@ from gym_trl.types import (
     UnfinishedResponse,
     add_reward,
 )
+from gym_trl.wrappers.image_observation import IMAGES
 from gym_trl.wrappers.inner import attribute_of
 from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.state_key import StateKey
@@ -145,12 +147,24 @@ def read_step(
     if not isinstance(info, Mapping):
         raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
     said = {name: bool(info[name]) for name in ("action_valid", "success") if info.get(name) is not None}
+    images = images_of(info)
     info = {**info, **said}
+    info.pop(IMAGES, None)
     value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
     add_reward(0.0, value)
-    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state)
+    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state, images=images)
+
+
+def images_of(info: Mapping[str, Any]) -> tuple[PngImage, ...]:
+    """Return the images of an observation, from the ``info`` of its reset or step.
+
+    >>> images_of({}), images_of({"images": ["not of ImageObservation"]})
+    ((), ())
+    """
+    held = info.get(IMAGES, ())
+    return tuple(held) if isinstance(held, tuple) and all(isinstance(one, PngImage) for one in held) else ()
 
 
 def text_of(observation: object) -> str:

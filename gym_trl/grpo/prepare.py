@@ -74,6 +74,8 @@ def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
             "prepare measures one row per episode, and with history an episode has several: prepare a spec without "
             "history and with as many episodes as there will be rows"
         )
+    if getattr(trainer.rollout_func, "images", False):
+        raise ConfigError("prepare makes up completions without images: prepare a spec without images")
     import torch
 
     rehearsal = _Rehearsal(trainer)

@@ -19,19 +19,21 @@ from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
+from gym_trl.grpo.image_rows import attach_images, has_images
 from gym_trl.grpo.league import outcome_of
 from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.planned_rows import GameSeat, Planned, Planner
 from gym_trl.grpo.totals import Replaced, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.grpo.training_tasks import DATASET_ROW
-from gym_trl.grpo.trl_versions import chat_options, end_ids, tokenizer_of
+from gym_trl.grpo.trl_versions import chat_options, chat_source, end_ids
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.game import Game, InThread, SeatPolicy
 from gym_trl.rollout.loop import run_episodes, run_games
 from gym_trl.seeding import derive_seed
 from gym_trl.types import EpisodeResult, StopReason, Task
+from gym_trl.wrappers.image_observation import IMAGES
 
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
@@ -75,6 +77,7 @@ def make_rollout_func(
     credit: TurnCredit | None = None,
     seats: Mapping[str, int] | None = None,
     league: LeagueGames | None = None,
+    images: bool = False,
     **options: Any,
 ) -> RolloutFunc:
     """Return a function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
@@ -108,6 +111,8 @@ def make_rollout_func(
         credit: Credit per turn, which the first call attaches to the trainer. Default: the trainer's own advantages.
         seats: Number of seats of each environment by its id, if the model plays all of them. Default: one.
         league: Opponents in a part of the groups, with ``seats``; see ``League``. Default: none.
+        images: Environments show images, which the trainer is given with the episodes' ids; the column ``images`` has
+            those of each row.
         options: Fields of ``RolloutConfig`` and ``ExecutorConfig``, instead of these objects.
 
     Raises:
@@ -122,7 +127,18 @@ def make_rollout_func(
     pool = make_pool(make, stepping, deterministic=config.deterministic)
     planner = Planner(assign, seed, follower)
     return _RolloutFunc(
-        pool, planner, follower, resample_dead_groups, seed, config, on_rollout, on_totals, credit, seats or {}, league
+        pool,
+        planner,
+        follower,
+        resample_dead_groups,
+        seed,
+        config,
+        on_rollout,
+        on_totals,
+        credit,
+        seats or {},
+        league,
+        images,
     )
 
 
@@ -139,13 +155,14 @@ class _RolloutFunc:
     credit: TurnCredit | None
     seats: Mapping[str, int]
     league: LeagueGames | None = None
+    images: bool = False
     chats: list[tuple[Any, str | None, Chat]] = field(default_factory=list)  # by tokenizer and template
 
     def __post_init__(self) -> None:
         weakref.finalize(self, self.pool.close)
 
-        if self.config.history is not None:
-            with needs("train", "history"):
+        if self.config.history is not None or self.images:
+            with needs("train", "history" if self.config.history is not None else "images"):
                 trl_versions.attach_before_batches(ATTACH)
 
     @property
@@ -171,6 +188,8 @@ class _RolloutFunc:
         """
         self._gym_trl_segments(trainer)
         attach(trainer)
+        if self.images:
+            attach_images(trainer)
         if self.credit is not None:
             self.credit.attach(trainer)
 
@@ -178,11 +197,7 @@ class _RolloutFunc:
         attachment, config = attach(trainer), self.config
         if self.credit is not None:
             self.credit.attach(trainer)
-        if config.history is not None and not trl_versions.has_segments(trainer):
-            raise ConfigError(
-                "with history a trainer must be attached before its first batch: where rollout_func is a function of "
-                "your own, call spec.attach(trainer) before trainer.train()"
-            )
+        self._check_attached(trainer)
         chat = config.chat or self._trainer_chat(trainer)
         place = attachment.place(len(prompts))
         training, replaced = place.split == "train", None
@@ -213,6 +228,8 @@ class _RolloutFunc:
         columns = _columns(episodes, end_ids(trainer)[0], CUT_OFF if attachment.masks_cut_off else ())
         if config.history is not None:
             columns[SEGMENTS] = [_borders(episode) for episode in episodes]
+        if self.images:
+            columns[IMAGES] = [list(row.trace.images) if row.scored else [] for row in episodes]
         if self.rounds or (self.follower is not None and self.follower.curriculum.draws):
             columns[DATASET_ROW] = [row.dataset_row for row in rows]
         attachment.note(columns, self.on_totals, replaced=None if replaced is None else _count(replaced, rows))
@@ -224,13 +241,21 @@ class _RolloutFunc:
 
     def _trainer_chat(self, trainer: Any) -> Chat:
         """Return the chat of this trainer's tokenizer, which is made once."""
-        tokenizer, (template, options) = tokenizer_of(trainer), chat_options(trainer)
+        tokenizer, (template, options) = chat_source(trainer), chat_options(trainer)
         for known, known_template, chat in self.chats:
             if known is tokenizer and known_template == template:
                 return chat
         chat = self.config.template_chat(tokenizer, options, chat_template=template)
         self.chats.append((tokenizer, template, chat))
         return chat
+
+    def _check_attached(self, trainer: Any) -> None:
+        segmented = self.config.history is None or trl_versions.has_segments(trainer)
+        if not segmented or (self.images and not has_images(trainer)):
+            raise ConfigError(
+                f"with {'images' if segmented else 'history'} a trainer must be attached before its first batch: where "
+                "rollout_func is a function of your own, call spec.attach(trainer) before trainer.train()"
+            )
 
     def _check_seats(self, trainer: Any, rows: int, *, training: bool) -> bool:
         """Return whether games may have rows on several processes.
@@ -376,12 +401,17 @@ def _columns(episodes: Sequence[EpisodeResult], filler: int, masked: Collection[
     An episode with a stop reason in ``masked`` keeps its ids and its score, and all its tokens are masked.
 
     If nothing was sampled, the prompt is one ``filler`` token too: a first observation that exceeds the context would
-    otherwise pad the whole batch to its length.
+    otherwise pad the whole batch to its length. So it is for an unscored episode with images, which are left out.
     """
     kept = [episode.scored for episode in episodes]
     rows = list(zip(kept, episodes, strict=True))
     return {
-        "prompt_ids": [episode.trace.prompt_ids if episode.trace.completion_ids else [filler] for episode in episodes],
+        "prompt_ids": [
+            episode.trace.prompt_ids
+            if episode.trace.completion_ids and (scored or not episode.trace.images)
+            else [filler]
+            for scored, episode in rows
+        ],
         "completion_ids": [episode.trace.completion_ids if scored else [filler] for scored, episode in rows],
         "logprobs": [episode.trace.logprobs if scored else [0.0] for scored, episode in rows],
         "env_mask": [

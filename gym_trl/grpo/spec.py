@@ -90,6 +90,11 @@ class GymSpec:
             the sum of the environment's own rewards, ``"info"`` (the environment does declare it, at the end), or a
             function of the last ``info`` and the return; see ``DeclareSuccess``. Default: the ``reward_threshold`` of
             Gymnasium's registry if there is one; otherwise success is undeclared and only returns are reported.
+        images: Show images of observations to a vision-language model: ``True`` beside their text, ``"only"`` in place
+            of it (texts in the observation, such as a mission, are kept). An environment that can render to arrays is
+            made with ``render_mode="rgb_array"``; otherwise the image is the one in the observation. See
+            ``ImageObservation``. Needs a processor as the trainer's ``processing_class``, and ``use_vllm=False``.
+            Applies to ``rollout_func``. Default: text only.
         state_key: Function of the unwrapped environment that returns the key of its current state, for credit per turn
             (or its name ``"package.module:function"``); it replaces the key that the environment declares. ``"auto"``
             records the declared key, or the history where none is declared. See ``StateKey``. Default: ``"auto"`` with
@@ -171,6 +176,7 @@ class GymSpec:
         cutoff_return: float | None = None,
         instructions: str | None = None,
         success: Success | None = None,
+        images: bool | str = False,
         state_key: KeyFunction | str | None = None,
         curriculum: Curriculum | PrioritizedTasks | str | None = None,
         resample_dead_groups: int = 0,
@@ -224,6 +230,7 @@ class GymSpec:
             cutoff_return=cutoff_return,
             instructions=instructions,
             success=success,
+            images=images,
             state_key="auto" if state_key is None and (credit != EPISODE or seats is not None) else state_key,
             seats=seats,
             levels=levels,
@@ -414,6 +421,7 @@ class GymSpec:
             credit=self.turn_credit,
             seats=None if self.env_spec.seats is None else self._probed.seats,
             league=self._league_games,
+            images=self._probed.images,
         )
 
     @cached_property
@@ -431,6 +439,8 @@ class GymSpec:
         if self._curriculum is not None:
             raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop does not report to it")
         self._refuse_draws("environment_factory")
+        if self._probed.images:
+            raise ConfigError("images need rollout_func, not environment_factory, whose tools return text")
         self._refuse_credit("environment_factory", "TRL's own loop does not say which tokens are a turn")
         unset = RolloutConfig()
         given = [name for name, value in vars(self._rollout).items() if value != getattr(unset, name)]

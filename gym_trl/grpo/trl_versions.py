@@ -32,6 +32,7 @@ _SEGMENT_LOSSES = {
 }
 """Loss types of TRL 1.14 to 1.16: exact for episodes of several segments, or the reason why not."""
 _SEQUENCE_RATIOS = ("sequence_mask", "sequence_truncate")
+_IMAGES = "_gym_trl_images"
 _SEGMENTS, _ADVANTAGES = "_gym_trl_segments", "_gym_trl_advantages"
 _LOSSES_PER_TOKEN = frozenset({"bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
 """Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16)."""
@@ -60,6 +61,12 @@ def check_trl() -> None:
 def tokenizer_in(processing_class: Any) -> Any:
     """Return a trainer's tokenizer; for a multimodal processor, the tokenizer inside it."""
     return getattr(processing_class, "tokenizer", processing_class)
+
+
+def chat_source(trainer: Any) -> Any:
+    """Return what a chat is made of: the trainer's multimodal processor, or its tokenizer."""
+    given = trainer.processing_class
+    return given if getattr(given, "image_processor", None) is not None else tokenizer_in(given)
 
 
 def tokenizer_of(trainer: Any) -> Any:
@@ -388,6 +395,61 @@ def _per_token(
             if start < segment.stop and stop > segment.start:
                 row[max(0, start - segment.start) : min(stop, segment.stop) - segment.start] = value * weight
     return torch.from_numpy(rows).to(ids.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Images
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def intercept_images(trainer: Any, column: str, found: "Callable[[Sequence[Any], Any], dict[str, Any]]") -> None:
+    """Give the trainer's forward passes the images of a ``rollout_func``'s rows.
+
+    TRL takes images from the dataset (``image``, ``images``) and from the results of its own tool calls, and its
+    ``_generate`` drops those of a ``rollout_func`` (1.14 to 1.16): ``images = None``. The inputs that it would compute
+    from the dataset's prompts would not fit the ids that were returned, so they are computed here, from the ids.
+
+    Args:
+        trainer: The trainer.
+        column: Column of the rollout with the images of each row, in the order of their placeholders.
+        found: Function from this column and the ids of the rows, (rows, length), to the model's inputs, among them
+            ``num_images``, by which TRL divides them; empty without images.
+    """
+    rows: list[Sequence[Any]] = []  # of the batch that is generated now
+    setattr(trainer, _IMAGES, True)
+
+    def generate(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        played = method(*given, **named)  # prompt ids, completion ids, tool mask, completions, logprobs, columns, ...
+        if (images := played[5].get(column)) is None:
+            raise ConfigError(
+                f"with images the column {column} is needed: a rollout_func around spec.rollout_func must return it"
+            )
+        rows[:] = images
+        return played
+
+    def logprobs(method: Callable[..., Any], model: Any, ids: Any, *given: Any, **named: Any) -> Any:
+        if rows and named.get("num_images") is None:  # the old and the reference model's, of the whole batch
+            named = {**named, **found(rows, ids)}
+        return method(model, ids, *given, **named)
+
+    def scored(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        import torch
+
+        try:
+            batch = method(*given, **named)
+            ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+            return {**batch, **found(rows, ids)}
+        finally:
+            rows.clear()
+
+    intercept(trainer, "_generate", generate)
+    intercept(trainer, _SCORE, logprobs)
+    intercept(trainer, _SCORED, scored)
+
+
+def has_images(trainer: Any) -> bool:
+    """Return True if the trainer's forward passes are given images, or it is a stand-in without TRL's methods."""
+    return hasattr(trainer, _IMAGES) or not hasattr(trainer, "_calculate_rewards")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from gym_trl.types import (
     EpisodeResult,
     FinishReason,
     Message,
+    PngImage,
     RefusedResponse,
     StateName,
     StepResult,
@@ -46,6 +47,8 @@ class Sample:
     """Seat that samples, in a game of several."""
     model: str = ""
     """Name of the model that is asked; empty for the engine's own."""
+    images: tuple[PngImage, ...] = ()
+    """Images whose placeholders are in ``prompt_ids``, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class Episode:
         self._messages = list(preamble)
         self._transcript = Transcript([])
         self._delta: TokenIds = []  # environment tokens, not yet part of the transcript
+        self._images: tuple[PngImage, ...] = ()  # in these, or in the prompt
         self._observation = ""
         self._answer = Answer("", "")
         self._span = (0, 0)
@@ -131,7 +135,7 @@ class Episode:
         told = result.instructions, result.observation
         if self._history is not None:
             self._shown = Shown(self._history, self._chat, tuple(self._messages), *told)
-        self._messages = conversation(self._messages, told)
+        self._messages = self._with_images(conversation(self._messages, told), result.images)
         self._transcript = Transcript(self._chat.open(self._messages))
         return self._next_turn()
 
@@ -147,7 +151,8 @@ class Episode:
             told = self._shown.left_out, self._shown.summary
             self._transcript.restart(self._prompt, turn=len(self._turns), left_out=told[0], summary=told[1])
             self._prompt = None
-        self._transcript.commit(self._delta, completion.ids, completion.logprobs)
+        self._transcript.commit(self._delta, completion.ids, completion.logprobs, images=self._images)
+        self._images = ()
         if self._asking:
             self._asking = False
             assert self._shown is not None
@@ -178,7 +183,7 @@ class Episode:
         self._info, self._owed, self._costs = result.info, result.settlement, result.action_costs
         self._declares = self._declares or result.info.get("success") is not None
         self._observation = result.observation
-        self._messages.append(Message("user", result.observation))
+        self._messages = self._with_images([*self._messages, Message("user", result.observation)], result.images)
         if result.terminated or result.truncated:
             self._terminated, self._owed, self._costs = result.terminated, 0.0, 0.0  # the environment has settled
             return self.stopped(reason_to_stop(result))
@@ -186,7 +191,8 @@ class Episode:
             return self._continued(self._shown, result.observation)
         if self._follow is not None:
             self._follow(self._messages, len(self._turns))
-        self._delta = self._chat.reply(result.observation, closed=self._closed)
+        pictured: dict[str, Any] = {"images": result.images} if result.images else {}
+        self._delta = self._chat.reply(result.observation, closed=self._closed, **pictured)
         return self._next_turn()
 
     def stopped(self, reason: StopReason, error: str | None = None) -> EpisodeResult:
@@ -239,7 +245,25 @@ class Episode:
         room = [limit for limit in (limits.tokens_per_turn, budget, context) if limit is not None]
         ids = self._transcript.prompt(self._delta) if self._prompt is None else self._prompt
         seed = derive_seed(self._seed, len(self._turns), *(("summary",) if self._asking else ()))
-        return Sample(ids, min(room), seed, model=self._model)
+        return Sample(ids, min(room), seed, model=self._model, images=(*self._transcript.images, *self._images))
+
+    def _with_images(self, messages: list[Message], images: tuple[PngImage, ...]) -> list[Message]:
+        """Return ``messages`` with an observation's images in the last one.
+
+        Raises:
+            ConfigError: The model, or a history, has no place for images.
+        """
+        if not images:
+            return messages
+        if not getattr(self._chat, "takes_images", False):
+            raise ConfigError(
+                f"{self.task.env_id} shows images, and the model reads text only: give the trainer a vision-language "
+                "model and its processor (processing_class), or leave out images"
+            )
+        if self._history is not None:
+            raise ConfigError("images cannot be combined with a history yet: leave out history or images")
+        self._images = images
+        return [*messages[:-1], replace(messages[-1], images=images)]
 
     def _lengths(self) -> tuple[int, int]:
         """Return the number of ids before the next turn, in the segment's completion and in all of the segment."""

@@ -13,7 +13,7 @@ from time import perf_counter, sleep
 from typing import Any, Generic, Protocol, TypeVar
 
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import check_counts
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
@@ -387,7 +387,13 @@ class _Loop(Generic[_Result]):
                 self._turns[index] += 1
                 self._seat[index] = todo.seat or 0
                 name = str(index) if todo.seat is None else f"{index}.{todo.seat}"
-                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, self._turns[index], todo.model)
+                turn = self._turns[index]
+                if todo.images and not getattr(self._engine, "takes_images", False):
+                    raise ConfigError(
+                        f"{type(self._engine).__name__} takes no images: generate with Transformers (use_vllm=False, "
+                        "use_transformers_continuous_batching=False), or leave out images"
+                    )
+                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.images)
                 self._requests[index] = request_id = request.id
                 self._sampling[request_id] = index
                 self._engine.submit(request)

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from gym_trl.testing.doubles import ByteChat as ByteChat, play as play
     from gym_trl.testing.faults import FaultyEngine as FaultyEngine, FaultyEnv as FaultyEnv
     from gym_trl.testing.pretrained import pretrained_folder as pretrained_folder
-    from gym_trl.testing.tiny import save_tiny as save_tiny, tiny_model as tiny_model, tiny_tokenizer as tiny_tokenizer
+    from gym_trl.testing.tiny import (
+        save_tiny as save_tiny,
+        tiny_model as tiny_model,
+        tiny_processor as tiny_processor,
+        tiny_tokenizer as tiny_tokenizer,
+        tiny_vision_model as tiny_vision_model,
+    )
 
 __getattr__, __dir__ = exports(__name__)

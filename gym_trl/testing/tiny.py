@@ -87,3 +87,78 @@ def save_tiny(folder: str | PathLike[str], *, seed: int = 0, width: int = 64, la
     tokenizer = tiny_tokenizer()
     tiny_model(tokenizer, seed=seed, width=width, layers=layers, head_width=32).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+_VISION_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<|image|>' }}{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}{{ '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+_SIDE, _PATCH = 16, 4
+"""Pixels of an image's sides and of a patch's, for the tiny vision-language model."""
+
+
+def tiny_processor() -> Any:
+    """Return the processor of the tiny vision-language model: images of 16 x 16 pixels are 17 ids each."""
+    with needs("train", "the tiny model"):
+        from transformers import LlavaProcessor
+        from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|image|>"]})
+    size = {"height": _SIDE, "width": _SIDE}
+    return LlavaProcessor(
+        CLIPImageProcessorPil(size=size, do_center_crop=False, resample=0),
+        tokenizer,
+        patch_size=_PATCH,
+        vision_feature_select_strategy="full",
+        num_additional_image_tokens=1,
+        image_token="<|image|>",  # noqa: S106 -- no password
+        chat_template=_VISION_TEMPLATE,
+    )
+
+
+def tiny_vision_model(processor: Any, *, seed: int = 0, width: int = 64, layers: int = 2) -> Any:
+    """Return a LLaVA-style model with random weights: the tiny model, and a small vision transformer.
+
+    ::
+
+        processor = tiny_processor()
+        GRPOTrainer(model=tiny_vision_model(processor), processing_class=processor, ...)
+
+    Args:
+        processor: Its processor.
+        seed: Seed of the random weights.
+        width: Size of the hidden states.
+        layers: Number of layers of the language model; the vision transformer has one.
+    """
+    with needs("train", "the tiny model"):
+        import torch
+        from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    language = tiny_model(processor.tokenizer, seed=seed, width=width, layers=layers).config
+    vision = {
+        "model_type": "clip_vision_model",
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": _SIDE,
+        "patch_size": _PATCH,
+        "projection_dim": width,
+        "initializer_factor": 3.0,  # as much more than usual as in the language model
+    }
+    config = LlavaConfig(
+        text_config=language,
+        vision_config=vision,
+        image_token_id=processor.image_token_id,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=True,
+        initializer_range=0.06,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlavaForConditionalGeneration(config)
