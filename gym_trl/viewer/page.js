@@ -1134,7 +1134,7 @@
       list.length > shown.length && h("small", { class: "soft", text: `and ${count(list.length - shown.length)} more` }));
   }
 
-  const when = (i) => [isNumber(columns.step[i]) ? `step ${show(columns.step[i])}` : "", columns.split[i], columns.policy[i]].filter(Boolean).join(" · ");
+  const when = (i) => [isNumber(columns.step[i]) ? `step ${show(columns.step[i])}` : "", columns.split[i], isNumber(columns.step[i]) ? "" : columns.policy[i]].filter(Boolean).join(" · ");
 
   function toTurn(k) {
     const cards = [...main.querySelectorAll("[data-turn]")];
