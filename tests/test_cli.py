@@ -575,9 +575,9 @@ def test_export_writes_a_data_set(evaluated: Path, tmp_path: Path, to: str, rows
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["preferences", "--min-return", "1"], "--min-return requires --to sft, got --to preferences"),
-        (["sft", "--min-gap", "1"], "--min-gap requires --to preferences, got --to sft"),
-        (["parquet", "--thinking"], "--thinking requires --to sft or preferences, got --to parquet"),
+        (["preferences", "--min-return", "1"], "--min-return requires --to sft or hub, got --to preferences"),
+        (["sft", "--min-gap", "1"], "--min-gap requires --to preferences or hub, got --to sft"),
+        (["parquet", "--thinking"], "--thinking requires --to sft or preferences or hub, got --to parquet"),
     ],
 )
 def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list[str], said: str) -> None:

@@ -17,6 +17,7 @@ gym-trl export runs/first --to sft --min-return 1 --out sft.jsonl
 gym-trl export evals/guess --to preferences --out pairs.jsonl
 gym-trl export evals/guess --to parquet --out guess.parquet
 gym-trl export evals/guess --to inspect --out logs
+gym-trl export runs/first --to hub --license apache-2.0 --out data/first
 gym-trl export runs/first --to model --out models/first
 """
 
@@ -28,6 +29,7 @@ class ExportFormat(StrEnum):
     PREFERENCES = "preferences"
     PARQUET = "parquet"
     INSPECT = "inspect"
+    HUB = "hub"
     MODEL = "model"
 
 
@@ -37,20 +39,28 @@ def export(
     *,
     to: Annotated[
         ExportFormat,
-        Option(help="Conversations for SFTTrainer, pairs for DPOTrainer, a table, logs of Inspect, or a whole model."),
+        Option(
+            help="Conversations for SFTTrainer, pairs for DPOTrainer, a table, logs of Inspect, a folder for the "
+            "Hugging Face Hub, or a whole model."
+        ),
     ],
-    out: Annotated[Path, Option(help="Output file, replaced if it exists; for inspect and model a new folder.")],
-    min_return: Annotated[float | None, Option(help="sft: omit episodes with a lower return. Default: none.")] = None,
-    successes: Annotated[bool, Option("--successes", help="sft: omit episodes without success.")] = False,
+    out: Annotated[Path, Option(help="Output file, replaced if it exists; for inspect, hub and model a new folder.")],
+    min_return: Annotated[float | None, Option(help="sft, hub: omit lower returns. Default: none.")] = None,
+    successes: Annotated[bool, Option("--successes", help="sft, hub: omit conversations without success.")] = False,
     min_gap: Annotated[
-        float, Option(min=0.0, help="preferences: omit pairs of which the returns do not differ by more.")
+        float, Option(min=0.0, help="preferences, hub: omit pairs of which the returns do not differ by more.")
     ] = 0.0,
-    thinking: Annotated[bool, Option("--thinking", help="sft, preferences: include thinking, in <think>.")] = False,
+    thinking: Annotated[bool, Option("--thinking", help="All data sets: include thinking, in <think>.")] = False,
+    license_: Annotated[
+        str | None, Option("--license", help="hub: licence, by its id on the Hub. Default: unknown.")
+    ] = None,
     debug: DebugOption = False,
 ) -> None:
     """Convert records to a data set or to the files of another tool, or an adapter to a model.
 
     --to sft writes conversations, --to preferences pairs, and --to parquet a table of whole episodes.
+
+    --to hub writes all three and a card to a folder that datasets loads and the Hugging Face Hub shows.
 
     --to inspect writes a .eval log for each environment, policy, split and training step, for inspect view --log-dir.
 
@@ -59,21 +69,37 @@ def export(
     """
     from gym_trl.records.export import preference_rows, sft_rows
     from gym_trl.records.files import read_records
+    from gym_trl.records.hub import write_hub_folder
     from gym_trl.records.inspect_logs import write_inspect_logs
     from gym_trl.records.json_lines import write_json_lines
     from gym_trl.records.parquet import write_parquet
 
     allowed = {
-        "--min-return": (min_return is not None, [ExportFormat.SFT]),
-        "--successes": (successes, [ExportFormat.SFT]),
-        "--min-gap": (bool(min_gap), [ExportFormat.PREFERENCES]),
-        "--thinking": (thinking, [ExportFormat.SFT, ExportFormat.PREFERENCES]),
+        "--min-return": (min_return is not None, [ExportFormat.SFT, ExportFormat.HUB]),
+        "--successes": (successes, [ExportFormat.SFT, ExportFormat.HUB]),
+        "--min-gap": (bool(min_gap), [ExportFormat.PREFERENCES, ExportFormat.HUB]),
+        "--thinking": (thinking, [ExportFormat.SFT, ExportFormat.PREFERENCES, ExportFormat.HUB]),
+        "--license": (license_ is not None, [ExportFormat.HUB]),
     }
     for option, (given, formats) in allowed.items():
         if given and to not in formats:
             raise ConfigError(f"{option} requires --to {' or '.join(formats)}, got --to {to.value}")
     if to is ExportFormat.MODEL:
         _export_model(path, out)
+        return
+    if to is ExportFormat.HUB:
+        _check_empty(out)
+        rows = write_hub_folder(
+            path,
+            out,
+            license=license_ or "unknown",
+            min_return=min_return,
+            successes=successes,
+            min_gap=min_gap,
+            thinking=thinking,
+        )
+        told = ", ".join(f"{counted(sum(splits.values()), 'row')} of {name}" for name, splits in rows.items())
+        say(f"Wrote {told} to {out}; upload it with: hf upload USER/NAME {out} --repo-type dataset")
         return
     records = read_records(path)
     if to is ExportFormat.INSPECT:
@@ -84,8 +110,8 @@ def export(
     if to is ExportFormat.PARQUET:
         count = write_parquet(records, out)
     elif to is ExportFormat.SFT:
-        rows = sft_rows(records, min_return=min_return, successes=successes, thinking=thinking)
-        count = write_json_lines(rows, out)
+        conversations = sft_rows(records, min_return=min_return, successes=successes, thinking=thinking)
+        count = write_json_lines(conversations, out)
     else:
         count = write_json_lines(preference_rows(records, min_gap=min_gap, thinking=thinking), out)
     say(f"Wrote {counted(count, 'row')} to {out}.")

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gym_trl.records.export import preference_rows as preference_rows, sft_rows as sft_rows
     from gym_trl.records.files import RecordWriter as RecordWriter, read_records as read_records
     from gym_trl.records.foreign_files import read_foreign as read_foreign
+    from gym_trl.records.hub import write_hub_folder as write_hub_folder
     from gym_trl.records.inspect_logs import (
         read_inspect_log as read_inspect_log,
         write_inspect_logs as write_inspect_logs,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
 
 from gym_trl.errors import needs
 from gym_trl.records.json_lines import replaced, to_json
@@ -21,18 +21,45 @@ def write_parquet(records: Iterable[Record], path: Path) -> int:
     ``env_kwargs``, ``options``, ``spec`` and ``scores`` are JSON strings in it, fields outside the schema are left out,
     and lone surrogates, which Parquet does not support, become U+FFFD. ``read_records`` reads the table back.
     """
+    return write_table((as_row(record) for record in records), episode_columns(), path).rows
+
+
+class TableSize(NamedTuple):
+    """Size of a written table."""
+
+    rows: int
+    bytes: int
+    """Bytes in memory, which ``datasets`` calls ``num_bytes``."""
+
+
+def episode_columns() -> Any:
+    """Return the columns of a table of episodes, as ``datasets.Features``."""
+    with needs("train", "Parquet"):
+        from datasets import Features
+
+    return Features(_column(Record))
+
+
+def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> TableSize:
+    """Write rows to a Parquet file, a thousand in memory at a time, and return its size.
+
+    Args:
+        rows: Values by column; lone surrogates become U+FFFD.
+        columns: ``datasets.Features``.
+        path: File, which is replaced if it exists.
+    """
     with needs("train", "Parquet"):
         import pyarrow
-        from datasets import Features
         from pyarrow.parquet import ParquetWriter
 
-    schema = Features(_column(Record)).arrow_schema
-    rows, written = (_as_row(record) for record in records), 0
+    schema = columns.arrow_schema
+    encoded, written, size = (_encodable(row) for row in rows), 0, 0
     with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
-        while batch := list(islice(rows, _ROWS_AT_ONCE)):
-            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
-            written += len(batch)
-    return written
+        while batch := list(islice(encoded, _ROWS_AT_ONCE)):
+            table = pyarrow.Table.from_pylist(batch, schema=schema)
+            writer.write_table(table)
+            written, size = written + len(batch), size + table.nbytes
+    return TableSize(written, size)
 
 
 def read_parquet(path: Path) -> Iterator[Record]:
@@ -48,8 +75,10 @@ def read_parquet(path: Path) -> Iterator[Record]:
             yield complete(row, f"row {number} of {path}")
 
 
-def _as_row(record: Record) -> dict[str, Any]:
-    row: dict[str, Any] = {name: _encodable(record.get(name)) for name in Record.__annotations__}
+def as_row(record: Record) -> dict[str, Any]:
+    """Return the columns of an episode."""
+    row: dict[str, Any] = {name: record.get(name) for name in Record.__annotations__}
+    row["task"] = dict(row["task"])
     for held in (row, row["task"]):
         held |= {name: to_json(held[name]) for name in _AS_JSON if name in held}
     return row

@@ -1,0 +1,207 @@
+"""Folders for the Hugging Face Hub: episodes, conversations and preference pairs as a data set with its card."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gym_trl.errors import ConfigError, needs
+from gym_trl.records.export import preference_rows, sft_rows
+from gym_trl.records.files import read_records
+from gym_trl.records.parquet import TableSize, as_row, episode_columns, write_table
+from gym_trl.records.schema import Record
+
+CARD = "README.md"
+_ABOUT = {
+    "episodes": "whole episodes, unscored ones among them, with the fields of gym-trl's records as columns",
+    "conversations": "`messages` of scored episodes for supervised training, each ending with the last response",
+    "preferences": "`prompt`, `chosen` and `rejected`: the best and the worst episode of a task",
+}
+
+
+def write_hub_folder(
+    source: Path,
+    folder: Path,
+    *,
+    license: str = "unknown",  # noqa: A002, the Hub's name for it
+    min_return: float | None = None,
+    successes: bool = False,
+    min_gap: float = 0.0,
+    thinking: bool = False,
+) -> dict[str, dict[str, int]]:
+    """Write a data set that ``datasets.load_dataset`` and the Hub read, and return its rows by configuration and split.
+
+    ::
+
+        write_hub_folder(Path("runs/first"), Path("data/first"), license="apache-2.0")
+        datasets.load_dataset("data/first", "conversations", split="train")
+
+    There are up to three configurations: ``episodes``, ``conversations`` (as ``sft_rows``) and ``preferences`` (as
+    ``preference_rows``). Episodes of the split ``"eval"`` are in the split ``test``, all others in ``train``, so that
+    no row to train on is of an evaluation's task. The card, ``README.md``, has the licence, tasks, configurations,
+    columns and sizes in its front matter, and a table of the environments. The records are read several times, with a
+    thousand episodes in memory at most, and the best and worst of each task.
+
+    Args:
+        source: Records, as for ``read_records``.
+        folder: Folder to write to; it is made if it does not exist.
+        license: Licence by its id on the Hub.
+        min_return: As in ``sft_rows``.
+        successes: As in ``sft_rows``.
+        min_gap: As in ``preference_rows``.
+        thinking: As in both.
+
+    Raises:
+        ConfigError: there are no episodes.
+        MissingDependencyError: the extra ``train`` is not installed.
+    """
+    with needs("train", "A data set for the Hub"):
+        from datasets import DatasetInfo, Features, List, SplitDict, SplitInfo, Value
+        from datasets.info import DatasetInfosDict
+        from datasets.utils.metadata import MetadataConfigs
+        from huggingface_hub import DatasetCardData
+
+    messages = List({"role": Value("string"), "content": Value("string")})
+    columns = {
+        "episodes": episode_columns(),
+        "conversations": Features({"messages": messages}),
+        "preferences": Features({"prompt": messages, "chosen": messages, "rejected": messages}),
+    }
+
+    def rows(name: str, split: str) -> Iterator[dict[str, Any]]:
+        records = (record for record in read_records(source) if _split(record) == split)
+        if name == "episodes":
+            return map(as_row, records)
+        if name == "conversations":
+            return sft_rows(records, min_return=min_return, successes=successes, thinking=thinking)
+        return preference_rows(records, min_gap=min_gap, thinking=thinking)
+
+    about = _about(read_records(source))
+    if not about:
+        raise ConfigError(f"{source} has no episodes")
+    folder.mkdir(parents=True, exist_ok=True)
+    infos, configs = DatasetInfosDict(), MetadataConfigs()
+    counts: dict[str, dict[str, int]] = {}
+    for name, features in columns.items():
+        sizes: dict[str, TableSize] = {}
+        for split in ("train", "test"):
+            path = folder / name / f"{split}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            sizes[split] = write_table(rows(name, split), features, path)
+            if not sizes[split].rows:
+                path.unlink()
+                del sizes[split]
+        if not sizes:
+            (folder / name).rmdir()
+            continue
+        counts[name] = {split: size.rows for split, size in sizes.items()}
+        splits = SplitDict(dataset_name=name)
+        for split, size in sizes.items():
+            splits.add(SplitInfo(split, num_bytes=size.bytes, num_examples=size.rows, dataset_name=name))
+        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in sizes]
+        infos[name] = DatasetInfo(
+            features=features,
+            splits=splits,
+            download_size=sum((folder / file["path"]).stat().st_size for file in files),
+            dataset_size=sum(size.bytes for size in sizes.values()),
+        )
+        configs[name] = {"data_files": files} | ({"default": True} if name == "episodes" else {})
+    title = f"Episodes of {', '.join(sorted({_cell(line.env_id) for line in about}))[:100]}"
+    card = DatasetCardData(
+        license=license,
+        pretty_name=title,
+        task_categories=["reinforcement-learning", "text-generation"],
+        tags=["gym-trl", "gymnasium", "trl"],
+        size_categories=[_size(sum(counts["episodes"].values()))],
+    )
+    infos.to_dataset_card_data(card)
+    configs.to_dataset_card_data(card)
+    page = _text(about, counts, title)
+    (folder / CARD).write_text(f"---\n{card.to_yaml()}\n---\n\n{page}", encoding="utf-8")
+    return counts
+
+
+def _split(record: Record) -> str:
+    return "test" if record["split"] == "eval" else "train"
+
+
+@dataclass
+class _Line:
+    """Numbers of the episodes of one environment, policy and split."""
+
+    env_id: str
+    policy: str
+    split: str
+    episodes: int = 0
+    scored: int = 0
+    returns: float = 0.0
+    declared: int = 0
+    solved: int = 0
+    tokens: bool = False
+
+
+def _about(records: Iterable[Record]) -> list[_Line]:
+    lines: dict[tuple[str, str, str], _Line] = {}
+    for record in records:
+        key = (record["task"]["env_id"] or "unknown", record["policy"] or "unknown", _split(record))
+        line = lines.setdefault(key, _Line(*key))
+        line.episodes += 1
+        line.tokens = line.tokens or record["completion_ids"] is not None
+        if record["return"] is not None:
+            line.scored += 1
+            line.returns += record["return"]
+        if record["success"] is not None:
+            line.declared += 1
+            line.solved += record["success"]
+    return [lines[key] for key in sorted(lines)]
+
+
+def _text(about: list[_Line], counts: dict[str, dict[str, int]], title: str) -> str:
+    """Return the page of a card."""
+    lines = [
+        f"# {title}",
+        "",
+        "Episodes of language models and other policies in text environments, recorded with "
+        "[gym-trl](https://pypi.org/project/gym-trl/).",
+        "",
+        "| configuration | rows | content |",
+        "|---|---|---|",
+        *(
+            f"| `{name}` | {', '.join(f'{rows:,} {split}' for split, rows in splits.items())} | {_ABOUT[name]} |"
+            for name, splits in counts.items()
+        ),
+        "",
+        "The split `test` has the episodes of evaluations, whose tasks no training had; `train` has all others.",
+        "",
+        "| environment | policy | split | episodes | unscored | mean return | success | token ids |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_row(line) for line in about),
+        "",
+        "Success is the share among the episodes whose environment declares it; unscored episodes are those that the "
+        "infrastructure ended, and have no return. Where there are no token ids, none were recorded.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _row(line: _Line) -> str:
+    mean = f"{line.returns / line.scored:.3f}" if line.scored else ""
+    solved = f"{line.solved / line.declared:.1%}" if line.declared else ""
+    cells: list[Any] = [_cell(line.env_id), _cell(line.policy), line.split, line.episodes, line.episodes - line.scored]
+    cells += [mean, solved, "yes" if line.tokens else "no"]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _cell(text: str) -> str:
+    """Return text for a cell of a table; names may come from files of other people."""
+    return " ".join(text.replace("|", "/").replace("<", "(").replace("`", "'").split())[:100]
+
+
+def _size(rows: int) -> str:
+    """Return the Hub's name of a size.
+
+    >>> _size(999), _size(1_000), _size(2_000_000)
+    ('n<1K', '1K<n<10K', '1M<n<10M')
+    """
+    names = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B"]
+    return names[min(max(len(str(rows)) - 3, 0), len(names) - 1)]
