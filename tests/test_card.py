@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from gym_trl.env_checker.card.splits import compare_splits, period_of
 from gym_trl.env_checker.report import OK, PROBLEM, WARNING, Finding
 from gym_trl.seeding import derive_seed
 
+ROOT = Path(__file__).parent.parent
 PLANTED = {
     "FewSeeds": ("tasks by seed", PROBLEM, "seeds that differ by 10 give the same task"),
     "ShowsSeed": ("seed in the observation", PROBLEM, "50 of 50 episodes show their seed"),
@@ -251,6 +252,22 @@ def test_bad_arguments_of_the_command_are_named(tmp_path: Path) -> None:
         assert said in result.stderr
 
 
+def test_the_cards_in_the_documentation_have_the_current_rules_and_examples() -> None:
+    command = [sys.executable, "docs/make_cards.py", "--check"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, f"run python docs/make_cards.py: {ran.stderr}"
+
+
+@pytest.mark.full
+def test_a_card_in_the_documentation_has_the_current_scores() -> None:
+    card = make_card(partial(gym.make, "TrlEnv/GuessNumber-v0"), "TrlEnv/GuessNumber-v0", seconds=120.0)
+    written = (ROOT / "docs" / "cards" / "GuessNumber-v0.md").read_text(encoding="utf-8")
+    for title in ("Scores", "Tasks"):
+        section = re.search(rf"^## {title}$.*?(?=^## )", markdown(card), re.MULTILINE | re.DOTALL)
+        assert section is not None
+        assert section[0] in written, "run python docs/make_cards.py TrlEnv/GuessNumber-v0"
+
+
 @pytest.mark.full
 def test_the_command_finds_a_seed_leak_a_stalling_exploit_and_a_constant_that_wins() -> None:
     file, few = Path(for_cards.__file__), ["--episodes", "60", "--seconds", "10", "--steps", "1500", "--strict"]
@@ -265,8 +282,8 @@ def test_the_command_finds_a_seed_leak_a_stalling_exploit_and_a_constant_that_wi
 @pytest.mark.full
 def test_a_short_training_gives_a_curve() -> None:
     command = [sys.executable, "-m", "gym_trl", "card", "TrlEnv/GuessNumber-v0", "--env", "high=4", "--env", "turns=2"]
-    limits = ["--train", "20", "--episodes", "20", "--seconds", "3", "--json"]
-    ran = subprocess.run([*command, *limits], capture_output=True, text=True, timeout=240, check=False)
+    limits = ["--train", "5", "--episodes", "20", "--seconds", "3", "--json"]
+    ran = subprocess.run([*command, *limits], capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     learned = json.loads(ran.stdout)["learning"]
     assert learned["error"] is None

@@ -1,7 +1,7 @@
 """Card of an environment: everything that one asks before training on it, measured."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -206,6 +206,20 @@ def make_card(
         return _measured(first, make, plays, published, options)
 
 
+def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None = None, seed: int = 0) -> Card:
+    """Return the part of a card that is not measured: rules, source and an example.
+
+    >>> from gym_trl.envs.echo import Echo
+    >>> outline(Echo, "Echo").example.turns
+    (('<action>woadw</action>', 'Correct.', 1.0),)
+    """
+    card = _about(make, env_id, env_kwargs or {}, (), None)
+    with Plays(make, episodes=_CANDIDATES, seconds=60.0, seed=seed) as plays:
+        solves = plays.env.has_wrapper_attr("solver")
+        games = plays.of("solver", solver) if solves else plays.of("random", random_play)
+    return replace(card, example=_example(card, games, "solver" if solves else "random play"))
+
+
 def _published(make: MakeEnv) -> Mapping[str, Any]:
     try:
         env = make()
@@ -308,25 +322,24 @@ def _measured(
         dict(attribute_of(env, "criteria", {})),
         card.learning,
     )
-    return Card(
-        **{
-            **{name: getattr(card, name) for name in card.__dataclass_fields__},
-            "findings": tuple(findings),
-            "example": _example(card, shown, by),
-            "levels": tuple(levels),
-            "others": tuple(others),
-            "tokens": count_tokens(
-                shown,
-                instructions=card.instructions,
-                marked=_write,
-                of=by,
-                tokenizer=options.tokenizer,
-                name=options.tokenizer_name,
-            ),
-            "speed": speed,
-            "splits": splits,
-            "criteria": tuple(judge(evidence)),
-        }
+    tokens = count_tokens(
+        shown,
+        instructions=card.instructions,
+        marked=_write,
+        of=by,
+        tokenizer=options.tokenizer,
+        name=options.tokenizer_name,
+    )
+    return replace(
+        card,
+        findings=tuple(findings),
+        example=_example(card, shown, by),
+        levels=tuple(levels),
+        others=tuple(others),
+        tokens=tokens,
+        speed=speed,
+        splits=splits,
+        criteria=tuple(judge(evidence)),
     )
 
 
@@ -369,12 +382,14 @@ def _near_blind(level: Level, references: References) -> Finding:
     return Finding(name, OK, got, PROMISES[name])
 
 
+_CANDIDATES = 8
+"""Number of episodes of which one becomes the example."""
 _MOST_TURNS, _LONGEST = 8, 700
 
 
 def _example(card: Card, games: list[PlayedEpisode], by: str) -> Example | None:
     """Return the shortest of the first episodes that ended."""
-    ended = [game for game in games[:8] if game.ended and game.error is None]
+    ended = [game for game in games[:_CANDIDATES] if game.ended and game.error is None]
     if not ended:
         return None
     game = min(ended, key=lambda one: (not one.solved, sum(map(len, one.observations))))

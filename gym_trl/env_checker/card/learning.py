@@ -8,10 +8,15 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
+_START_S = 300.0
+"""Maximum seconds to the first step: imports, and an evaluation before it."""
+_LOOK_S = 0.2
 _END_S = 120.0
 """Maximum seconds for the last step, the evaluation after it, and the end of the process."""
 
@@ -68,27 +73,39 @@ class Learning(NamedTuple):
 
 
 def train_briefly(env_id: str, *, arguments: Sequence[str] = (), seconds: float) -> Learning:
-    """Train the tiny model with ``gym-trl train`` in another process, for about ``seconds``, and return its curve.
+    """Train the tiny model with ``gym-trl train`` in another process, and return its curve.
+
+    It is stopped ``seconds`` after its first step.
 
     ::
 
         train_briefly("TrlEnv/GuessNumber-v0", seconds=60).improved
     """
     with TemporaryDirectory(prefix="gym-trl-card-") as scratch:
-        out = Path(scratch) / "run"
+        out, told = Path(scratch) / "run", Path(scratch) / "told.txt"
         command = [sys.executable, "-m", "gym_trl", "train", env_id, *arguments, "--out", str(out)]
         quiet = {**os.environ, "NO_COLOR": "1", "TERM": "dumb"}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=quiet)  # noqa: S603 -- our own command
-        try:
-            told, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # the run stops after its step
+        with told.open("w") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=quiet)  # noqa: S603 -- ours
             try:
-                told, _ = process.communicate(timeout=_END_S)
+                _wait(process, out / "metrics.jsonl", seconds)
+                process.send_signal(signal.SIGINT)  # the run stops after its step
+                process.wait(_END_S)
             except subprocess.TimeoutExpired:
+                pass
+            finally:
                 process.kill()
-                told, _ = process.communicate()
-        return _read(out, tuple(arguments), told)
+                process.wait()
+        return _read(out, tuple(arguments), told.read_text(encoding="utf-8"))
+
+
+def _wait(process: "subprocess.Popen[bytes]", metrics: Path, seconds: float) -> None:
+    """Wait for the end of a process, or for so many seconds from its first step."""
+    began = monotonic()
+    while not metrics.exists() and process.poll() is None and monotonic() - began < _START_S:
+        sleep(_LOOK_S)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 def _read(out: Path, arguments: tuple[str, ...], told: str) -> Learning:

@@ -11,6 +11,7 @@ from gym_trl.env_checker.card.card import Card
 from gym_trl.env_checker.card.learning import Learning
 from gym_trl.env_checker.card.plays import Level
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING
+from gym_trl.text.textify import counted
 
 _MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "error", SKIPPED: "not checked"}
 
@@ -92,7 +93,8 @@ def page(card: Card) -> str:
 def _head(card: Card) -> Iterator[Block]:
     if card.summary:
         yield card.summary.replace("``", "`")
-    counts = [f"{card.count(name)} {_MARKS[name]}" for name in (PROBLEM, WARNING, OK) if card.count(name)]
+    counts = [counted(card.count(name), _MARKS[name]) for name in (PROBLEM, WARNING) if card.count(name)]
+    counts.append(f"{card.count(OK)} ok")
     arguments = ", ".join(f"{name}={value!r}" for name, value in card.env_kwargs.items())
     rows = [("arguments", arguments or "the defaults"), ("findings", ", ".join(counts))]
     if (source := card.source) is not None:
@@ -109,7 +111,7 @@ def _example(card: Card) -> Iterator[Block]:
     one = card.example
     assert one is not None
     yield f"An episode played by {_the(one.policy)} (seed {one.seed})."
-    lines = [one.prompt]
+    lines = [one.prompt.replace(card.instructions, "[the rules]", 1)]
     for number, (response, observation, reward) in enumerate(one.turns):
         if one.left_out and number == len(one.turns) - 2:
             lines.append(f"[{one.left_out} turns]")
@@ -149,10 +151,6 @@ def _findings(card: Card) -> Iterator[Block]:
         yield Table(("", "check", "finding", "change"), rows)
     if fine:
         yield f"No finding in: {', '.join(fine)}."
-    against = {"stalling", "ending early", "constant action", "judgement in the action", "answer in the observation"}
-    shown = tuple((one.promise, one.got) for one in card.findings if one.promise in against and one.verdict == OK)
-    if shown:
-        yield Table(("attempt to be paid without playing", "measured"), shown)
 
 
 def _size(card: Card) -> Iterator[Block]:

@@ -183,7 +183,8 @@ class References:
         top = self.top(paid=paid)
         if top is None or reached.mean is None or chance.mean is None or top <= chance.mean:
             return False
-        return is_near(reached.mean, chance.mean, top)
+        beyond = reached.low is None or reached.low > chance.mean
+        return beyond and is_near(reached.mean, chance.mean, top)
 
     def beats_chance(self, games: Sequence[PlayedEpisode], chance: Sequence[PlayedEpisode]) -> bool:
         """Return whether episodes pay more than those of random play on the same tasks, beyond chance."""

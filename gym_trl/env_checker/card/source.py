@@ -1,6 +1,7 @@
 """Licence and source of an environment: the metadata of the package that contains it."""
 
 import sys
+from functools import cache
 from importlib.metadata import Distribution, distribution, packages_distributions
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ def source_of(env: gym.Env[Any, Any]) -> Source:
 _HOME = ("homepage", "source", "repository", "source code")
 
 
+@cache
 def _package_of(module: str) -> Distribution | None:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "__main__":
