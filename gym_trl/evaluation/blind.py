@@ -541,7 +541,7 @@ class _Search:
         for number in range(_SURVEYED):
             seed = self.arena.training(number)
             policies = [partial(_at_random, derive_seed(seed, "blind"), self.pool)]
-            if self._solvable:
+            if self._solvable and self._longest > 1:  # random play finds enough single actions
                 policies.append(_solver)  # type: ignore[arg-type]  # takes an environment, like the other one
             for policy in policies:
                 if (shadow := self.arena.follow(policy, seed)) is not None:
