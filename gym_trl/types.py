@@ -239,7 +239,7 @@ class Message:
 
     role: str
     content: str
-    images: tuple[PngImage, ...] = ()
+    images: tuple[PngImage, ...] = field(default=(), repr=False)
     """Images, which the chat template writes in front of the text."""
 
     def as_dict(self) -> dict[str, str]:
