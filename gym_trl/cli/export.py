@@ -10,6 +10,7 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption
 from gym_trl.cli.terminal import say
 from gym_trl.errors import ConfigError
+from gym_trl.records.schema import FAILURES, ROLLOUTS
 from gym_trl.text.textify import counted
 
 EXAMPLES = """
@@ -17,6 +18,7 @@ gym-trl export runs/first --to sft --min-return 1 --out sft.jsonl
 gym-trl export evals/guess --to preferences --out pairs.jsonl
 gym-trl export evals/guess --to parquet --out guess.parquet
 gym-trl export evals/guess --to inspect --out logs
+gym-trl export evals/guess --to otel --out spans.jsonl
 gym-trl export runs/first --to hub --license apache-2.0 --out data/first
 gym-trl export runs/first --to model --out models/first
 """
@@ -29,6 +31,7 @@ class ExportFormat(StrEnum):
     PREFERENCES = "preferences"
     PARQUET = "parquet"
     INSPECT = "inspect"
+    OTEL = "otel"
     HUB = "hub"
     MODEL = "model"
 
@@ -40,8 +43,8 @@ def export(
     to: Annotated[
         ExportFormat,
         Option(
-            help="Conversations for SFTTrainer, pairs for DPOTrainer, a table, logs of Inspect, a folder for the "
-            "Hugging Face Hub, or a whole model."
+            help="Conversations for SFTTrainer, pairs for DPOTrainer, a table, logs of Inspect, traces of "
+            "OpenTelemetry, a folder for the Hugging Face Hub, or a whole model."
         ),
     ],
     out: Annotated[Path, Option(help="Output file, replaced if it exists; for inspect, hub and model a new folder.")],
@@ -64,6 +67,9 @@ def export(
 
     --to inspect writes a .eval log for each environment, policy, split and training step, for inspect view --log-dir.
 
+    --to otel writes a trace for each episode as OTLP JSON lines, which OpenTelemetry's Collector and tools that show
+    traces read. Records have no times of day: those of the spans are estimates.
+
     --to model merges the adapter of a run with --lora, or of another folder, into its base, and writes a folder with
     whole weights that Transformers and vLLM load.
     """
@@ -72,6 +78,7 @@ def export(
     from gym_trl.records.hub import write_hub_folder
     from gym_trl.records.inspect_logs import write_inspect_logs
     from gym_trl.records.json_lines import write_json_lines
+    from gym_trl.records.otel import write_otel
     from gym_trl.records.parquet import write_parquet
 
     allowed = {
@@ -101,6 +108,10 @@ def export(
         told = ", ".join(f"{counted(sum(splits.values()), 'row')} of {name}" for name, splits in rows.items())
         say(f"Wrote {told} to {out}; upload it with: hf upload USER/NAME {out} --repo-type dataset")
         return
+    _check_other(path, out)
+    if to is ExportFormat.OTEL:
+        say(f"Wrote {counted(write_otel(path, out), 'trace')} to {out}.")
+        return
     records = read_records(path)
     if to is ExportFormat.INSPECT:
         _check_empty(out)
@@ -127,6 +138,11 @@ def _export_model(path: Path, out: Path) -> None:
     _check_empty(out)
     save_merged(model, out)
     say(f"Wrote the model to {out}.")
+
+
+def _check_other(path: Path, out: Path) -> None:
+    if out.resolve() in [file.resolve() for file in (path, path / ROLLOUTS, path / FAILURES)]:
+        raise ConfigError(f"{out} has the records that are exported; choose another --out")
 
 
 def _check_empty(out: Path) -> None:

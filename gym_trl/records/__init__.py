@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         write_inspect_logs as write_inspect_logs,
     )
     from gym_trl.records.json_lines import to_json as to_json
+    from gym_trl.records.otel import write_otel as write_otel
     from gym_trl.records.parquet import write_parquet as write_parquet
     from gym_trl.records.schema import (
         Record as Record,

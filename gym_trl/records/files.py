@@ -34,6 +34,11 @@ def read_records(path: Path) -> Iterator[Record]:
             yield complete(value, f"line {number} of {path}")
 
 
+def is_failure(record: Record) -> bool:
+    """Return whether an episode failed, and said nothing about the model; a seat that was never to move did not."""
+    return record["return"] is None and record["stop_reason"] != StopReason.UNPLAYED
+
+
 class RecordWriter(Closing):
     """Writer that appends episodes to a folder, unscored ones to a separate file.
 
@@ -63,8 +68,7 @@ class RecordWriter(Closing):
         Raises:
             OSError: the disk is full, or the file cannot be written.
         """
-        failed = record["return"] is None and record["stop_reason"] != StopReason.UNPLAYED
-        name = FAILURES if failed else ROLLOUTS
+        name = FAILURES if is_failure(record) else ROLLOUTS
         if name not in self._writers:
             self._writers[name] = JsonLinesWriter(self._folder / name)
         self._writers[name].write(record)

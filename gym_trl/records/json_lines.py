@@ -4,7 +4,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def encodable(value: Any) -> Any:
+    r"""Return a value of JSON with U+FFFD in place of lone surrogates, which UTF-8 does not have.
+
+    >>> encodable({"text": "A\ud800", "pair": ["\ud83d\ude00"]}) == {"text": "A\ufffd", "pair": ["\U0001f600"]}
+    True
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {encodable(name): encodable(held) for name, held in value.items()}
+    if isinstance(value, Sequence):
+        return value if all(isinstance(held, int) for held in value) else [encodable(held) for held in value]
+    return value
 
 
 def _name_of(code: FunctionType | type) -> str:

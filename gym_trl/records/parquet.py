@@ -1,14 +1,14 @@
 """Records as Parquet files."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
 
 from gym_trl.errors import needs
-from gym_trl.records.json_lines import replaced, to_json
+from gym_trl.records.json_lines import encodable, replaced, to_json
 from gym_trl.records.schema import Record, complete
 
 _ROWS_AT_ONCE = 1_000
@@ -53,7 +53,7 @@ def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> 
         from pyarrow.parquet import ParquetWriter
 
     schema = columns.arrow_schema
-    encoded, written, size = (_encodable(row) for row in rows), 0, 0
+    encoded, written, size = (encodable(row) for row in rows), 0, 0
     with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
         while batch := list(islice(encoded, _ROWS_AT_ONCE)):
             table = pyarrow.Table.from_pylist(batch, schema=schema)
@@ -82,16 +82,6 @@ def as_row(record: Record) -> dict[str, Any]:
     for held in (row, row["task"]):
         held |= {name: to_json(held[name]) for name in _AS_JSON if name in held}
     return row
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, Mapping):
-        return {name: _encodable(held) for name, held in value.items()}
-    if isinstance(value, Sequence):
-        return value if value and isinstance(value[0], int) else [_encodable(held) for held in value]
-    return value
 
 
 _TYPES = {int: "int64", float: "float64", bool: "bool"}
