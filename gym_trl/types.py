@@ -260,6 +260,30 @@ class UnfinishedResponse(str):
     __slots__ = ()
 
 
+class PicturedText(str):
+    """Observation with images, as policies receive it; a policy that does not look at ``images`` reads its text.
+
+    >>> images_with(PicturedText.of("Look.", ())), images_with("Look.")
+    ((), ())
+    """
+
+    images: "tuple[PngImage, ...]"
+
+    @classmethod
+    def of(cls, text: str, images: "tuple[PngImage, ...]") -> str:
+        """Return a text with its images, or unchanged if there are none."""
+        if not images:
+            return text
+        made = cls(text)
+        made.images = images
+        return made
+
+
+def images_with(observation: str) -> "tuple[PngImage, ...]":
+    """Return the images of an observation that a policy received."""
+    return observation.images if isinstance(observation, PicturedText) else ()
+
+
 class RefusedResponse(str):
     """Observation for a response that was rejected before the environment or a wrapper received it."""
 

@@ -1,6 +1,8 @@
 # mypy: allow-untyped-calls
 """Laws of episodes with images: ids, placeholders, masks, features, and what a trainer computes of them."""
 
+from base64 import b64decode, b64encode
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,17 @@ from gym_trl.chat.images import _decoded
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.errors import ChatTemplateError, ConfigError
+from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.inline import InlinePool
+from gym_trl.policies.server import server as ask
+from gym_trl.records.files import read_records
+from gym_trl.records.schema import MAX_IMAGE_BYTES, as_record
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine, tiny_processor, tiny_tokenizer
-from gym_trl.types import Message, PngImage, Request, Task
+from gym_trl.types import Answer, EpisodeResult, Message, PngImage, Request, StopReason, Task, Turn
+from gym_trl.viewer.run import body
 from gym_trl.wrappers import ImageObservation, ParseAction, as_text
 from gym_trl.wrappers.image_observation import encode_image
 
@@ -304,3 +311,48 @@ def test_a_trainer_that_cannot_show_images_is_refused_before_its_first_batch(
     trainer = tiny_trainer.make(tmp_path, spec, grpo={"max_steps": 1, **grpo}, **changes)
     with pytest.raises(ConfigError, match=message):
         trainer.train()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluation, records and the viewer
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_sees_each_image_and_the_record_and_the_page_have_it(tmp_path: Any) -> None:
+    from chat_server import ChatServer, said
+
+    def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
+        url = body["messages"][-1]["content"][0]["image_url"]["url"]
+        pixels = np.asarray(_decoded(PngImage(b64decode(url.removeprefix("data:image/png;base64,")))))
+        return 200, said("<action>1</action>" if pixels[8, 12, 0] else "<action>0</action>")
+
+    server = ChatServer(answer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        spec = {"images": "only", "act": int}
+        found = evaluate(
+            BrightSide, ask(server.url), episodes=3, env_kwargs={"turns": 2}, spec=spec, out=tmp_path, success=2.0
+        )
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert found.rows[0].success is not None
+    assert found.rows[0].success.mean == 1.0
+    [first, *_] = read_records(tmp_path)
+    assert [len(codes) for codes in first["images"] or []] == [1, 1, 1]
+    seed = first["task"]["seed"]
+    env = ImageObservation(BrightSide(turns=2), text=False)
+    assert (first["images"] or [])[0] == [b64encode(env.reset(seed=seed)[1]["images"][0].png).decode()]
+    shown = body(first)
+    assert [turn["images"] for turn in shown["turns"]] + [shown["last_images"]] == first["images"]
+    assert body({**first, "images": [["<script>"], ["AA=="]]})["turns"][1]["images"] == ["AA=="]
+    assert "images" not in body({**first, "images": [["<script>"], ["AA=="]]})["turns"][0]
+
+
+def test_a_record_leaves_out_the_images_beyond_its_limit() -> None:
+    big = PngImage(image(0).png + b"\0" * MAX_IMAGE_BYTES)
+    turns = tuple(Turn("", Answer("", "l"), 0.0, True, 0, 0) for _ in range(2))
+    messages = [Message("user", "", (image(0),)), Message("assistant", "l"), Message("user", "", (big,))]
+    messages += [Message("assistant", "l"), Message("user", "", (image(1),))]
+    record = as_record(EpisodeResult(Task("A", 0), StopReason.SUCCESS, turns, tuple(messages)))
+    assert [len(codes) for codes in record["images"] or []] == [1, 0, 0]

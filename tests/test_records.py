@@ -124,6 +124,7 @@ def test_a_record_says_what_was_played() -> None:
         "logprobs": None,
         "token_texts": None,
         "segments": None,
+        "images": None,
     }
 
 

@@ -41,6 +41,7 @@ from gym_trl.types import (
     TokenIds,
     as_turn,
     declared_success,
+    images_with,
     reason_to_stop,
     scores_in,
 )
@@ -500,7 +501,8 @@ class _Watched:
             yield Message("system", self.policy.system_prompt)
         for index, (observation, action) in enumerate(self._said):
             rules = "" if index else self.instructions
-            yield Message("user", "\n\n".join(part for part in (rules, observation) if part))
+            text = "\n\n".join(part for part in (rules, observation) if part)
+            yield Message("user", text, images_with(observation))
             yield Message("assistant", action)
         if results and len(results) == len(self._said):
-            yield Message("user", results[-1].observation)
+            yield Message("user", results[-1].observation, results[-1].images)

@@ -10,11 +10,12 @@ from typing import NamedTuple, Self
 
 from gym_trl.errors import InfrastructureError, ModelFaultError
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import MAX_TURNS, close_env, read_declares_success, take_step
+from gym_trl.executors.step import MAX_TURNS, close_env, images_of, read_declares_success, take_step
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
     Closing,
     EnvFailure,
+    PicturedText,
     Policy,
     StepResult,
     StopReason,
@@ -164,7 +165,8 @@ def play_task(
     """
     turns: list[PlayedTurn | Exception] = []
     try:
-        observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
+        observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
+        observation = PicturedText.of(observation, images_of(info))
         policy, total, owed = policy_for(env), 0.0, settlement(env)
         declares = read_declares_success(env)
         for _ in range(MAX_TURNS):
@@ -180,7 +182,7 @@ def play_task(
                 result = replace(result, declares_success=declares)
                 return [*turns, PlayedTurn(observation, action, result)]
             turns.append(PlayedTurn(observation, action, result))
-            observation = result.observation
+            observation = PicturedText.of(result.observation, result.images)
         raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
     except Exception as error:  # any exception becomes its episode's result
         return [*turns, error]

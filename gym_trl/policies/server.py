@@ -1,7 +1,8 @@
 """Policies on an inference server with OpenAI's HTTP interface."""
 
 import weakref
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gym_trl.errors import EngineError
@@ -10,7 +11,7 @@ from gym_trl.policies.protocol import TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
 from gym_trl.text.credentials import without_password
-from gym_trl.types import Policy, StopReason, UnfinishedResponse
+from gym_trl.types import PngImage, Policy, StopReason, UnfinishedResponse, images_with
 from gym_trl.wrappers.inner import instructions_of
 
 
@@ -72,7 +73,9 @@ class Conversation:
     def __init__(
         self, client: Any, body: Mapping[str, Any], seed: int, instructions: str, system_prompt: str | None
     ) -> None:
-        self.messages = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+        self.messages: list[dict[str, Any]] = []
+        if system_prompt is not None:
+            self.messages.append({"role": "system", "content": system_prompt})
         self.system_prompt = system_prompt
         self.thinking: list[str] = []
         self.prompt_tokens: int | None = None
@@ -82,7 +85,7 @@ class Conversation:
     def __call__(self, observation: str) -> str:
         """Send the observation, and return the response without its thinking."""
         text = observation if self.thinking else "\n\n".join(part for part in (self._instructions, observation) if part)
-        self.messages.append({"role": "user", "content": encodable(text)})
+        self.messages.append({"role": "user", "content": content_of(encodable(text), images_with(observation))})
         # Some servers accept seeds of 32 bits only.
         body = {**self._body, "messages": self.messages, "seed": derive_seed(self._seed, len(self.thinking)) % 2**31}
         try:
@@ -105,3 +108,16 @@ class Conversation:
             if self.prompt_tokens is None:
                 self.prompt_tokens = reply.prompt_tokens
         return UnfinishedResponse(reply.text) if reply.cut else reply.text
+
+
+def content_of(text: str, images: Sequence[PngImage]) -> str | list[dict[str, Any]]:
+    """Return the content of a message in OpenAI's interface: a text, or images as data URLs and then the text.
+
+    >>> content_of("Look.", ())
+    'Look.'
+    """
+    if not images:
+        return text
+    urls = (f"data:image/png;base64,{b64encode(image.png).decode('ascii')}" for image in images)
+    shown: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [*shown, *([{"type": "text", "text": text}] if text else [])]

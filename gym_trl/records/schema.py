@@ -1,7 +1,8 @@
 """Episodes on disk: one schema for training and evaluation, appended line by line and readable after a crash."""
 
 import json
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, TypedDict, cast
@@ -11,6 +12,8 @@ from gym_trl.records.json_lines import plain
 from gym_trl.types import EpisodeResult, Message, TokenIds, Turn
 
 VERSION = 1
+MAX_IMAGE_BYTES = 2**20
+"""Maximum size of an episode's images in its record; those that follow are left out."""
 ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
 """Files of a folder: scored and unscored episodes."""
 CREDIT = "credit.jsonl"
@@ -106,6 +109,7 @@ class Record(_Return):
     logprobs: list[float | None] | None
     token_texts: list[str] | None
     segments: list[SegmentRecord] | None
+    images: list[list[str]] | None
 
 
 class CreditRecord(TypedDict):
@@ -237,6 +241,7 @@ def as_record(
         "model_seconds": round(episode.model_seconds, 6),
         "env_seconds": round(episode.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
+        "images": _images(episode, spoken),
     }
     if episode.trace.borders:
         record["segments"] = [asdict(border) for border in episode.trace.borders]
@@ -247,6 +252,23 @@ def as_record(
 
 
 _TOKENS = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts", "segments")
+
+
+def _images(episode: EpisodeResult, spoken: Sequence[int]) -> list[list[str]] | None:
+    """Return the images of each turn's observation and of the last one as base64; ``None`` if there are none."""
+    messages = episode.messages
+    if not any(message.images for message in messages):
+        return None
+    shown = [messages[place - 1].images for place in spoken[: len(episode.turns)]]
+    shown.append(messages[-1].images if messages[-1].role == "user" else ())
+    left = MAX_IMAGE_BYTES
+    found: list[list[str]] = [[] for _ in shown]
+    for codes, images in zip(found, shown, strict=True):
+        for image in images:
+            left -= len(image.png)
+            if left >= 0:
+                codes.append(b64encode(image.png).decode("ascii"))
+    return found
 
 
 def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:

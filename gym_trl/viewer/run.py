@@ -5,6 +5,7 @@ Only this module uses the field names of the records; the page uses the names in
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -384,10 +385,15 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: Turn
     task = _mapping(record.get("task"))
     scores = {f"score of {name}": score for name, score in _mapping(record.get("scores")).items()}
     others = {key: record[key] for key in record if key not in _KNOWN}
+    images = [_base64(one) for one in _listed(record.get("images"))]
+    for turn, shown in zip(turns, images, strict=False):
+        if shown:
+            turn["images"] = shown
     return {
         "turns": turns,
         "opening": _opening(record, turns),
         "last": _optional(record.get("last_observation")),
+        "last_images": images[len(turns)] if len(images) > len(turns) else [],
         "unanswered": _optional(record.get("unanswered")),
         "error": _optional(record.get("error")),
         "options": _shown({**_mapping(task.get("env_kwargs")), **_mapping(task.get("options"))}),
@@ -402,6 +408,11 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: Turn
 
 # All other fields are shown as details of an episode.
 _KNOWN: Final = Record.__annotations__.keys() - {"attempt", "cut_actions", "model_seconds", "env_seconds"}
+
+
+def _base64(codes: Any) -> list[str]:
+    """Return the texts that are base64, so that the page can show them as images and nothing else."""
+    return [code for code in _listed(codes) if isinstance(code, str) and re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", code)]
 
 
 def _segment(border: Mapping[str, Any]) -> dict[str, Any]:
