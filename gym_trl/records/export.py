@@ -25,7 +25,7 @@ def sft_rows(
         thinking: Put the thinking before the answer, between ``<think>`` and ``</think>``.
 
     Returns:
-        Rows ``{"messages": [{"role", "content"}, ...]}``.
+        Rows ``{"messages": [{"role", "content"}, ...]}``, without images.
     """
     for record in records:
         value = record["return"]

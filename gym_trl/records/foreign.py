@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gym_trl.records.schema import VERSION, MessageRecord, Record, complete
+from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, MessageRecord, Record, complete, limited
 from gym_trl.types import StopReason, TokenTrace
 
 
@@ -24,6 +26,8 @@ class Said(NamedTuple):
     """False for a last response that caused no step."""
     sampled: tuple[int, int] | None = None
     """Range of a response's ids in ``TokenTrace.completion_ids``, where the tool has them."""
+    images: tuple[str, ...] = ()
+    """PNG files in base64."""
 
 
 class Outcome(NamedTuple):
@@ -77,6 +81,8 @@ def foreign_record(
     paid = [said[index].reward for index in spoken]
     known = any(reward is not None for reward in paid)
     turns, before = [], opening[-1]["content"] if opening and opening[-1]["role"] != "assistant" else ""
+    borders = [0, *(index + 1 for index in spoken), len(said)]
+    images = [[code for one in said[start:stop] for code in one.images] for start, stop in pairwise(borders)]
     for number, index in enumerate(spoken):
         response, last = said[index], number + 1 == len(spoken)
         ids = response.sampled if trace else None
@@ -112,6 +118,7 @@ def foreign_record(
         "truncated": scored and not ended,
         "stop_reason": outcome.stop_reason.value,
         "error": outcome.error,
+        "images": limited(images) if any(images) else None,
     }
     if trace:
         record |= {name: getattr(trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
@@ -154,6 +161,31 @@ def text_of(content: Any) -> tuple[str, str]:
         else:
             texts.append(f"[{kind}]" if kind else str(part))
     return "\n".join(thinking), "".join(texts)
+
+
+def apart(content: Any) -> tuple[tuple[str, ...], Any]:
+    """Return the PNG files among the parts of a message's content, in base64, and the other parts.
+
+    >>> parts = [{"type": "image", "image": "data:image/png;base64,iVBORw=="}, {"type": "text", "text": "Look."}]
+    >>> apart(parts)
+    (('iVBORw==',), [{'type': 'text', 'text': 'Look.'}])
+
+    Addresses, files and other formats are no such parts; nothing is fetched.
+    """
+    if not isinstance(content, list):
+        return (), content
+    found, others = [], []
+    for part in content:
+        held = part.get(part.get("type")) if isinstance(part, Mapping) else None
+        url = held.get("url") if isinstance(held, Mapping) else held  # OpenAI's part, and Inspect's
+        if isinstance(url, str) and len(url) <= 2 * MAX_IMAGE_BYTES and (png := _PNG.fullmatch(url)):
+            found.append(png[1])
+        else:
+            others.append(part)
+    return tuple(found), others
+
+
+_PNG = re.compile(r"data:image/png;base64,((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)")
 
 
 def with_calls(text: str, calls: Iterable[tuple[str, Any]]) -> tuple[str, str | None]:

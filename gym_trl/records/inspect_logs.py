@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.records.foreign import Outcome, Said, finite, foreign_record, foreign_task, text_of, with_calls
+from gym_trl.records.foreign import Outcome, Said, apart, finite, foreign_record, foreign_task, text_of, with_calls
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import Record
 from gym_trl.types import StopReason
@@ -267,11 +267,14 @@ def _declared(sample: "EvalSample") -> bool | None:
 
 def _said(message: "ChatMessage") -> Said:
     content = message.content
-    thinking, text = text_of(content if isinstance(content, str) else [part.model_dump() for part in content])
+    parts: Any = content if isinstance(content, str) else [part.model_dump() for part in content]
+    images, parts = ((), parts) if message.role == "assistant" else apart(parts)
+    thinking, text = text_of(parts)
     calls = getattr(message, "tool_calls", None) or []
     text, action = with_calls(text, [(call.function, call.arguments) for call in calls])
     known = message.metadata or {}
-    said = Said(message.role, text, thinking, action, valid=not any(call.parse_error for call in calls))
+    valid = not any(call.parse_error for call in calls)
+    said = Said(message.role, text, thinking, action, valid=valid, images=images)
     if not {"reward", "action_valid"} <= known.keys():  # not ours
         return said._replace(executed=known.get("executed") is not False)
     action = known.get("action")
@@ -369,26 +372,29 @@ def _messages(record: Record, model: str) -> list["ChatMessage"]:
     from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
 
     roles = {"system": ChatMessageSystem, "assistant": ChatMessageAssistant, "tool": ChatMessageTool}
-    said: list[ChatMessage] = [
-        roles.get(message["role"], ChatMessageUser)(content=message["content"], id=str(index))
-        for index, message in enumerate(record["opening"])
-    ]
+    shown: list[list[str]] = record["images"] or []
+    said: list[ChatMessage] = []
 
-    def observe(text: str) -> None:
-        said.append(ChatMessageUser(content=text, id=str(len(said))))
+    def observe(text: str, turn: int, role: str = "user") -> None:
+        images = shown[turn] if len(shown) > turn >= 0 else []
+        parts = [{"type": "image", "image": f"data:image/png;base64,{code}"} for code in images]
+        content = [*parts, *([{"type": "text", "text": text}] if text else [])] if parts else text
+        said.append(roles.get(role, ChatMessageUser).model_validate({"content": content, "id": str(len(said))}))
 
     def respond(thinking: str, text: str, metadata: dict[str, Any]) -> None:
         content = [{"type": "reasoning", "reasoning": thinking}, {"type": "text", "text": text}] if thinking else text
         fields = {"content": content, "model": model, "source": "generate", "metadata": metadata, "id": str(len(said))}
         said.append(ChatMessageAssistant.model_validate(fields))
 
+    for left, message in enumerate(record["opening"], start=-len(record["opening"])):
+        observe(message["content"], left + 1, message["role"])
     for index, turn in enumerate(record["turns"]):
         if index:
-            observe(turn["observation"])
+            observe(turn["observation"], index)
         details = {name: turn[name] for name in ("reward", "action", "action_valid", "action_cut")}
         respond(turn["thinking"], turn["answer"], details)
     if record["turns"] and record["last_observation"] is not None:
-        observe(record["last_observation"])
+        observe(record["last_observation"], len(record["turns"]))
     if record["unanswered"] is not None:
         respond("", record["unanswered"], {"executed": False})
     return said

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
@@ -11,7 +10,7 @@ from gym_trl.errors import needs
 from gym_trl.records.json_lines import encodable, replaced, to_json
 from gym_trl.records.schema import Record, complete
 
-_ROWS_AT_ONCE = 1_000
+_ROWS_AT_ONCE, _IMAGE_BYTES_AT_ONCE = 1_000, 64 * 2**20
 _AS_JSON = ("env_kwargs", "options", "spec", "scores")  # their keys differ between records, so they cannot be columns
 
 
@@ -41,7 +40,7 @@ def episode_columns() -> Any:
 
 
 def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> TableSize:
-    """Write rows to a Parquet file, a thousand in memory at a time, and return its size.
+    """Write rows to a Parquet file, a thousand in memory at a time or fewer with images, and return its size.
 
     Args:
         rows: Values by column; lone surrogates become U+FFFD.
@@ -55,11 +54,24 @@ def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> 
     schema = columns.arrow_schema
     encoded, written, size = (encodable(row) for row in rows), 0, 0
     with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
-        while batch := list(islice(encoded, _ROWS_AT_ONCE)):
+        for batch in _batches(encoded):
             table = pyarrow.Table.from_pylist(batch, schema=schema)
             writer.write_table(table)
             written, size = written + len(batch), size + table.nbytes
     return TableSize(written, size)
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    held = 0
+    for row in rows:
+        batch.append(row)
+        held += sum(len(code) for shown in row.get("images") or () for code in shown)
+        if len(batch) == _ROWS_AT_ONCE or held >= _IMAGE_BYTES_AT_ONCE:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
 
 
 def read_parquet(path: Path) -> Iterator[Record]:

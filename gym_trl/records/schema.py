@@ -1,8 +1,8 @@
 """Episodes on disk: one schema for training and evaluation, appended line by line and readable after a crash."""
 
 import json
-from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, TypedDict, cast
@@ -261,14 +261,19 @@ def _images(episode: EpisodeResult, spoken: Sequence[int]) -> list[list[str]] | 
         return None
     shown = [messages[place - 1].images for place in spoken[: len(episode.turns)]]
     shown.append(messages[-1].images if messages[-1].role == "user" else ())
-    left = MAX_IMAGE_BYTES
-    found: list[list[str]] = [[] for _ in shown]
-    for codes, images in zip(found, shown, strict=True):
-        for image in images:
-            left -= len(image.png)
+    return limited([[b64encode(image.png).decode("ascii") for image in images] for images in shown])
+
+
+def limited(images: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Return the first images of an episode, in base64, that have at most ``MAX_IMAGE_BYTES``."""
+    left, kept = MAX_IMAGE_BYTES, list[list[str]]()
+    for shown in images:
+        kept.append([])
+        for code in shown:
+            left -= len(b64decode(code))
             if left >= 0:
-                codes.append(b64encode(image.png).decode("ascii"))
-    return found
+                kept[-1].append(code)
+    return kept
 
 
 def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:

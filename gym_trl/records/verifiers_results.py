@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError, TranscriptError
-from gym_trl.records.foreign import Outcome, Said, finite, foreign_record, foreign_task, text_of, with_calls
+from gym_trl.records.foreign import Outcome, Said, apart, finite, foreign_record, foreign_task, text_of, with_calls
 from gym_trl.records.json_lines import as_object, numbered
 from gym_trl.records.schema import Record
 from gym_trl.types import StopReason, TokenTrace
@@ -116,11 +116,13 @@ def _messages(held: Any, role: str) -> list[Said]:
 
 
 def _said(message: Mapping[str, Any]) -> Said:
-    thinking, text = text_of(message.get("content"))
+    content = message.get("content")
+    images, content = ((), content) if message["role"] == "assistant" else apart(content)
+    thinking, text = text_of(content)
     calls = [_call(call) for call in message.get("tool_calls") or []]
     text, action = with_calls(text, calls)
     thinking = message.get("reasoning_content") or thinking
-    return Said(str(message["role"]), text, thinking=thinking, action=action)
+    return Said(str(message["role"]), text, thinking=thinking, action=action, images=images)
 
 
 def _call(call: Any) -> tuple[str, Any]:
