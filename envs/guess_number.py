@@ -3,8 +3,8 @@
 import math
 import random
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome
@@ -13,6 +13,9 @@ from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_CORRECT = Outcome("Correct.", done=True, success=True)
+# Outcome of a hint, and of the hint that ends the game.
+_HIGHER, _LOWER = ((Outcome(hint), Outcome(hint, done=True)) for hint in ("Higher.", "Lower."))
 _RANGE = re.compile(r"Guess (-?[0-9]+) to (-?[0-9]+) ")
 
 
@@ -109,23 +112,25 @@ class GuessNumber(Puzzle):
         self._secret = self.low + (instance or 0)
         self._least, self._most = self.low, self.high
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        super()._start(instance, options)
+    def _observe(self) -> str:
+        """Return the observation of the start; the others are hints."""
         return f"Guess {self.low} to {self.high} in {counted(self.turns, 'try')}."
 
     def _act(self, action: str) -> Outcome:
         guess = _integer(action)
         if guess is None or not self.low <= guess <= self.high:
             return self._reject(f"Not {self.low} to {self.high}.")
-        if guess == self._secret:
-            return Outcome("Correct.", done=True, success=True)
-        if self._secret > guess:
+        secret = self._secret
+        if guess == secret:
+            return _CORRECT
+        self._turns_left -= 1
+        if secret > guess:
             if guess >= self._least:
                 self._least = guess + 1
-            return self._end_turn("Higher.")
+            return _HIGHER[self._turns_left == 0]
         if guess <= self._most:
             self._most = guess - 1
-        return self._end_turn("Lower.")
+        return _LOWER[self._turns_left == 0]
 
     def _snapshot(self) -> tuple[int, int]:
         return self._least, self._most
@@ -145,9 +150,9 @@ class GuessNumber(Puzzle):
         left = self._most - self._least + 1
         return 1.0 - math.log(left) / math.log(self.num_instances) if self.num_instances > 1 else 0.0
 
-    def _end_turn(self, message: str = "", *, valid: bool = True, done: bool = False) -> Outcome:
+    def _reject(self, reason: str) -> Outcome:
         self._turns_left -= 1
-        return Outcome(message, 0.0, self._turns_left == 0, False, valid)
+        return Outcome(reason, done=self._turns_left == 0, valid=False)
 
 
 class _Halving:
@@ -178,6 +183,6 @@ def guess(number: int) -> str:
 
 def _integer(text: str) -> int | None:
     try:
-        return int(text) if _INTEGER.fullmatch(text.strip()) else None
+        return int(text) if (text.isascii() and text.isdigit()) or _INTEGER.fullmatch(text.strip()) else None
     except ValueError:  # Python parses no integers of more than 4300 digits
         return None

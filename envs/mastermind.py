@@ -92,10 +92,6 @@ class Mastermind(Puzzle):
             said = f"pegs={self.pegs} and colors={self.colors} make {self.num_instances}"
             raise ConfigError(f"there must be at most {_MOST_CODES} codes, and {said}")
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._is_code = re.compile(f"[1-{self.colors}]{{{self.pegs}}}").fullmatch
-
     @property
     def instructions(self) -> str:
         """Rules of the game and format of an action; the example has a number that no code has."""
@@ -143,14 +139,15 @@ class Mastermind(Puzzle):
 
     def _act(self, action: str) -> Outcome:
         guess = "".join(action.split())
-        if self._is_code(guess) is None or not (self.repeats or len(set(guess)) == self.pegs):
+        spaced = _spaced(self.pegs, self.colors, self.repeats).get(guess)
+        if spaced is None:
             different = "" if self.repeats else "different "
             return self._reject(f"Not {self.pegs} {different}numbers from 1 to {self.colors}.")
         if guess == self._secret:
             return Outcome("Correct.", done=True, success=True)
         black, paired = _compare(guess, self._secret)
         self._answers.append((guess, black * (self.pegs + 1) + paired))
-        return self._end_turn(f"{' '.join(guess)}: {black} black, {paired - black} white.")
+        return self._end_turn(f"{spaced}: {black} black, {paired - black} white.")
 
     def _observe(self) -> str:
         return f"{counted(self._turns_left, 'guess')} left."
@@ -297,17 +294,18 @@ def _answers_to(book: _CodeBook, guess: str) -> _Answers:
 
 def _compare(guess: str, secret: str) -> tuple[int, int]:
     """Return the blacks, and the blacks and whites together."""
-    paired = 0
-    for color, times in _colors(secret):
-        guessed = guess.count(color)
-        paired += guessed if guessed < times else times
-    return sum(map(eq, guess, secret)), paired
+    colors, several = _colors(secret)
+    paired = len(colors.intersection(guess))
+    for color, times in several:
+        if color in guess:
+            paired += min(guess.count(color), times) - 1
+    return [*map(eq, guess, secret)].count(True), paired
 
 
 @lru_cache(4096)
-def _colors(code: str) -> tuple[tuple[str, int], ...]:
-    """Return each of a code's colors and its number of occurrences."""
-    return tuple(Counter(code).items())
+def _colors(code: str) -> tuple[frozenset[str], tuple[tuple[str, int], ...]]:
+    """Return a code's colors, and the number of occurrences of each that occurs more than once."""
+    return frozenset(code), tuple((color, times) for color, times in Counter(code).items() if times > 1)
 
 
 @cache
@@ -315,3 +313,9 @@ def _codes(pegs: int, colors: int, repeats: bool) -> list[str]:
     """Return all codes in lexicographic order."""
     digits = "123456789"[:colors]
     return ["".join(code) for code in (product(digits, repeat=pegs) if repeats else permutations(digits, pegs))]
+
+
+@cache
+def _spaced(pegs: int, colors: int, repeats: bool) -> dict[str, str]:
+    """Return each code as it is shown, with spaces."""
+    return {code: " ".join(code) for code in _codes(pegs, colors, repeats)}

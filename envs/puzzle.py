@@ -2,9 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from gym_trl.envs.text_env import Outcome, TextEnv
+
+_outcome = partial(tuple.__new__, Outcome)
+"""Make an outcome from a tuple of all its fields, in half the time of ``Outcome(...)``."""
 
 
 def plain(action: str) -> str:
@@ -92,4 +96,5 @@ class Puzzle(TextEnv):
         solved, shown = self._is_solved(), self._observe()
         if message:
             shown = f"{message}{self.after_message}{shown}"
-        return Outcome(shown, 0.0, done or solved or self._turns_left == 0, solved, valid, self._info)
+        over = done or solved or self._turns_left == 0
+        return _outcome((shown, 0.0, over, solved, valid, self._info))

@@ -241,6 +241,8 @@ class TextEnv(gym.Env[str, str], ABC):
         self.observation_space: AnyText = AnyText()
         self.action_space: AnyText = AnyText()
         self._last: Outcome | None = None
+        self._is_dealing = False
+        self._undrawn: Hashable = None
         self._transcript: list[str] = []
         self._actions = 0
         self._potential_before = 0.0
@@ -451,20 +453,36 @@ class TextEnv(gym.Env[str, str], ABC):
         made = self._actions if self.reward == "efficient" else None  # a later success pays less
         return self._snapshot(), made, generator_key(self.np_random) if self.draws else None
 
+    @property
+    def np_random(self) -> np.random.Generator:
+        """Generator of all that is random in a game."""
+        generator = self._np_random or super().np_random
+        if self._is_dealing and self._undrawn is None:
+            self._undrawn = generator_key(generator)
+        return generator
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        gym.Env.np_random.fset(self, value)  # type: ignore[attr-defined]  # a property
+
     task_key: Hashable = None
     """Name of the task, the same for all seeds that deal the same game; ``None`` if more than its number decides."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start a game: a random one, or number ``options["instance"]`` of ``num_instances``."""
-        options = dict(options or {})
-        self._check_options(options)
+        options = dict(options or ())
+        if options:
+            self._check_options(options)
         super().reset(seed=seed)
         instance = self._choose_instance(options)
-        undrawn = generator_key(self.np_random)
+        self._undrawn, self._is_dealing = None, instance is not None
         observation = self._start(instance, options)
-        dealt = instance is not None and generator_key(self.np_random) == undrawn  # by nothing but its number
-        others = sorted(f"{name}={value!r}" for name, value in options.items() if name != "instance")
-        self.task_key = (instance, *others) if dealt else None
+        self._is_dealing = False
+        if instance is None or (self._undrawn is not None and generator_key(self.np_random) != self._undrawn):
+            self.task_key = None
+        else:
+            others = sorted(f"{name}={options[name]!r}" for name in options if name != "instance") if options else ()
+            self.task_key = (instance, *others)
         self._last = Outcome(observation)
         self._actions = 0
         if self.reward == "shaped":
@@ -478,15 +496,23 @@ class TextEnv(gym.Env[str, str], ABC):
         """Play an action."""
         if not isinstance(action, str):
             raise ActionTypeError(f"{self._name} takes text as an action, got {type(action).__name__}: {action!r:.100}")
-        if self._last is None:
+        last = self._last
+        if last is None:
             raise ResetNeeded(f"{self._name} has no game to play yet: call reset() before step()")
-        if self._last.done:
-            self._last = self._last._replace(reward=0.0, info=deepcopy(self._last.info))
+        if last.done:
+            self._last = last = last._replace(reward=0.0, info=deepcopy(last.info))
         else:
-            self._last = self._play(action)
+            self._actions += 1
+            if len(action) <= self._longest:
+                last = self._act(action)
+            else:
+                last = self._reject(f"An action has at most {self._longest} characters.")
+            if last.success or last.reward or self.reward != "success":
+                last = self._with_reward(last)
+            self._last = last
             if self.render_mode is not None:
-                self._show(f"> {action}", self._last.observation)
-        observation, reward, done, success, valid, more = self._last
+                self._show(f"> {action}", last.observation)
+        observation, reward, done, success, valid, more = last
         info = {"action_valid": valid, "success": success, **more}
         if self._lists_actions:
             info["admissible_actions"] = [] if done else self.admissible_actions()
@@ -502,12 +528,8 @@ class TextEnv(gym.Env[str, str], ABC):
     def _name(self) -> str:
         return self.spec.id if self.spec is not None else type(self).__name__
 
-    def _play(self, action: str) -> Outcome:
-        self._actions += 1
-        if len(action) <= self._longest:
-            outcome = self._act(action)
-        else:
-            outcome = self._reject(f"An action has at most {self._longest} characters.")
+    def _with_reward(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of an action with the reward of this mode; without success ``"success"`` pays nothing."""
         if self.reward not in _PAID_FOR_SUCCESS:
             return outcome
         reward = 1.0 if outcome.success else 0.0
@@ -519,8 +541,6 @@ class TextEnv(gym.Env[str, str], ABC):
         return outcome if reward == outcome.reward else outcome._replace(reward=reward)
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
-        if not options:
-            return
         known = self.option_names | ({"instance"} if self.num_instances is not None else set())
         if unknown := [name for name in options if name not in known]:
             raise ConfigError(f"{self._name} has no reset option {unknown[0]!r}; it has {sorted(known) or 'none'}")
@@ -536,6 +556,8 @@ class TextEnv(gym.Env[str, str], ABC):
             return None
         if options.get("instance") is not None:
             return index(options["instance"])
+        if count == 1:
+            return 0  # NumPy draws nothing for it either
         if count < 2**63:
             return int(self.np_random.integers(count))
         # 64 bits more than needed leave a bias of less than 2**-64.

@@ -1,9 +1,9 @@
 """Tower of Hanoi."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome, Steady
@@ -13,6 +13,8 @@ from gym_trl.types import Policy
 _PEGS = "ABC"
 _GOAL = 2
 _ORDERS = {f"{_PEGS[a]} {_PEGS[b]}": (a, b) for a in range(3) for b in range(3) if a != b}
+_Pegs: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Disks of each peg from its lowest to its top."""
 _PEG = re.compile(r"^[ABC]: (.*)$", re.MULTILINE)
 
 
@@ -72,7 +74,7 @@ class TowerOfHanoi(Puzzle):
     disks: int
     start: str
 
-    _pegs: Sequence[list[int]] = ([], [], [])
+    _pegs: _Pegs = ((), (), ())
 
     @property
     def instructions(self) -> str:
@@ -113,49 +115,54 @@ class TowerOfHanoi(Puzzle):
         return Steady(_best_move, _PEG.search)
 
     def _deal(self, instance: int | None) -> None:
-        code = 0 if self.start == "tower" else instance or 0
-        self._pegs = [[], [], []]
-        for disk in range(self.disks, 0, -1):
-            code, peg = divmod(code, 3)
-            self._pegs[peg].append(disk)
-        self._shown = [_show(peg) for peg in self._pegs]
-        self._fewest = _distance(self._pegs)
+        self._pegs = self._dealt = _position(self.disks, 0 if self.start == "tower" else instance or 0)
 
     def _act(self, action: str) -> Outcome:
         order = _ORDERS.get(action) or _ORDERS.get(" ".join(action.upper().split()))
         if order is None:
             return self._reject("Name two different pegs.")
         giver, taker = order
-        source, target = self._pegs[giver], self._pegs[taker]
+        pegs = [*self._pegs]
+        source, target = pegs[giver], pegs[taker]
         if not source:
             return self._reject(f"Peg {_PEGS[giver]} is empty.")
         if target and target[-1] < source[-1]:
             return self._reject(f"Disk {source[-1]} is larger than disk {target[-1]}.")
-        target.append(source.pop())
-        self._shown[giver], self._shown[taker] = _show(source), _show(target)
+        pegs[giver], pegs[taker] = source[:-1], (*target, source[-1])
+        self._pegs = pegs[0], pegs[1], pegs[2]
         return self._end_turn()
 
-    def _snapshot(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(map(tuple, self._pegs))
+    def _snapshot(self) -> _Pegs:
+        return self._pegs
 
     def _is_solved(self) -> bool:
         return len(self._pegs[_GOAL]) == self.disks
 
     def _board(self) -> str:
-        a, b, c = self._shown
-        return f"A: {a}\nB: {b}\nC: {c}\n"
+        return _show(self._pegs)
 
     def _fewest_actions(self) -> float:
         """Return the length of the shortest solution from the start."""
-        return self._fewest
+        return _distance(self._dealt)
 
     def _potential(self) -> float:
         """Return 1 minus the moves left as a share of the moves that the tower needs."""
         return 1.0 - _distance(self._pegs) / ((1 << self.disks) - 1)
 
 
-def _show(peg: list[int]) -> str:
-    return " ".join(map(str, peg)) or "-"
+@lru_cache(4096)
+def _position(disks: int, code: int) -> _Pegs:
+    """Return a position by its number, whose digits to the base 3 are the pegs of the disks from the largest."""
+    pegs: list[list[int]] = [[], [], []]
+    for disk in range(disks, 0, -1):
+        code, peg = divmod(code, 3)
+        pegs[peg].append(disk)
+    return tuple(pegs[0]), tuple(pegs[1]), tuple(pegs[2])
+
+
+@lru_cache(4096)
+def _show(pegs: _Pegs) -> str:
+    return "".join(f"{name}: {' '.join(map(str, peg)) or '-'}\n" for name, peg in zip(_PEGS, pegs, strict=True))
 
 
 @lru_cache(4096)

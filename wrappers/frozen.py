@@ -42,7 +42,7 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructo
 
     def step(self, action: str) -> Step:
         """Play an action."""
-        if self.reads_text and not isinstance(action, str):
+        if not isinstance(action, str) and self.reads_text:
             name = type(self).__name__
             raise ActionTypeError(f"{name} reads text, got {type(action).__name__}: {action!r:.100}")
         if not self._started:

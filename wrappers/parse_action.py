@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
-from gym_trl.text.parsing import CUT, ActionFormat, split_thinking
+from gym_trl.text.parsing import CUT, ActionFormat, answer_of
 from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
@@ -117,20 +117,34 @@ class ParseAction(FrozenAfterEnd):
         return observation, info
 
     def _step(self, action: str) -> Step:
-        if isinstance(action, RefusedResponse):
-            return self._unreadable(str(action))
         found = self.find_action(action)
         if found is None:
-            cut = self._is_cut(action)
-            return self._unreadable(CUT if cut else "No action found.", cut=cut)
-        return self._play(found)
+            return self._unreadable(action)
+        observation, reward, terminated, truncated, info = self.env.step(found)
+        info = {"action_valid": True, **info}
+        if self._format is not None:
+            info["action"] = found
+        self._unreadable_row = 0
+        if info["action_valid"]:
+            self._invalid_row = 0
+            return observation, reward, terminated, truncated, info
+        self._invalid_row += 1
+        reward, info["invalid_penalty"] = float(reward) - self.penalty, self.penalty
+        if not (terminated or truncated) and self._is_over(self._invalid_row):
+            terminated, info["stop_reason"] = True, "invalid_action"
+            reward += self._cut()
+        return observation, reward, terminated, truncated, info
 
     def find_action(self, response: str) -> str | None:
         """Return the action in a response; ``None`` if there is none."""
-        cut = self._is_cut(response)
-        if isinstance(response, RefusedResponse) or (self._format is None and cut):
-            return None
-        return response if self._format is None else self._format.find(split_thinking(response).text, cut=cut)
+        cut = False
+        if type(response) is not str:  # only a response of a class of its own can be refused or cut off
+            if isinstance(response, RefusedResponse):
+                return None
+            cut = self._is_cut(response)
+        if self._format is None:
+            return None if cut else response
+        return self._format.find(answer_of(response), cut=cut)
 
     def write_action(self, action: str) -> str:
         """Return the shortest response with this action.
@@ -143,7 +157,9 @@ class ParseAction(FrozenAfterEnd):
     def _is_cut(self, response: str) -> bool:
         return isinstance(response, UnfinishedResponse) and self.cut_actions == "reject"
 
-    def _unreadable(self, problem: str, *, cut: bool = False) -> Step:
+    def _unreadable(self, response: str) -> Step:
+        cut = self._is_cut(response)
+        problem = CUT if cut else str(response) if isinstance(response, RefusedResponse) else "No action found."
         self._unreadable_row += 1
         info: dict[str, Any] = {"action_valid": False, "parse_error": problem, "invalid_penalty": self.penalty}
         if cut:
@@ -154,22 +170,6 @@ class ParseAction(FrozenAfterEnd):
             reward += self._cut()
         sentence = "" if self._format is None else self._format.sentence
         return f"{problem} {sentence}".strip(), reward, over, False, info
-
-    def _play(self, action: str) -> Step:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        info = {"action_valid": True, **info}
-        if self._format is not None:
-            info["action"] = action
-        self._unreadable_row = 0
-        if info["action_valid"]:
-            self._invalid_row = 0
-            return observation, reward, terminated, truncated, info
-        self._invalid_row += 1
-        reward, info["invalid_penalty"] = float(reward) - self.penalty, self.penalty
-        if not (terminated or truncated) and self._is_over(self._invalid_row):
-            terminated, info["stop_reason"] = True, "invalid_action"
-            reward += self._cut()
-        return observation, reward, terminated, truncated, info
 
     def _cut(self) -> float:
         """Return the settlement of the episode, which ends now."""

@@ -36,12 +36,21 @@ def split_thinking(text: str) -> Answer:
     >>> split_thinking("to=self<|message|>7 or 8?<|eom|>8")
     Answer(thinking='7 or 8?', text='8')
     """
-    if "think>" not in text and "<|" not in text and "|>" not in text:  # every mark contains one of them
-        return Answer("", text.strip())
     for opening, closing in _THINKING:
         if opening in text or (closing in text and closing not in _AMBIGUOUS):
             return _split_at(text, opening, closing)
     return Answer("", text.strip())
+
+
+def answer_of(text: str) -> str:
+    """Return the answer in a response, as ``split_thinking`` does, and faster where there is no thinking.
+
+    >>> answer_of("<think>7 or 8?</think> 8 ")
+    '8'
+    """
+    if "|" in text or "think>" in text:  # every mark contains one of them
+        return split_thinking(text).text
+    return text.strip()
 
 
 def _split_at(text: str, opening: str, closing: str) -> Answer:
@@ -251,8 +260,10 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], list[int]]:
 def _find_box(text: str) -> str | None:
     before, opened, rest = text.rpartition(_BOXED)
     inside, closed, _ = rest.partition("}")
-    if not opened or (closed and "{" not in inside and "\\" not in inside and not before.endswith("\\")):
-        return inside if opened else None  # the usual case, without braces to balance
+    if not opened:
+        return None
+    if closed and "{" not in inside and "\\" not in inside and not (before and before[-1] == "\\"):
+        return inside  # the usual case, without braces to balance
     start, stop = max(_boxes(text)[0], default=(0, 0))
     return text[start:stop]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gym_trl.envs.text_env import Outcome, TextEnv
@@ -79,3 +80,34 @@ def test_a_game_without_a_solver_gives_no_hint() -> None:
     game = InteractiveEpisode(Coin, seed=0)
     game.start()
     assert game.hint() is None
+
+
+class Dealt(Coin):
+    """One of two coins, whose side is its number, or drawn for the second."""
+
+    num_instances = 2
+
+    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+        draw = self.np_random.choice
+        self.side = str(draw(["heads", "tails"])) if instance else "heads"
+        return "It is in the air."
+
+
+def test_a_task_is_named_where_its_number_alone_decides_which_game_it_is() -> None:
+    env = Dealt()
+    named = [(env.reset(seed=0, options={"instance": instance}), env.task_key)[1] for instance in (0, 1, 0)]
+    assert named == [(0,), None, (0,)]
+
+
+def test_the_only_game_of_its_kind_is_dealt_without_a_draw() -> None:
+    env = Dealt()
+    env.num_instances = 1
+    env.reset(seed=0)
+    assert env.np_random.random() == np.random.default_rng(0).random()
+
+
+def test_the_generator_can_be_replaced() -> None:
+    env = Coin()
+    env.np_random = np.random.default_rng(5)
+    env.reset()
+    assert env.side == np.random.default_rng(5).choice(["heads", "tails"])
