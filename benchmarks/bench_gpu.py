@@ -50,12 +50,16 @@ PATIENCE_S = 480.0 if QUICK else 5400.0
 
 
 def colocated(folder: str) -> dict[str, Any]:
-    """Compare continuous and lockstep scheduling in the same engine."""
+    """Compare continuous and lockstep scheduling, and one generator with a seed per request, in the same engine."""
     from talk import SlowPool, lockstep
 
     from gym_trl.rollout.loop import run_episodes
 
-    schedulers: dict[str, Any] = {"continuous": run_episodes, "lockstep": lockstep}
+    schedulers: dict[str, tuple[Any, int | None]] = {
+        "continuous": (run_episodes, 0),
+        "a seed per request": (run_episodes, None),
+        "lockstep": (lockstep, 0),
+    }
     rows = []
     with model_on_vllm(folder) as model:
         model.play(SlowPool(0.0), indices=range(EPISODES))  # warm up
@@ -64,7 +68,8 @@ def colocated(folder: str) -> dict[str, Any]:
             for number in range(ROUNDS):
                 for name in list(schedulers)[:: -1 if number % 2 else 1]:
                     pool, indices = SlowPool(latency_ms / 1000), range(EPISODES)
-                    played, seconds, steps = model.play(pool, schedulers[name], indices)
+                    scheduler, seed = schedulers[name]
+                    played, seconds, steps = model.play(pool, scheduler, indices, seed)
                     sampled, turns = sum(sum(one.mask) for one in played), sum(len(one.turns) for one in played)
                     took[name].append(
                         {"tokens_per_s": sampled / seconds, "turns_per_s": turns / seconds, "steps": steps}
@@ -242,10 +247,11 @@ def table(figures: Mapping[str, Any]) -> Table:
     """Return a row for each figure, with what it is compared with in the same run."""
     rows: list[list[Cell]] = []
     for row in _section(figures, "colocated").get("rows", ()):
-        ours, other = row["continuous"], row["lockstep"]
+        ours, *others = (name for name in row if name != "latency_ms")
         for key, what in (("tokens_per_s", "tokens/s"), ("turns_per_s", "turns/s"), ("steps", "engine steps")):
             where = f"environments of {row['latency_ms']} ms"
-            rows.append(["colocated", f"{what}, {where}", ours[key], f"lockstep: {other[key]:.4g}"])
+            beside = ", ".join(f"{name}: {row[name][key]:.4g}" for name in others)
+            rows.append(["colocated", f"{what}, {where}", row[ours][key], beside])
     if ways := _section(figures, "server").get("tokens_per_s"):
         beside = ", ".join(f"{name}: {ways[name]:.4g}" for name in ways if name != "ours")
         rows.append(["server", "tokens/s", ways["ours"], beside])

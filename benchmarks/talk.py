@@ -111,11 +111,12 @@ class Model:
         pool: InlinePool,
         scheduler: Callable[..., list[EpisodeResult]] = run_episodes,
         indices: Iterable[int] = range(EPISODES),
+        seed: int | None = None,
     ) -> tuple[list[EpisodeResult], float, int]:
         """Return the episodes, the seconds and the engine steps, from an empty prefix cache."""
         self.llm.reset_prefix_cache()
         episodes = self.episodes(indices)
-        engine = VLLMEngine(self.llm, eos_ids=self.eos_ids)
+        engine = VLLMEngine(self.llm, eos_ids=self.eos_ids, seed=seed)
         with pool:
             began = time.perf_counter()
             played = scheduler(episodes, pool=pool, engine=engine)

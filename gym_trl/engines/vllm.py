@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
@@ -20,7 +20,7 @@ _FINISH = {
 }
 IMPOSSIBLE = {
     "n": "samples one answer for each request",
-    "seed": "gives each request a seed of its own",
+    "seed": "chooses the seeds itself",
     "prompt_logprobs": "returns the logprobs of what was sampled only",
 }
 _PREFIXES = count()
@@ -35,8 +35,8 @@ class VLLMEngine:
         engine = VLLMEngine(llm, eos_ids=[151645], sampling={"temperature": 0.7})
 
     A request joins the running batch at the next step and leaves it when it is finished or cancelled, independent of
-    the others. Each is sampled from its own seed. A request that vLLM rejects, for example because its prompt exceeds
-    the context, comes back with the error; a completion is cut where the context ends.
+    the others. A request that vLLM rejects, for example because its prompt exceeds the context, comes back with the
+    error; a completion is cut where the context ends.
 
     Args:
         llm: Made with ``logprobs_mode="processed_logprobs"``; its weights may change between steps.
@@ -44,6 +44,9 @@ class VLLMEngine:
         sampling: Sampling options by their names in vLLM's ``SamplingParams`` (``temperature``, ``top_p``, ``top_k``,
             ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
         stop_strings: Strings, or special tokens, that end a response; their ids are kept in it.
+        seed: Seed of one generator for all requests. vLLM then samples the rows of a step together, and the result is
+            reproducible where the same requests are in each step. Default: each request is sampled from its own seed,
+            row by row, and does not depend on the others. So it is, too, where vLLM's workers are other processes.
 
     Raises:
         ConfigError: an option that vLLM rejects, or an ``llm`` whose logprobs are of another distribution.
@@ -57,9 +60,11 @@ class VLLMEngine:
         eos_ids: Collection[int] = (),
         sampling: Mapping[str, Any] | None = None,
         stop_strings: Sequence[str] = (),
+        seed: int | None = None,
     ) -> None:
         self.steps = 0
         self._engine = llm.llm_engine
+        self._generator = None if seed is None else _Generator.of(self._engine, seed)
         mode = getattr(self._engine.model_config, "logprobs_mode", "raw_logprobs")
         if mode != "processed_logprobs":
             raise ConfigError(
@@ -109,7 +114,7 @@ class VLLMEngine:
     def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int, seed: int) -> None:
         # vLLM copies what it is given, and checks options only where they are made: once, in _checked.
         params = copy(self._params)
-        params.max_tokens, params.seed = max_tokens, seed
+        params.max_tokens, params.seed = max_tokens, seed if self._generator is None else None
         # The last turn may have room for fewer tokens than the minimum.
         params.min_tokens = min(self._min_tokens, max_tokens)
         self._enqueue(request_id, prompt_ids, params)
@@ -123,7 +128,7 @@ class VLLMEngine:
         """Return the sampling options of all requests, which vLLM has checked with a request that never runs."""
         refusals: tuple[type[Exception], ...] = (TypeError, *self._refusals)
         try:
-            params = make_params(max_tokens=None, min_tokens=self._min_tokens, seed=0)
+            params = make_params(max_tokens=None, min_tokens=self._min_tokens)
             self._enqueue("check", [0], params)
         except refusals as error:
             raise ConfigError(f"vLLM rejects the sampling options: {error}") from error
@@ -132,7 +137,8 @@ class VLLMEngine:
 
     def _step(self) -> list[Completion]:
         self.steps += 1
-        outputs = [output for output in self._engine.step() if output.finished]
+        with self._generator or nullcontext():
+            outputs = [output for output in self._engine.step() if output.finished]
         return [
             _completion(output, request_id)
             for output in outputs
@@ -146,6 +152,41 @@ class VLLMEngine:
             return None
         self._running.remove(request_id)
         return request_id
+
+
+class _Generator:
+    """Generator that vLLM samples from without seeds; in a ``with`` block it has this rollout's own state."""
+
+    def __init__(self, shared: Any, seed: int) -> None:
+        import torch
+
+        self._shared = shared  # with everything else that draws on this device, such as dropout
+        self._state = torch.Generator(shared.device).manual_seed(seed).get_state()
+
+    @classmethod
+    def of(cls, engine: Any, seed: int) -> Self | None:
+        """Return that of an engine, or ``None`` if it is not in this process."""
+        import torch
+
+        core = getattr(getattr(engine, "engine_core", None), "engine_core", None)
+        if core is None:
+            return None
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+        device = torch.device(engine.vllm_config.device_config.device)
+        if not isinstance(core.model_executor, UniProcExecutor) or device.type not in ("cpu", "cuda"):
+            return None
+        cuda = device.type == "cuda"
+        shared = torch.cuda.default_generators[torch.cuda.current_device()] if cuda else torch.default_generator
+        return cls(shared, seed)
+
+    def __enter__(self) -> None:
+        self._others = self._shared.get_state()
+        self._shared.set_state(self._state)
+
+    def __exit__(self, *_: object) -> None:
+        self._state = self._shared.get_state()
+        self._shared.set_state(self._others)
 
 
 def context_length(llm: Any) -> int:
@@ -174,7 +215,7 @@ def cache_awake(llm: Any) -> Iterator[None]:
 
 
 def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_strings: Sequence[str]) -> Any:
-    """Return a function of ``max_tokens``, ``min_tokens`` and ``seed`` that makes a request's ``SamplingParams``."""
+    """Return a function of ``max_tokens`` and ``min_tokens`` that makes a request's ``SamplingParams``."""
     with needs("vllm", "VLLMEngine"):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams

@@ -212,8 +212,12 @@ class _RolloutFunc:
             # With resample_dead_groups any opponent of the rollout may play on this process.
             league.begin(trainer)
             league.load(league.opponents(rows, place, all_groups=self.rounds > 0), trainer, chat, config)
+        # The same on all processes; in an evaluation, another for each of its batches.
+        begins = place.first - trainer.accelerator.process_index * len(prompts)
+        parts = "generator", place.split, place.step, place.call, begins
+        generator = None if config.deterministic else derive_seed(self.seed, *parts)
         with (
-            trainer_engine(trainer, chat, config.sampling) as own,
+            trainer_engine(trainer, chat, config.sampling, seed=generator) as own,
             nullcontext(own) if league is None else league.engine(own, trainer) as engine,
         ):
             play = partial(

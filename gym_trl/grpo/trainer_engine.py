@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from gym_trl.chat.images import ImageProcessor
@@ -12,6 +13,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import merged_adapter
+from gym_trl.seeding import derive_seed
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling options of TRL's configurations."""
@@ -45,12 +47,13 @@ class _NoStopCriteria:
 
 @contextmanager
 def trainer_engine(
-    trainer: Any, chat: StopCriteria | None, sampling: Mapping[str, Any] | None = None
+    trainer: Any, chat: StopCriteria | None, sampling: Mapping[str, Any] | None = None, *, seed: int | None = None
 ) -> Iterator[Engine]:
     """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
 
     ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
-    names.
+    names. With a ``seed``, a colocated vLLM on a GPU samples all requests from one generator of that seed; otherwise
+    each is sampled from its own seed, which costs nothing on a CPU.
 
     Raises:
         ConfigError: The trainer's way of generating is not supported.
@@ -58,7 +61,7 @@ def trainer_engine(
     if not trainer.use_vllm:
         engine = _transformers_engine
     elif trainer.args.vllm_mode == "colocate":
-        engine = _colocated_engine
+        engine = partial(_colocated_engine, seed=seed)
     else:
         engine = _server_engine
     with engine(trainer, chat or _NoStopCriteria(), dict(sampling or {})) as made:
@@ -139,7 +142,9 @@ def transformers_options(trainer: Any, chat: StopCriteria, changes: Mapping[str,
 
 
 @contextmanager
-def _colocated_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any]) -> Iterator[Engine]:
+def _colocated_engine(
+    trainer: Any, chat: StopCriteria, changes: dict[str, Any], *, seed: int | None
+) -> Iterator[Engine]:
     """Provide the trainer's own vLLM, with the weights of this step."""
     from gym_trl.engines.collective import CollectiveEngine, TorchExchange
     from gym_trl.engines.vllm import VLLMEngine, tensor_parallel_group
@@ -147,11 +152,13 @@ def _colocated_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any])
     generation = trainer.vllm_generation
     with ExitStack() as stack:
         stack.enter_context(trl_versions.awake(generation))
-        engine = VLLMEngine(
-            generation.llm,
-            **_vllm_options(trainer, chat, changes),
-        )
-        if generation.tensor_parallel_size == 1:
+        processes = generation.tensor_parallel_size
+        if trainer.accelerator.device.type == "cpu":
+            seed = None
+        if seed is not None:  # the same in processes that share a model, another in others
+            seed = derive_seed(seed, trainer.accelerator.process_index // processes)
+        engine = VLLMEngine(generation.llm, **_vllm_options(trainer, chat, changes), seed=seed)
+        if processes == 1:
             yield engine
             return
         # As TRL does for adapters: the training's communication must end before vLLM's begins (trl#3671).

@@ -182,23 +182,37 @@ def test_logprobs_are_those_of_the_distribution_that_was_sampled_from(llm, tiny,
         assert completion.logprobs == pytest.approx(again, abs=1e-4)
 
 
-def test_sampling_follows_the_models_distribution(llm, tiny):
-    asked = [Request(str(i), ids(tiny, "a"), 1, i) for i in range(2000)]
-    counts = torch.zeros(len(tiny.tokenizer))
-    for completion in sample(llm, asked).values():
-        counts[completion.ids[0]] += 1
-    with torch.no_grad():
-        expected = tiny.model(torch.tensor([ids(tiny, "a")])).logits[0, -1].softmax(-1)
-    # Pearson's statistic of 101 degrees of freedom: 160 is beyond its 99.98th percentile.
-    assert ((counts / 2000 - expected) ** 2 / expected).sum() * 2000 < 160
-
-
 def test_seeds_reproduce_and_differ(llm, tiny):
     asked = requests(tiny, ["go"] * 8, seed=5)
     first, again = sample(llm, asked), sample(llm, asked)
     other = sample(llm, requests(tiny, ["go"] * 8, seed=105))
     assert first == again
     assert len({tuple(completion.ids) for completion in (*first.values(), *other.values())}) == 16
+
+
+def test_one_generator_reproduces_and_differs_and_leaves_that_of_the_process_as_it_is(llm, tiny):
+    asked = requests(tiny, ["go"] * 8)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = sample(llm, asked, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    assert sample(llm, asked, seed=5) == first
+    other = sample(llm, asked, seed=6)
+    assert len({tuple(completion.ids) for completion in (*first.values(), *other.values())}) == 16
+    assert first != sample(llm, asked)
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_sampling_follows_the_models_distribution(llm, tiny, seed):
+    asked = [Request(str(i), ids(tiny, "a"), 1, i) for i in range(2000)]
+    counts = torch.zeros(len(tiny.tokenizer))
+    for completion in sample(llm, asked, seed=seed).values():
+        counts[completion.ids[0]] += 1
+    with torch.no_grad():
+        expected = tiny.model(torch.tensor([ids(tiny, "a")])).logits[0, -1].softmax(-1)
+    # Pearson's statistic of 101 degrees of freedom: 160 is beyond its 99.98th percentile.
+    assert ((counts / 2000 - expected) ** 2 / expected).sum() * 2000 < 160
 
 
 def test_an_episode_alone_is_the_episode_together(rollout, llm, tiny):
