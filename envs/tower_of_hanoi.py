@@ -122,12 +122,12 @@ class TowerOfHanoi(Puzzle):
         if order is None:
             return self._reject("Name two different pegs.")
         giver, taker = order
-        pegs = [*self._pegs]
-        source, target = pegs[giver], pegs[taker]
+        source, target = self._pegs[giver], self._pegs[taker]
         if not source:
             return self._reject(f"Peg {_PEGS[giver]} is empty.")
         if target and target[-1] < source[-1]:
             return self._reject(f"Disk {source[-1]} is larger than disk {target[-1]}.")
+        pegs = [*self._pegs]
         pegs[giver], pegs[taker] = source[:-1], (*target, source[-1])
         self._pegs = pegs[0], pegs[1], pegs[2]
         return self._end_turn()
