@@ -34,6 +34,7 @@ The environments of the library, with their scores and an episode played by the 
 * `replay`: an episode of the solver beside one of random legal actions, in [the viewer](viewer.md).
   `Enter` opens the solver's episode, and there `j` and `k` go through the turns. Only the site that `make docs` builds
   has the replays.
+* `card`: [what `gym-trl card` measures](cards/index.md) of it with its default arguments.
 * `optimum`: the best possible score, exact; `?` if it is unknown.
 * `blind`: the best score without looking at observations, reached by the best sequence of actions that a search found,
   on held-out episodes, with its 95% interval. Only a score above it shows that a model uses the observations. It is
@@ -55,7 +56,7 @@ def overview(ids: list[str]) -> str:
     for env_id in ids:
         reached = {game.difficulty or "medium": reach(game) for game in games([env_id])}
         scores = [reached.get(name, "") for name in PRESETS]
-        cells = [f"[{env_id}](#{anchor(env_id)})", summary(env_id), *scores, replay(env_id)]
+        cells = [f"[{env_id}](#{anchor(env_id)})", summary(env_id), *scores, links(env_id)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -84,9 +85,10 @@ def anchor(env_id: str) -> str:
     return env_id.lower().replace("/", "")
 
 
-def replay(env_id: str) -> str:
-    """Return a link to the page that the hook of the site makes."""
-    return f"[replay](replays/{env_id.partition('/')[2]}.html#/group/0/all)"
+def links(env_id: str) -> str:
+    """Return links to the replay that the hook of the site makes, and to the card."""
+    name = env_id.partition("/")[2]
+    return f"[replay](replays/{name}.html#/group/0/all), [card](cards/{name}.md)"
 
 
 def summary(env_id: str) -> str:
@@ -104,7 +106,7 @@ def section(env_id: str) -> str:
     return f"""
 ## {env_id}
 
-{summary(env_id)} ({replay(env_id)})
+{summary(env_id)} ({links(env_id)})
 
 | preset | arguments | optimum | solver | blind | random | turns of the solver |
 |---|---|---|---|---|---|---|
