@@ -303,4 +303,5 @@ def test_validate_finds_the_seats_and_no_leak(game):
     made = partial(make, "External/TextArena-v0", game=game, players=2, opponent="self")
     inspector = Inspector(made, episodes=5)
     assert inspector.look_at("seats").got.startswith("2 seats, ")
-    assert inspector.look_at("hidden information").verdict == "ok"
+    found = inspector.look_at("hidden information")
+    assert found.verdict == "ok", found
