@@ -201,7 +201,8 @@ def grouped_bars(axes: Any, groups: Sequence[str], heights: Mapping[str, Sequenc
     for number, (name, values) in enumerate(heights.items()):
         width = 0.8 / len(heights)
         places = [place + (number - (len(heights) - 1) / 2) * width for place in range(len(groups))]
-        axes.bar(places, [value or 0.0 for value in values], width=width, label=name)
+        color = "black" if number == 10 else f"C{number}"  # there are ten colors, C10 is C0 again
+        axes.bar(places, [value or 0.0 for value in values], width=width, label=name, color=color)
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(label)
 
