@@ -152,7 +152,7 @@ def test_the_trainers_rollout_of_the_same_responses_has_the_same_columns(
     kept = play("solver", spec, limits=Limits(32, 256, 2048), episodes=4).kept
     responses = [sampled(result) for result in kept]
     engine = ScriptedEngine(lambda request: responses[int(request.episode_id)][request.turn - 1])
-    monkeypatch.setattr("gym_trl.grpo.rollout_func.trainer_engine", lambda *given: nullcontext(engine))
+    monkeypatch.setattr("gym_trl.grpo.rollout_func.trainer_engine", lambda *_, **__: nullcontext(engine))
     columns = spec.rollout_func(list(spec.train_dataset["prompt"]), trainer)
     assert columns["prompt_ids"] == [result.prompt_ids for result in kept]
     assert columns["completion_ids"] == [result.completion_ids for result in kept]
