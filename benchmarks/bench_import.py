@@ -21,7 +21,7 @@ from report import QUICK, Column, Table, publish, run
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / ".venv" / ".bench"
-REPEATS = 2
+REPEATS = 5
 
 
 class Package(NamedTuple):
@@ -57,6 +57,7 @@ PACKAGES = {
 TIMED = """
 import sys, time
 sys.path.insert(0, {folder!r})
+{before}
 known, began = set(sys.modules), time.process_time()
 {code}
 print("measured", time.process_time() - began, len(set(sys.modules) - known))
@@ -117,13 +118,13 @@ def measure(name: str, package: Package) -> dict[str, Any]:
     if len(here) == 1:  # without its dependencies
         return row
     row["all_mb"], row["distributions"] = megabytes(folder.rglob("*")), len(here)
-    ways = {"import": TIMED.format(folder=str(folder), code=f"import {package.module}")}
+    ways = {"import": TIMED.format(folder=str(folder), before="", code=f"import {package.module}")}
     if package.command:
         module, function = entry_point(found, package.command)
         argv = [package.command, "--help"]
         ways["help"] = SCRIPT.format(folder=str(folder), argv=argv, module=module, function=function)
     if package.first:
-        ways["first"] = TIMED.format(folder=str(folder), code=package.first)
+        ways["first"] = TIMED.format(folder=str(folder), before="", code=package.first)
     for way, code in ways.items():
         try:
             row[f"{way}_s"], row[f"{way}_modules"] = timed(code)
@@ -132,17 +133,18 @@ def measure(name: str, package: Package) -> dict[str, Any]:
     return row
 
 
-def floor() -> dict[str, Any]:
-    """Return the figures of Gymnasium alone, which every Gymnasium environment includes."""
+def imported(code: str, before: str = "") -> dict[str, Any]:
+    """Return the figures of an import from the folder of ours, after another one that is not counted."""
     folder = str(FOLDERS / PACKAGES[OURS].folder)
-    seconds, modules = timed(TIMED.format(folder=folder, code="import gymnasium"))
+    seconds, modules = timed(TIMED.format(folder=folder, before=before, code=code))
     return {"import_s": seconds, "import_modules": modules, "errors": {}}
 
 
 def main() -> None:
     names = [OURS] if QUICK else list(PACKAGES)
     rows = {name: measure(name, PACKAGES[name]) for name in names}
-    rows["gymnasium alone"] = floor()
+    rows["gymnasium alone"] = imported("import gymnasium")  # which every Gymnasium environment includes
+    rows["gym-trl after gymnasium"] = imported("import gym_trl", "import gymnasium")
     for name, row in rows.items():
         for way, error in row["errors"].items():
             print(f"{name}: {way}: {error}", flush=True)
