@@ -276,7 +276,16 @@ def _owners(series: _Series) -> dict[int, str]:
 def _tail(hits: int, trials: int, chance: float) -> float:
     """Return the probability of at least this number of hits.
 
-    >>> round(_tail(2, 2, 0.5), 3)
-    0.25
+    >>> round(_tail(2, 2, 0.5), 3), round(_tail(1, 3, 0.5), 3), _tail(2, 4000, 1.0)
+    (0.25, 0.875, 1.0)
+    >>> 0 < _tail(1100, 4000, 0.25) < 0.001  # binomial coefficients beyond the range of floats
+    True
     """
-    return math.fsum(math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(hits, trials + 1))
+    if chance >= 1.0:
+        return 1.0
+
+    def term(k: int) -> float:
+        ways = math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
+        return math.exp(ways + k * math.log(chance) + (trials - k) * math.log1p(-chance))
+
+    return math.fsum(map(term, range(hits, trials + 1)))
