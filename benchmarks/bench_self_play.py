@@ -310,7 +310,7 @@ def picture(runs: Sequence[Learnt], figure: Any) -> None:
             panel.plot(one.steps, one.values, color=colours[one.opponent], label=label, linewidth=1)
         panel.axhline(GAMES[name].goal, color="black", linewidth=0.8, linestyle=":")
         panel.set(title=name, xlabel="steps", ylabel=GAMES[name].measure, ylim=(0, None))
-    panels[0].legend(title="trained against")
+        panel.legend(title="trained against", fontsize=7)
 
 
 def main() -> None:
