@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
-# Several processes share the cores: a second thread of torch in each would only wait for the others.
-PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --dist loadfile --no-loadscope-reorder --durations 15
+# Two processes share the cores: a second thread of torch in each would only wait for the other.
+PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 # Releases that are tested beside the newest, each in a folder of its own: TRL's oldest that works, Gymnasium's oldest
 # that works and one between.
 RELEASES := $(VENV)/trl-1.14.0 $(VENV)/gymnasium-1.0.0 $(VENV)/gymnasium-1.2.0
@@ -36,13 +36,12 @@ test: setup
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
-	$(PYTEST) --numprocesses 2 -m "not full" $(ARGS)
+	$(PYTEST) -m "not full" $(ARGS)
 
-# Many of these tests wait for other programs, so that three share two cores. The real vLLM runs by itself: it takes much
-# memory, and its settings stay in the process.
+# The real vLLM runs by itself: it takes much memory, and its settings stay in the process.
 test-full: setup $(LISTS) $(PEERS) $(RELEASES)
-	$(PYTEST) --numprocesses 3 -m "(full or both) and not vllm" $(ARGS)
-	$(if $(ARGS),,$(PYTEST) --numprocesses 2 -m vllm $(shell grep -rl mark.vllm tests))
+	$(PYTEST) -m "(full or both) and not vllm" $(ARGS)
+	$(if $(ARGS),,$(PYTEST) -m vllm $(shell grep -rl mark.vllm tests))
 
 # Formats the code and mends what the linter can mend by itself.
 fix: setup

@@ -189,13 +189,17 @@ def test_long_output_is_cut_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [("while True: pass", "timeout"), ("while True: print('x' * 999)", "flood"), ("import os; os._exit(0)", "died")],
+    ("code", "status", "seconds"),
+    [
+        ("while True: pass", "timeout", 0.3),
+        ("while True: print('x' * 999)", "flood", 9.0),
+        ("import os; os._exit(0)", "died", 9.0),
+    ],
 )
-def test_a_program_that_is_ended_takes_the_variables_with_it(code: str, status: str) -> None:
+def test_a_program_that_is_ended_takes_the_variables_with_it(code: str, status: str, seconds: float) -> None:
     with Sandbox(isolation=ISOLATION) as sandbox:
         sandbox.run("kept = 1")
-        result = sandbox.run(code, seconds=0.3)
+        result = sandbox.run(code, seconds=seconds)
         assert result.status == status
         assert result.output.endswith("All variables are lost.]\n")
         assert not sandbox.alive

@@ -188,7 +188,7 @@ def make_card(
         make,
         name=env_id,
         episodes=max(2, min(episodes, 50)),
-        patience_s=max(10.0, seconds),
+        patience_s=max(30.0, seconds),
         blind_steps=0 if published else steps,
         blind_seconds=max(1.0, seconds / 5),
         seed=seed,
