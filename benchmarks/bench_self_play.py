@@ -177,7 +177,8 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
             callbacks=[Measure()],
         )
         trainer.remove_callback(PrinterCallback)
-        average = AveragedModel(trainer.model, multi_avg_fn=get_ema_multi_avg_fn(0.995))
+        # Of a model of its own: a copy of the trainer's would call the forward method of the trainer's.
+        average = AveragedModel(tiny_model(tokenizer, seed=seed), multi_avg_fn=get_ema_multi_avg_fn(0.995))
         trainer.train()
     return {**asdict(learnt), "seconds": round(time.perf_counter() - begin)}
 
