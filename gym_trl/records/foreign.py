@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, MessageRecord, Record, complete, limited
+from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, MessageRecord, Record, complete, limited, token_fields
 from gym_trl.types import StopReason, TokenTrace
 
 
@@ -121,12 +121,7 @@ def foreign_record(
         "images": limited(images) if any(images) else None,
     }
     if trace:
-        record |= {name: getattr(trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
-        record |= {
-            "prompt_tokens": len(trace.prompt_ids),
-            "completion_tokens": len(trace.completion_ids),
-            "sampled_tokens": sum(trace.mask),
-        }
+        record |= token_fields(trace)
     return complete(record, f"an episode of {source}")
 
 

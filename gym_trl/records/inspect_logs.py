@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gym_trl.errors import ConfigError, needs
 from gym_trl.records.foreign import Outcome, Said, apart, finite, foreign_record, foreign_task, text_of, with_calls
 from gym_trl.records.json_lines import plain
-from gym_trl.records.schema import Record
+from gym_trl.records.schema import DETAILS, Record, describe_end, given_tokens, without_tokens
 from gym_trl.types import StopReason
 
 if TYPE_CHECKING:
@@ -26,20 +26,7 @@ NO_MODEL = "none/none"
 LARGEST = 512 * 2**20
 """Bytes of the largest sample, or log in JSON, that is read."""
 _METRICS = {"return": ("mean", "stderr"), "success": ("accuracy", "stderr")}
-_DETAILS = (
-    "stop_reason",
-    "split",
-    "step",
-    "greedy",
-    "group",
-    "attempt",
-    "game",
-    "seat",
-    "opponent",
-    "invalid_actions",
-    "cut_actions",
-    "spec",
-)
+_DETAILS = (*DETAILS, "spec")
 
 
 def write_inspect_logs(records: Iterable[Record], folder: Path) -> list[Path]:
@@ -71,7 +58,7 @@ def write_inspect_logs(records: Iterable[Record], folder: Path) -> list[Path]:
     logs: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         key = (record["task"]["env_id"], record["policy"], record["split"], record["step"])
-        logs.setdefault(key, []).append(_without_tokens(record))
+        logs.setdefault(key, []).append(without_tokens(record))
     files: list[Path] = []
     for key in list(logs):
         log = _log(logs.pop(key))
@@ -286,11 +273,6 @@ def _said(message: "ChatMessage") -> Said:
     )
 
 
-def _without_tokens(record: Record) -> Record:
-    ids: Any = dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts"))
-    return {**record, **ids}
-
-
 def _slug(part: Any) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", str(part)).strip("-.")[:60] or "x"
 
@@ -412,18 +394,16 @@ def _output(record: Record, model: str, messages: Sequence["ChatMessage"], usage
 def _usage(record: Record) -> "ModelUsage | None":
     from inspect_ai.model import ModelUsage
 
-    sampled, read, whole = record["sampled_tokens"], record["prompt_tokens"], record["completion_tokens"]
-    if sampled is None or read is None or whole is None:
+    given, sampled = given_tokens(record), record["sampled_tokens"]
+    if given is None or sampled is None:
         return None
-    given = read + whole - sampled  # each token once
     return ModelUsage(input_tokens=given, output_tokens=sampled, total_tokens=given + sampled)
 
 
 def _return(record: Record) -> "Score":
     from inspect_ai.scorer import Score
 
-    value, reason = record["return"], record["stop_reason"]
-    said = StopReason(reason).description if reason in StopReason.__members__.values() else reason
+    value, reason, said = record["return"], record["stop_reason"], describe_end(record)
     if value is None:
         return Score.unscored(reason=reason, explanation=record["error"] or said)
     answer = record["turns"][-1]["answer"] if record["turns"] else None

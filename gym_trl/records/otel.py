@@ -12,30 +12,23 @@ from typing import Any, NamedTuple
 from gym_trl.records.files import is_failure, read_records
 from gym_trl.records.foreign import finite
 from gym_trl.records.json_lines import encodable, plain, to_json, write_json_lines
-from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, SegmentRecord, TurnRecord
+from gym_trl.records.schema import (
+    DETAILS,
+    FAILURES,
+    ROLLOUTS,
+    Record,
+    SegmentRecord,
+    TurnRecord,
+    describe_end,
+    given_tokens,
+    without_tokens,
+)
 from gym_trl.types import StopReason
 
 LONGEST = 2**19
 """Characters in the spans of a line; further spans of an episode are in further lines."""
 _ESTIMATED = ["times of day", "duration of chat", "duration of execute_tool"]
-_EPISODE = (
-    "policy",
-    "split",
-    "step",
-    "greedy",
-    "group",
-    "attempt",
-    "game",
-    "seat",
-    "opponent",
-    "stop_reason",
-    "success",
-    "num_turns",
-    "invalid_actions",
-    "cut_actions",
-    "model_seconds",
-    "env_seconds",
-)
+_EPISODE = {*DETAILS, "policy", "success", "num_turns", "model_seconds", "env_seconds"}
 
 
 def write_otel(source: Path, path: Path) -> int:
@@ -69,6 +62,7 @@ def write_otel(source: Path, path: Path) -> int:
         path: File, which is replaced if it exists. It has a line for each episode, several for a long one.
     """
     begins, counts = _begins(source), Counter[bool]()
+    last = max(begins.values(), default=0)
     run = source.resolve().name
     known = {"service.name": "gym-trl", "gym_trl.run": encodable(run), "gym_trl.estimated": _ESTIMATED}
     resource = {"attributes": _attributes(known)}
@@ -76,23 +70,16 @@ def write_otel(source: Path, path: Path) -> int:
 
     def lines() -> Iterator[dict[str, Any]]:
         for record in read_records(source):
-            failed, episode = is_failure(record), _without_tokens(record)
+            failed, episode = is_failure(record), encodable(without_tokens(record))
             # Its number in its file, because that stays when the run goes on.
             trace = _Trace(episode, _digest(run, failed, counts[failed], episode))
             counts[failed] += 1
             # Episodes may be written while these are read.
-            start = begins.get(_together(record), max(begins.values(), default=0))
-            for spans in _pieces(trace.spans(start)):
+            for spans in _pieces(trace.spans(begins.get(_together(record), last))):
                 yield {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
 
     write_json_lines(lines(), path)
     return counts.total()
-
-
-def _without_tokens(record: Record) -> Record:
-    ids = dict.fromkeys(("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts"))
-    clean: Record = encodable({**record, **ids})
-    return clean
 
 
 def _digest(*parts: Any, size: int = 16) -> str:
@@ -424,30 +411,24 @@ def _problem(record: Record) -> _Problem | None:
     """Return why an episode failed."""
     if record["error"] is None and not is_failure(record):
         return None
-    return _Problem(record["stop_reason"], record["error"] or _description(record))
+    return _Problem(record["stop_reason"], record["error"] or describe_end(record))
 
 
 def _results(record: Record) -> list[_Result]:
     """Return how an episode was evaluated."""
     success = record["success"]
-    results = [_Result("return", finite(record["return"]), explanation=_description(record))]
+    results = [_Result("return", finite(record["return"]), explanation=describe_end(record))]
     if success is not None:
-        results.append(_Result("success", float(success), "pass" if success else "fail", _description(record)))
+        results.append(_Result("success", float(success), "pass" if success else "fail", describe_end(record)))
     return results + [_Result(name, finite(score)) for name, score in record["scores"].items()]
-
-
-def _description(record: Record) -> str:
-    reason = record["stop_reason"]
-    return StopReason(reason).description if reason in StopReason.__members__.values() else str(reason)
 
 
 def _usage(record: Record) -> dict[str, int | None]:
     """Return the numbers of tokens of an episode, if those of its turns are not known."""
-    sampled, prompt, whole = record["sampled_tokens"], record["prompt_tokens"], record["completion_tokens"]
+    sampled = record["sampled_tokens"]
     if sampled is None or any(turn["start"] is not None for turn in record["turns"]):
         return {}
-    given = None if prompt is None or whole is None else prompt + whole - sampled
-    return {"gen_ai.usage.input_tokens": given, "gen_ai.usage.output_tokens": sampled}
+    return {"gen_ai.usage.input_tokens": given_tokens(record), "gen_ai.usage.output_tokens": sampled}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Episodes on disk: one schema for training and evaluation, appended line by line and readable after a crash."""
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import plain
-from gym_trl.types import EpisodeResult, Message, TokenIds, Turn
+from gym_trl.types import EpisodeResult, Message, StopReason, TokenIds, TokenTrace, Turn
 
 VERSION = 1
 MAX_IMAGE_BYTES = 2**20
@@ -130,6 +130,23 @@ _RECORD_DEFAULTS: dict[str, Any] = {
     "truncated": False,
 }
 _TASK_DEFAULTS: dict[str, Any] = {"env_id": None, "seed": None}
+_COUNTS = ("prompt_tokens", "completion_tokens", "sampled_tokens")
+_IDS = ("prompt_ids", "completion_ids", "mask", "logprobs")
+_TOKENS = (*_IDS, "token_texts")
+DETAILS = (
+    "stop_reason",
+    "split",
+    "step",
+    "greedy",
+    "group",
+    "attempt",
+    "game",
+    "seat",
+    "opponent",
+    "invalid_actions",
+    "cut_actions",
+)
+"""Fields that formats of other tools have no name for, and keep under these."""
 
 
 def task_id(
@@ -235,23 +252,41 @@ def as_record(
         "num_turns": len(turns),
         "invalid_actions": episode.invalid_actions,
         "cut_actions": episode.cut_actions,
-        "prompt_tokens": len(episode.trace.prompt_ids) if tokenised else None,
-        "completion_tokens": len(episode.trace.completion_ids) if tokenised else None,
-        "sampled_tokens": sum(episode.trace.mask) if tokenised else None,
+        **dict.fromkeys(_COUNTS),
         "model_seconds": round(episode.model_seconds, 6),
         "env_seconds": round(episode.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
+        "segments": [asdict(border) for border in episode.trace.borders] or None,
         "images": _images(episode, spoken),
     }
-    if episode.trace.borders:
-        record["segments"] = [asdict(border) for border in episode.trace.borders]
-    if tokens and tokenised:
-        record |= {name: getattr(episode.trace, name) for name in ("prompt_ids", "completion_ids", "mask", "logprobs")}
-        record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids] if decode else None
+    if tokenised:
+        record |= token_fields(episode.trace, ids=tokens)
+        if tokens and decode:
+            record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids]
     return cast(Record, record)
 
 
-_TOKENS = ("prompt_ids", "completion_ids", "mask", "logprobs", "token_texts", "segments")
+def token_fields(trace: TokenTrace, *, ids: bool = True) -> dict[str, Any]:
+    """Return the fields of a record with the numbers of tokens and, if ``ids``, the tokens themselves."""
+    counts = len(trace.prompt_ids), len(trace.completion_ids), sum(trace.mask)
+    return dict(zip(_COUNTS, counts, strict=True)) | {name: getattr(trace, name) for name in _IDS if ids}
+
+
+def without_tokens(record: Record) -> Record:
+    """Return a record without token ids and what belongs to each of them, which other tools do not read."""
+    return cast(Record, {**record, **dict.fromkeys(_TOKENS)})
+
+
+def given_tokens(record: Record) -> int | None:
+    """Return the number of tokens that the model was given, each counted once; ``None`` if they were not counted."""
+    prompt, whole, sampled = record["prompt_tokens"], record["completion_tokens"], record["sampled_tokens"]
+    return None if prompt is None or whole is None or sampled is None else prompt + whole - sampled
+
+
+def describe_end(record: Record) -> str:
+    """Return the reason that an episode ended for, in words."""
+    reason = record["stop_reason"]
+    return StopReason(reason).description if reason in StopReason.__members__.values() else str(reason)
 
 
 def _images(episode: EpisodeResult, spoken: Sequence[int]) -> list[list[str]] | None:
@@ -270,7 +305,7 @@ def limited(images: Iterable[Iterable[str]]) -> list[list[str]]:
     for shown in images:
         kept.append([])
         for code in shown:
-            left -= len(b64decode(code))
+            left -= len(code) // 4 * 3 - code[-2:].count("=")
             if left >= 0:
                 kept[-1].append(code)
     return kept
