@@ -10,8 +10,17 @@ import pytest
 
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
-from gym_trl.records import messages_of, read_foreign, read_records, read_verifiers, sft_rows
+from gym_trl.records import (
+    RecordWriter,
+    messages_of,
+    read_foreign,
+    read_records,
+    read_verifiers,
+    sft_rows,
+    write_otel,
+)
 from gym_trl.records.schema import Record
+from gym_trl.types import StopReason
 from gym_trl.viewer.run import Run
 
 FOREIGN = Path(__file__).parent / "foreign"
@@ -118,6 +127,26 @@ def test_damaged_results_are_refused_by_line(line: dict[str, Any], message: str,
     (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(ConfigError, match=message):
         list(read_verifiers(tmp_path))
+
+
+def test_a_reward_beyond_all_floats_is_none(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text(json.dumps({"completion": "4", "reward": 10**400}) + "\n")
+    [record] = read_verifiers(tmp_path)
+    assert (record["return"], record["stop_reason"]) == (None, StopReason.ENV_ERROR)
+
+
+@pytest.mark.parametrize("depth", [400, 800, 5_000])
+def test_nested_values_are_refused_or_can_be_written_again(depth: int, tmp_path: Path) -> None:
+    metrics = "[" * depth + "]" * depth
+    (tmp_path / "results.jsonl").write_text(f'{{"completion": "4", "reward": 1, "metrics": {{"a": {metrics}}}}}\n')
+    try:
+        records = list(read_verifiers(tmp_path))
+    except ConfigError as error:
+        assert str(error).startswith("line 1 of")  # noqa: PT017 -- it depends on Python's version
+    else:
+        with RecordWriter(tmp_path) as writer:
+            writer.write(records[0])
+        assert write_otel(tmp_path, tmp_path / "spans.out") == 1
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, MessageRecord, Record, complete, limited, token_fields
 from gym_trl.types import StopReason, TokenTrace
 
@@ -71,6 +72,9 @@ def foreign_record(
         given: Number of messages that the model was given at first; responses among them are examples.
         trace: Token ids, if the tool has them. None are invented where it has not.
         fields: Further fields of the record.
+
+    Raises:
+        RecursionError: a field or the task is nested too deeply to be written again.
     """
     said = list(said)
     unanswered = said.pop().text if said and said[-1].role == "assistant" and not said[-1].executed else None
@@ -104,10 +108,10 @@ def foreign_record(
     scored = outcome.value is not None
     ended = outcome.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE, StopReason.TERMINATED)
     record: dict[str, Any] = {
-        **fields,
+        **plain(fields),
         "version": VERSION,
         "source": source,
-        "task": dict(task),
+        "task": plain(task),
         "opening": opening,
         "turns": turns,
         "last_observation": before if spoken and said[spoken[-1] + 1 :] else None,
@@ -201,7 +205,11 @@ def with_calls(text: str, calls: Iterable[tuple[str, Any]]) -> tuple[str, str | 
 def finite(value: Any) -> float | None:
     """Return a number as a float, and ``None`` for anything else, NaN and infinity among it.
 
-    >>> finite(True), finite(float("nan")), finite("1")
-    (1.0, None, None)
+    >>> finite(True), finite(float("nan")), finite(10**400), finite("1")
+    (1.0, None, None, None)
     """
-    return float(value) if isinstance(value, bool | int | float) and math.isfinite(value) else None
+    try:
+        number = float(value) if isinstance(value, bool | int | float) else math.nan
+    except OverflowError:  # an integer beyond the largest float
+        return None
+    return number if math.isfinite(number) else None

@@ -106,11 +106,11 @@ def read_inspect_log(path: Path) -> Iterator[Record]:
                 continue
             for unused in ("events", "events_data", "store", "timelines"):  # much, and no part of a record
                 held.pop(unused, None)
-            sample = resolve_sample_attachments(EvalSample.model_validate(held), "full")
+            record = _record(resolve_sample_attachments(EvalSample.model_validate(held), "full"), spec, groups)
         except (ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(f"{path} is a damaged log of Inspect: {name}: {reason}") from error
-        yield _record(sample, spec, groups)
+        yield record
     if spec is None:
         raise ConfigError(f"{path} is not a log of Inspect: it has no header")
 
@@ -191,7 +191,7 @@ def _record(sample: "EvalSample", spec: "EvalSpec", groups: dict[str, int]) -> R
         split=known["split"] if isinstance(known.get("split"), str) else "eval",
         group=groups.setdefault(name, len(groups)),
         attempt=sample.epoch - 1,
-        scores={name: plain(score.value) for name, score in scores.items()},
+        scores={name: score.value for name, score in scores.items()},
         sampled_tokens=usage.output_tokens if usage else None,
         total_time=sample.total_time,
         **whole,

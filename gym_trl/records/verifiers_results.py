@@ -64,7 +64,7 @@ def read_verifiers(path: Path) -> Iterator[Record]:
                     f"{where} is no result of verifiers, which has traces, or completion and reward; it has "
                     f"{', '.join(sorted(line))[:200]}"
                 )
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{where} is a damaged result of verifiers: {type(error).__name__}: {error}") from error
