@@ -1,16 +1,17 @@
 """Shell commands in a sandbox with files of its own, and the machines that tasks run on."""
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox import Sandbox, SandboxLimits, _shorten
 from gym_trl.sandbox.isolation import PROGRAMS, bubblewrap_problem, with_programs
+from gym_trl.sandbox.shell_driver import MOST, PIECE
 from gym_trl.types import Closing
 
 _HOME = "/home/gym-trl"
@@ -18,11 +19,12 @@ _TESTS, _LOGS, _SOLUTION = "/tests", "/logs", "/solution"
 _OWN = (_HOME, _TESTS, _LOGS, _SOLUTION)
 _GRACE_S = 5.0
 _FILES_S = 60.0
+_TAKE_S = 300.0
+"""Most seconds for all pieces of an archive."""
 MOST_OF_TESTS = 2**17
 """Characters that are kept of what tests print."""
 MOST_OF_A_FILE = 2**16
 """Bytes that are read of a file with a reward."""
-_PIECE = 3 * 2**17
 _HEADERS_MB = 16
 """Most MiB of an archive besides the files' contents; files with holes are larger in it than on the disk."""
 _VARIABLES = {
@@ -215,8 +217,8 @@ class _Shell:
         Raises:
             OSError: It does not fit.
         """
-        for start in range(0, len(archive), _PIECE):
-            self._call("receive", base64.b64encode(archive[start : start + _PIECE]).decode())
+        for start in range(0, len(archive), PIECE):
+            self._call("receive", base64.b64encode(archive[start : start + PIECE]).decode())
         self._call("unpack")
 
     def empty(self, folders: list[str]) -> None:
@@ -239,14 +241,14 @@ class _Shell:
 
     def take(self, folders: Sequence[str]) -> bytes | None:
         """Return an archive of folders, or ``None`` if what runs there does not give one."""
-        archive = bytearray()
+        archive, deadline = bytearray(), monotonic() + _TAKE_S
         try:
             self._call("pack", list(folders))
             while piece := base64.b64decode(str(self._call("give")), validate=True):
                 archive += piece
-                if len(archive) > self._most_bytes:
+                if len(archive) > self._most_bytes or monotonic() > deadline:
                     return None
-        except (OSError, binascii.Error):
+        except (OSError, ValueError):  # not base64
             return None
         return bytes(archive)
 
@@ -255,7 +257,7 @@ class _Shell:
         try:
             content = self._call("read", path, MOST_OF_A_FILE)
             return base64.b64decode(content, validate=True) if isinstance(content, str) else None
-        except (OSError, binascii.Error):
+        except (OSError, ValueError):  # not base64
             return None
 
     def _call(self, function: str, *arguments: Any) -> Any:
@@ -270,7 +272,7 @@ class _Shell:
 
 def ended_sentence(output: str, ended: str, seconds: float) -> str:
     """Return the output of a command that was ended, with a sentence that says at which limit."""
-    why = f"after {seconds:.3g} seconds" if ended == "time" else "because it wrote more than 16 MiB"
+    why = f"after {seconds:.3g} seconds" if ended == "time" else f"because it wrote more than {MOST // 2**20} MiB"
     line_end = "\n" if output and not output.endswith("\n") else ""
     return f"{output}{line_end}[It was ended {why}.]\n"
 
