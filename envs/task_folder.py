@@ -3,14 +3,13 @@
 import base64
 import io
 import json
-import math
 import re
 import shlex
 import sys
 import tarfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -184,9 +183,10 @@ def _read_task(name: str, path: Path) -> TaskFolder:
 
 
 def _harbor(name: str, path: Path) -> TaskFolder:
+    text = _text(path / "task.toml")
     try:
-        config = tomllib.loads(_text(path / "task.toml"))
-    except tomllib.TOMLDecodeError as error:
+        config = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of too many digits is no TOMLDecodeError
         raise ConfigError(f"task.toml is not TOML: {error}") from error
     tables = {key: _table(config, key) for key in ("environment", "agent", "verifier", "solution")}
     environment, verifier = tables["environment"], tables["verifier"]
@@ -233,10 +233,11 @@ def _terminal_bench(name: str, path: Path) -> TaskFolder:
     with needs("train", "Terminal-Bench's task.yaml"):
         yaml = import_module("yaml")
     compose = path / "docker-compose.yaml"
+    texts = _text(path / "task.yaml"), _text(compose) if compose.exists() else ""
     try:
-        config = yaml.safe_load(_text(path / "task.yaml"))
-        services = (yaml.safe_load(_text(compose)) or {}).get("services", {}) if compose.exists() else {}
-    except (yaml.YAMLError, AttributeError) as error:
+        config, composed = map(yaml.safe_load, texts)
+        services = (composed or {}).get("services") or {}
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:  # ValueError: no such date
         raise ConfigError(f"task.yaml or docker-compose.yaml is not as YAML should be: {error}") from error
     if len(services) > 1:
         raise ConfigError(f"docker-compose.yaml has several services, which is not supported: {', '.join(services)}")
@@ -289,7 +290,7 @@ def _number(table: Mapping[str, Any], key: str, otherwise: float) -> float:
     value = table.get(key)
     if value is None:
         return otherwise
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise ConfigError(f"{key} must be a positive number, got {value!r}")
     return float(value)
 
@@ -360,13 +361,13 @@ def _after(image: Image, context: Path, word: str, rest: str) -> Image:  # noqa:
         return image
     if "$" not in rest and "<<" not in rest:
         if word == "FROM" and not image.base and rest:
-            return _changed(image, base=rest.split(maxsplit=1)[0])
+            return replace(image, base=rest.split(maxsplit=1)[0])
         if word == "WORKDIR" and rest:
             return _with_folder(image, shlex.split(rest)[0])
         if word == "ENV":
-            return _changed(image, variables={**image.variables, **_pairs(rest)})
+            return replace(image, variables={**image.variables, **_pairs(rest)})
         if word == "RUN" and (made := _MAKES_FOLDERS.fullmatch(rest)):
-            return _changed(image, folders=(*image.folders, *made[1].split()))
+            return replace(image, folders=(*image.folders, *made[1].split()))
         if word == "COPY":
             return _copied(image, context, rest)
     return _needing(image, f"its Dockerfile has {word} {rest}"[:200])
@@ -387,10 +388,8 @@ def _pairs(rest: str) -> dict[str, str]:
 
 def _copied(image: Image, context: Path, rest: str) -> Image:
     words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
-    flags, (*sources, target) = (
-        [one for one in words if one.startswith("--")],
-        [one for one in words if not one.startswith("--")] or [""],
-    )
+    flags = [one for one in words if one.startswith("--")]
+    *sources, target = [one for one in words if not one.startswith("--")] or [""]
     if not sources or not target or any(not flag.startswith(("--chown=", "--link")) for flag in flags):
         return _needing(image, f"its Dockerfile has COPY {rest}"[:200])
     found: list[Path] = []
@@ -406,12 +405,12 @@ def _copied(image: Image, context: Path, rest: str) -> Image:
         whole = into and not one.is_dir()
         copied.append((str(one.relative_to(context)), f"{path.rstrip('/')}/{one.name}" if whole else path))
     kept = path if into or any(one.is_dir() for one in found) else str(PurePosixPath(path).parent)
-    return _changed(image, copied=tuple(copied), folders=_with(image, kept))
+    return replace(image, copied=tuple(copied), folders=_with(image, kept))
 
 
 def _with_folder(image: Image, folder: str) -> Image:
     path = _absolute(image, folder)
-    return _changed(image, working_folder=path, folders=_with(image, path))
+    return replace(image, working_folder=path, folders=_with(image, path))
 
 
 def _with(image: Image, folder: str) -> tuple[str, ...]:
@@ -434,11 +433,7 @@ def _ancestors(folders: Iterable[str]) -> set[str]:
 
 
 def _needing(image: Image, problem: str) -> Image:
-    return image if image.problem else _changed(image, problem=problem)
-
-
-def _changed(image: Image, **fields: Any) -> Image:
-    return Image(**{name: fields.get(name, getattr(image, name)) for name in Image.__slots__})
+    return image if image.problem else replace(image, problem=problem)
 
 
 # Files

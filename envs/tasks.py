@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
@@ -288,7 +289,7 @@ class Tasks(Puzzle):
         shown = verified.output[-_SHOWN:]
         try:
             rewards = _from_summary(verified) if task.pytest_summary else _from_files(verified)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # nested too deeply
             return None, f"{error}; the end of their output: {shown}"
         return _Score(rewards, shown), ""
 
@@ -298,6 +299,7 @@ def _from_files(verified: Verified) -> dict[str, float]:
 
     Raises:
         ValueError: There are none, or one is not a finite and nonnegative number.
+        RecursionError: They are nested too deeply.
     """
     as_json, as_text = (verified.files.get(path) for path in _REWARDS)
     if as_json is not None:
@@ -313,7 +315,7 @@ def _from_files(verified: Verified) -> dict[str, float]:
         ended = "were ended" if verified.code is None else f"ended with code {verified.code}"
         raise ValueError(f"the tests {ended} and wrote neither reward.txt nor reward.json")
     for name, value in rewards.items():
-        if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        if not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
             raise ValueError(f"{name} must be a finite number of at least 0, got {value!r:.100}")
     return {str(name): float(value) for name, value in rewards.items()}
 

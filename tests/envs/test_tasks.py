@@ -73,7 +73,9 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Tasks]]:
         ({"instruction_DOT_md": "<!-- a canary -->\n \n"}, "its instruction is empty"),
         ({"tests__test_DOT_sh": None}, "there is no tests/test.sh"),
         ({"task_DOT_toml": "[agent"}, "task.toml is not TOML"),
+        ({"task_DOT_toml": f"timeout_sec = {'1' * 5_000}"}, "task.toml is not TOML"),
         ({"task_DOT_toml": "[agent]\ntimeout_sec = nan"}, "timeout_sec must be a positive number, got nan"),
+        ({"task_DOT_toml": f"[agent]\ntimeout_sec = 1{'0' * 400}"}, "timeout_sec must be a positive number, got 1000"),
         ({"task_DOT_toml": "[environment]\nmemory = 'much'"}, "memory must be a size such as '512M' or '2G'"),
         ({"task_DOT_toml": "[[steps]]\nname = 'a'"}, "steps"),
         ({"task_DOT_toml": "[environment]\ngpus = 1"}, "GPUs"),
@@ -266,7 +268,8 @@ def test_the_reward_is_the_number_that_the_tests_write(
     ["true", "exit 1", "kill -9 -1", "sleep 60", "echo nan > $R.txt", "echo inf > $R.txt", "> $R.txt", "mkdir $R.txt",
      "echo -1 > $R.txt", "echo yes > $R.txt", "echo 1e999 > $R.json", "echo '{' > $R.json", "echo '[1]' > $R.json",
      "echo '{\"a\": 1, \"b\": 1}' > $R.json", "head -c 90000 /dev/zero > $R.txt", "ln -s /tests/test.sh $R.txt",
-     "mkfifo $R.txt", "printf '\\xff' > $R.json"],
+     "mkfifo $R.txt", "printf '\\xff' > $R.json", "printf '1%0400d' 0 > $R.json",
+     "head -c 60000 /dev/zero | tr '\\0' '[' > $R.json"],
 )  # fmt: skip
 def test_tests_without_a_reward_on_untouched_files_leave_the_episode_unscored(
     make: Callable[..., Tasks], script: str
@@ -417,6 +420,7 @@ def test_without_a_whole_summary_there_is_no_score(tmp_path: Path, script: str) 
     ("configuration", "said"),
     [
         ("a: [", "not as YAML should be"),
+        (f"{YAML}\ncreated: 2026-13-01", "not as YAML should be"),
         ("a: 1", "no instruction"),
         (f"{YAML}\nparser_name: swebench", "only the parser pytest"),
     ],
@@ -431,6 +435,8 @@ def test_a_task_of_terminal_bench_with_several_services_is_refused(tmp_path: Pat
     (folder / "docker-compose.yaml").write_text("services: {client: {}, database: {}}")
     with pytest.raises(ConfigError, match="several services, which is not supported: client, database"):
         read_tasks(folder)
+    (folder / "docker-compose.yaml").write_text("services:")
+    assert read_tasks(folder)
 
 
 def test_the_files_of_the_example_tests_are_those_of_the_tasks() -> None:
