@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
+from importlib import reload
 from inspect import getsource, unwrap
 from textwrap import dedent
 from types import FrameType
@@ -51,6 +52,32 @@ def check_trl() -> None:
             f"gym-trl needs TRL 1.14 or newer, got {trl.__version__}: older ones score unscored episodes as 0. "
             "pip install --upgrade trl"
         )
+
+
+def import_trainer_alone() -> None:
+    """Import TRL's trainer without vLLM, which it imports wherever it is installed: that takes as long as all else.
+
+    vLLM is imported when a trainer first asks for it.
+    """
+    from trl import import_utils
+
+    held = ("trl.generation.vllm_client", "trl.generation.vllm_generation", "trl.generation")
+    if any(name in sys.modules for name in held):
+        return
+    available, begun = import_utils.is_vllm_available, False
+
+    def is_vllm_available(*args: Any, **kwargs: Any) -> bool:
+        if begun:  # classes made before find the names of vLLM in their modules afterwards
+            for name in held:
+                reload(sys.modules[name])
+        return begun and available(*args, **kwargs)
+
+    import_utils.is_vllm_available = is_vllm_available
+    try:
+        from trl import GRPOTrainer  # noqa: F401
+    finally:
+        import_utils.is_vllm_available = available
+        begun = True
 
 
 # ---------------------------------------------------------------------------------------------------------------------
