@@ -20,8 +20,8 @@ import gymnasium as gym
 import gym_trl
 from gym_trl.env_checker.card import make_card, outline, train_briefly
 from gym_trl.env_checker.card.page import markdown
-from gym_trl.env_checker.card.tokens import load_tokenizer
 from gym_trl.errors import GymTRLError
+from gym_trl.policies.weights import load_tokenizer
 from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.testing.pretrained import pretrained_folder
 

@@ -104,7 +104,7 @@ def _measure(make: Any, env_id: str, *, train: float, tokenizer: str | None, **o
     from rich.console import Console
 
     from gym_trl.env_checker.card import make_card, train_briefly
-    from gym_trl.env_checker.card.tokens import load_tokenizer
+    from gym_trl.policies.weights import load_tokenizer
 
     loaded = load_tokenizer(tokenizer) if tokenizer is not None else None
     with Console(stderr=True).status("card") as status:

@@ -1,7 +1,6 @@
 """``gym-trl info``."""
 
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation.play import PlayedTurn, optimum, play_task, random_score
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import task_seed
-from gym_trl.text.textify import counted
+from gym_trl.text.textify import counted, short_count
 from gym_trl.types import Task
 from gym_trl.wrappers.inner import attribute_of, instructions_of
 
@@ -69,7 +68,7 @@ def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list
         *((str(name), format_arguments(preset)) for name, preset in presets.items()),
         ("observations", str(env.observation_space)),
         ("actions", str(env.action_space)),
-        ("tasks", "not counted" if count is None else _count(count)),
+        ("tasks", "not counted" if count is None else short_count(count)),
         ("optimum", _level(best.success, best.mean_return)),
         ("random policy", _level(chance.success, chance.mean_return) if chance else "unknown"),
     ]
@@ -85,10 +84,6 @@ def _arguments(env: TextEnvironment) -> list[str]:
         for one in parameters.values()
         if one.name != "render_mode" and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number < 10**12 else f"about 10^{math.log10(number):.0f}"  # of an integer of any size
 
 
 def _level(success: float | None, mean_return: float | None) -> str:

@@ -1,7 +1,7 @@
 """Card of an environment: everything that one asks before training on it, measured."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class Card:
     speed: Speed | None = None
     splits: Splits | None = None
     learning: Learning | None = None
-    criteria: tuple[Criterion, ...] = field(default=())
+    criteria: tuple[Criterion, ...] = ()
     """Criteria of OpenEnv's RFC 008."""
 
     def count(self, verdict: str) -> int:
@@ -310,7 +310,7 @@ def _measured(
     others = [level for name, one in told.items() if name != "constant action" for level in one.levels]
     env = plays.env
     _, info = env.reset(seed=0, options=None)
-    played = {"solver": solved, "random": chance, "nothing": _of(plays, "nothing"), "invalid": _of(plays, "invalid")}
+    played = {"solver": solved, "random": chance, **{name: plays.played(name) for name in ("nothing", "invalid")}}
     evidence = Evidence(
         card.env_id,
         {one.promise: one for one in findings},
@@ -341,10 +341,6 @@ def _measured(
         splits=splits,
         criteria=tuple(judge(evidence)),
     )
-
-
-def _of(plays: Plays, name: str) -> list[PlayedEpisode]:
-    return plays._played.get(name, [])
 
 
 def _write(action: str) -> str:

@@ -5,7 +5,6 @@ check ids of the RFC (rfcs/008-environment-auto-validation.md in that repository
 author or the operator, the bound is declared here.
 """
 
-import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from gym_trl.env_checker.card.splits import Splits
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.env_checker.report import PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.evaluation.scores import mean_estimate
+from gym_trl.text.textify import short_count
 
 PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
 
@@ -46,7 +46,7 @@ class Evidence(NamedTuple):
 
     env_id: str
     findings: Mapping[str, Finding]
-    references: References | None
+    references: References
     games: Mapping[str, Sequence[PlayedEpisode]]
     """Episodes by policy."""
     levels: Mapping[str, Level]
@@ -78,21 +78,17 @@ def _build(evidence: Evidence) -> Iterator[Criterion]:
 
 def _learnable(evidence: Evidence) -> Iterator[Criterion]:
     references, blind = evidence.references, evidence.levels.get("blind")
-    if references is None:
-        yield _unknown("13-16", "statistical.*", "levels of policies", "no episodes were played")
-    else:
-        solver, chance = references.solver, references.chance
-        paid = [level for level in (solver, chance) if level is not None and _value(references, level) > 0]
-        yield _row(
-            "13",
-            "statistical.reward_reachability",
-            "the solver or random play succeeds at times",
-            ", ".join(f"{one.policy} {references.value(one)}" for one in (solver, chance) if one is not None),
-            ok=bool(paid),
-        )
-        yield from _separation(evidence, references)
-        yield _near("15", "statistical.headroom", references, blind)
-        yield _signal(evidence, references)
+    known = [level for level in (references.solver, references.chance) if level is not None]
+    yield _row(
+        "13",
+        "statistical.reward_reachability",
+        "the solver or random play succeeds at times",
+        ", ".join(f"{one.policy} {references.value(one)}" for one in known),
+        ok=any((references.value(level).mean or 0.0) > 0 for level in known),
+    )
+    yield from _separation(evidence, references)
+    yield _near("15", "statistical.headroom", references, blind)
+    yield _signal(evidence, references)
     learned = evidence.learning
     if learned is None or learned.gain is None:
         yield _unknown("17", "statistical.training_signal", "the tiny model improves", "see --train")
@@ -157,9 +153,6 @@ def _honest(evidence: Evidence) -> Iterator[Criterion]:
             "24", "runtime.rubric_introspectable", "criteria and weights are listed", "the reward is one number"
         )
     references = evidence.references
-    if references is None:
-        yield _unknown("25-28", "semantic.*", "levels of policies", "no episodes were played")
-        return
     if references.solver is None:
         yield _row("25", "semantic.oracle_max", "a solver reaches the best score", "no solver", ok=False)
     else:
@@ -213,12 +206,9 @@ def _gameability(evidence: Evidence) -> Criterion:
 
 def _open(evidence: Evidence) -> Iterator[Criterion]:
     yield _by_findings(evidence, "29", "runtime.observation_schema", ["spaces", "words"])
-    copied = evidence.findings.get("answer in the observation")
     threshold = "copying parts of the observation is not near the best"
-    yield (
-        _by_findings(evidence, "30", "semantic.no_solution_leakage", ["answer in the observation"], threshold=threshold)
-        if copied
-        else _unknown("30", "semantic.no_solution_leakage", threshold, "no episodes were played")
+    yield _by_findings(
+        evidence, "30", "semantic.no_solution_leakage", ["answer in the observation"], threshold=threshold
     )
     yield _unknown(
         "31-32",
@@ -239,7 +229,7 @@ def _open(evidence: Evidence) -> Iterator[Criterion]:
             "35", "runtime.task_declaration_accuracy", "no more tasks than declared", "tasks are not counted"
         )
     else:
-        told = f"{splits.different} different tasks of {_count(splits.num_instances)}"
+        told = f"{splits.different} different tasks of {short_count(splits.num_instances)}"
         yield _row(
             "35",
             "runtime.task_declaration_accuracy",
@@ -299,11 +289,3 @@ def _row(number: str, check_id: str, threshold: str, value: str, *, ok: bool) ->
 
 def _unknown(number: str, check_id: str, threshold: str, why: str) -> Criterion:
     return Criterion(number, check_id, threshold, why, NOT_MEASURED)
-
-
-def _value(references: References, level: Level) -> float:
-    return references.value(level).mean or 0.0
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number < 10**12 else f"about 10^{math.log10(number):.0f}"

@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
+from gym_trl.records.json_lines import read_json_lines
+
 _START_S = 300.0
 """Maximum seconds to the first step: imports, and an evaluation before it."""
 _LOOK_S = 0.2
@@ -109,7 +111,8 @@ def _wait(process: "subprocess.Popen[bytes]", metrics: Path, seconds: float) -> 
 
 
 def _read(out: Path, arguments: tuple[str, ...], told: str) -> Learning:
-    metrics = _lines(out / "metrics.jsonl")
+    path = out / "metrics.jsonl"
+    metrics = list(read_json_lines(path)) if path.exists() else []
     objective = "success" if any("env/success" in one for one in metrics) else "return"
     values = tuple(one[f"env/{objective}"] for one in metrics if one.get(f"env/{objective}") is not None)
     path = out / "summary.json"
@@ -124,9 +127,3 @@ def _read(out: Path, arguments: tuple[str, ...], told: str) -> Learning:
         arguments,
         None if values else (last[-1] if last else "no step was finished"),
     )
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]

@@ -11,7 +11,7 @@ from gym_trl.env_checker.card.card import Card
 from gym_trl.env_checker.card.learning import Learning
 from gym_trl.env_checker.card.plays import Level
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING
-from gym_trl.text.textify import counted
+from gym_trl.text.textify import counted, short_count
 
 _MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "error", SKIPPED: "not checked"}
 
@@ -199,7 +199,7 @@ def _learning(learning: Learning | None) -> Iterator[Block]:
 def _tasks(card: Card) -> Block:
     splits = card.splits
     assert splits is not None
-    declared = "not counted" if splits.num_instances is None else _count(splits.num_instances)
+    declared = "not counted" if splits.num_instances is None else short_count(splits.num_instances)
     return Table(
         ("", ""),
         (
@@ -210,10 +210,6 @@ def _tasks(card: Card) -> Block:
             ("told apart by", splits.known_by),
         ),
     )
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number < 10**12 else f"about 10^{math.log10(number):.0f}"
 
 
 def _criteria(card: Card) -> Iterator[Block]:

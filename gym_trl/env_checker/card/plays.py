@@ -20,8 +20,14 @@ from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 
 MakeEnv: TypeAlias = Callable[[], gym.Env[Any, Any]]
+
 ActorFor: TypeAlias = Callable[[TextEnvironment, int], Actor]
 """Function that makes the policy of one episode from its environment, after the reset, and a seed."""
+
+
+def text_env(make: MakeEnv, name: str = "") -> TextEnvironment:
+    """Return an environment with text and declared success; ``name``, which executors give, has no effect."""
+    return as_text(declare_success(make()))
 
 
 class Level(NamedTuple):
@@ -95,7 +101,7 @@ class Plays(Closing):
     def env(self) -> TextEnvironment:
         """Environment in which the episodes are played."""
         if self._env is None:
-            self._env = as_text(declare_success(self._make()))
+            self._env = text_env(self._make)
         return self._env
 
     def of(self, name: str, actor_for: ActorFor) -> list[PlayedEpisode]:
@@ -108,6 +114,10 @@ class Plays(Closing):
                 games.append(self.play(actor_for, seed))
             self._played[name] = games
         return self._played[name]
+
+    def played(self, name: str) -> list[PlayedEpisode]:
+        """Return the episodes of a policy as far as they have been played."""
+        return self._played.get(name, [])
 
     def play(self, actor_for: ActorFor, seed: int, **more: Any) -> PlayedEpisode:
         """Play one episode; an environment that raised is replaced."""

@@ -4,18 +4,17 @@ import math
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
-from gym_trl.env_checker.card.plays import MakeEnv
+from gym_trl.env_checker.card.plays import MakeEnv, text_env
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.executors.make import EXECUTORS, make_pool
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.types import EnvFailure, Task
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.declare_success import declare_success
 
 CONCURRENT = 64
 """Number of concurrent episodes."""
@@ -52,10 +51,9 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
     if not games or not spent:
         return None
     steps = sum(len(game.actions) for game in games)
-    make_text = partial(_make_text, make)
-    env = make_text(name)
-    executor, reason = choose_executor(name, env, make_text)
-    env.close()
+    make_text = partial(text_env, make)
+    with closing(make_text(name)) as env:
+        executor, reason = choose_executor(name, env, make_text)
     workers = EXECUTORS[executor].workers if executor in EXECUTORS else False
     parallel: tuple[float, float] | None = None
     if executor in EXECUTORS and not (EXECUTORS[executor].processes and why_not_picklable(make_text)):
@@ -66,10 +64,6 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
     return Speed(
         executor, reason, steps / spent, len(games) / spent, parallel_steps, parallel_episodes, CONCURRENT, machine
     )
-
-
-def _make_text(make: MakeEnv, name: str) -> TextEnvironment:
-    return as_text(declare_success(make()))
 
 
 def _in_executor(

@@ -1,6 +1,6 @@
 """Tasks of the training and the evaluation: how many there are, which both have, and whether seeds give them away."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple
@@ -47,14 +47,12 @@ class Splits(NamedTuple):
     """Number of instances that the environment declares."""
 
 
-def compare_splits(plays: Plays, *, seconds: float = 4.0) -> tuple[Splits | None, list[Finding]]:
+def compare_splits(plays: Plays, *, seconds: float) -> tuple[Splits | None, list[Finding]]:
     """Compare the tasks of a training with those of an evaluation."""
     env = plays.env
     declared = attribute_of(env, "num_instances")
     count = None if declared is None else int(declared)
-    plan = TaskPlan({"": 1}, {"": count}, {"train": TRAINED, "eval": EVALUATED}, plays.seed)
-    seeds = [*plan.tasks("eval"), *plan.tasks("train")]
-    tasks, keys, known_by = _keys(plays, seeds, seconds)
+    tasks, keys, known_by = _keys(plays, _planned(plays, count), seconds)
     if len(keys) < EVALUATED + 20:
         told = f"not checked: only {counted(len(keys), 'task')} in {seconds:g} s"
         return None, [Finding("separate tasks", SKIPPED, told, WHY["separate tasks"])]
@@ -64,6 +62,12 @@ def compare_splits(plays: Plays, *, seconds: float = 4.0) -> tuple[Splits | None
     found = Splits(len(trained), len(evaluated), len({*keys}), shared, known_by, count)
     findings = [_separate(found), _by_seed(plays, tasks, keys), _shown_seed(plays, tasks)]
     return found, findings
+
+
+def _planned(plays: Plays, num_instances: int | None) -> list[Task]:
+    """Return the tasks of an evaluation, and then those of a training."""
+    plan = TaskPlan({"": 1}, {"": num_instances}, {"train": TRAINED, "eval": EVALUATED}, plays.seed)
+    return [*plan.tasks("eval"), *plan.tasks("train")]
 
 
 def _keys(plays: Plays, tasks: Sequence[Task], seconds: float) -> tuple[list[Task], list[str], str]:
@@ -113,8 +117,7 @@ def _by_seed(plays: Plays, tasks: Sequence[Task], keys: Sequence[str]) -> Findin
     """Look for a small number by whose multiples seeds differ that give the same task."""
     name = "tasks by seed"
     if any(task.options for task in tasks):
-        plan = TaskPlan({"": 1}, {}, {"train": TRAINED, "eval": EVALUATED}, plays.seed)
-        tasks, keys, _ = _keys(plays, [*plan.tasks("eval"), *plan.tasks("train")], plays.seconds)
+        tasks, keys, _ = _keys(plays, _planned(plays, None), plays.seconds)
     if (period := period_of([task.seed for task in tasks], keys)) is not None:
         fix = "draw the task from self.np_random, after super().reset(seed=seed)"
         return Finding(
@@ -133,9 +136,7 @@ def period_of(seeds: Sequence[int], keys: Sequence[str]) -> int | None:
 
     There must be so many pairs of such seeds that chance does not explain it.
     """
-    counts: dict[str, int] = defaultdict(int)
-    for key in keys:
-        counts[key] += 1
+    counts = Counter(keys)
     if len(counts) < 2:
         return None  # that all tasks are the same is another finding
     alike = sum(number * number for number in counts.values()) / len(keys) ** 2
@@ -153,15 +154,14 @@ def period_of(seeds: Sequence[int], keys: Sequence[str]) -> int | None:
 
 
 def _shown_seed(plays: Plays, tasks: Sequence[Task]) -> Finding:
-    name, shown, looked = "seed in the observation", list[int](), 0
-    for task in tasks[:50]:
+    name, shown, looked = "seed in the observation", list[int](), tasks[:50]
+    for task in looked:
         game = plays.play(_same_random, task.seed, most=3)
         forms = {str(task.seed), f"{task.seed:x}"}
         texts = [instructions_of(plays.env), *game.observations]
-        looked += 1
         if any(len(form) >= _SHORTEST_SEED and form in text for form in forms for text in texts):
             shown.append(task.seed)
     if shown:
-        got = f"{len(shown)} of {looked} episodes show their seed, such as {shown[0]}"
+        got = f"{len(shown)} of {len(looked)} episodes show their seed, such as {shown[0]}"
         return Finding(name, PROBLEM, got, WHY[name], "leave the seed out of observations and instructions")
-    return Finding(name, OK, f"in none of {looked} episodes", WHY[name])
+    return Finding(name, OK, f"in none of {len(looked)} episodes", WHY[name])

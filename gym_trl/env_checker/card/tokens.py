@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gym_trl.env_checker.play import PlayedEpisode
-from gym_trl.errors import needs
 
 CHARACTERS = 4
 """Characters per token of English text, about, where there is no tokenizer."""
@@ -77,14 +76,3 @@ def count_tokens(
     if tokenizer is None:
         name = f"none: one token is about {CHARACTERS} characters"
     return Tokens(name, prompt, observations, actions, max(map(sum, counted)), of)
-
-
-def load_tokenizer(name: str) -> Any:
-    """Return a tokenizer by its path or hub id.
-
-    Raises:
-        MissingDependencyError: Transformers is not installed.
-    """
-    with needs("train", "a tokenizer"):
-        from transformers import AutoTokenizer
-    return AutoTokenizer.from_pretrained(name)
