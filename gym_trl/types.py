@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,14 +138,16 @@ def declared_in(info: Mapping[str, Any]) -> bool | None:
 def scores_in(info: Mapping[str, Any]) -> dict[str, float]:
     """Return the scores of criteria that ``info`` declares, if there are any.
 
-    >>> scores_in({"scores": {"correct": True, "short": 0.5}}), scores_in({})
+    >>> scores_in({"scores": {"correct": True, "short": 0.5, "endless": math.inf, "large": 10**400}}), scores_in({})
     ({'correct': 1.0, 'short': 0.5}, {})
     """
     scores = info.get("scores")
     if not isinstance(scores, Mapping):
         return {}
     return {
-        str(name): float(one) for name, one in scores.items() if isinstance(one, int | float) and math.isfinite(one)
+        str(name): float(one)
+        for name, one in scores.items()
+        if isinstance(one, int | float) and abs(one) <= sys.float_info.max
     }
 
 

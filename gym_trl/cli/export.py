@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption
+from gym_trl.cli.options import DebugOption, check_empty
 from gym_trl.cli.terminal import say
 from gym_trl.errors import ConfigError
 from gym_trl.records.schema import FAILURES, ROLLOUTS
@@ -95,7 +95,7 @@ def export(
         _export_model(path, out)
         return
     if to is ExportFormat.HUB:
-        _check_empty(out)
+        check_empty(out)
         rows = write_hub_folder(
             path,
             out,
@@ -114,7 +114,7 @@ def export(
         return
     records = read_records(path)
     if to is ExportFormat.INSPECT:
-        _check_empty(out)
+        check_empty(out)
         logs = write_inspect_logs(records, out)
         say(f"Wrote {counted(len(logs), 'log')} to {out}; look at them with: inspect view --log-dir {out}")
         return
@@ -135,7 +135,7 @@ def _export_model(path: Path, out: Path) -> None:
 
     model = str(path / "model" if is_run(path) else path)
     check_model(model)
-    _check_empty(out)
+    check_empty(out)
     save_merged(model, out)
     say(f"Wrote the model to {out}.")
 
@@ -143,8 +143,3 @@ def _export_model(path: Path, out: Path) -> None:
 def _check_other(path: Path, out: Path) -> None:
     if out.resolve() in [file.resolve() for file in (path, path / ROLLOUTS, path / FAILURES)]:
         raise ConfigError(f"{out} has the records that are exported; choose another --out")
-
-
-def _check_empty(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; choose another --out")

@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption
+from gym_trl.cli.options import DebugOption, check_empty
 from gym_trl.cli.terminal import say
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -35,8 +35,7 @@ def import_records(
     from gym_trl.records.files import RecordWriter
     from gym_trl.records.foreign_files import read_foreign
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; choose another --out")
+    check_empty(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:

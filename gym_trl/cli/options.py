@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
@@ -88,6 +89,16 @@ LoRATargetsOption = Annotated[
 GRPOOption = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]
+
+
+def check_empty(out: Path) -> None:
+    """Check that a folder to write has nothing in it.
+
+    Raises:
+        ConfigError: it has, or it is a file.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty; choose another --out")
 
 
 def read_pairs(given: list[str] | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class TransformersEngine:
         stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
         decode: Function from ids to text, for ``stop_strings``.
         images: Function from the requests' images and their ids to a vision-language model's further inputs
-            (``ImageProcessor.inputs``); its requests are generated in lockstep. Default: requests have no images.
+            (``ImageProcessor.all_inputs``); its requests are generated in lockstep. Default: requests have no images.
         max_batch: Maximum number of running requests. Default: no limit.
         cache_bytes: Maximum memory of the keys and values in bytes, taken as it is needed; requests wait when it is
             full. One that cannot fit at all is generated alone with memory of its own. Default: a quarter of the memory

@@ -486,7 +486,7 @@ class _Search:
         rng: random.Random,
         objective: Objective | None,
         extra: Sequence[Actions],
-        longest: int = _LONGEST,
+        longest: int,
     ) -> None:
         self._longest = longest
         self.arena, self.rng, self.extra = arena, rng, [one for one in extra if one]

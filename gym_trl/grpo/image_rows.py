@@ -16,7 +16,7 @@ def attach_images(trainer: Any) -> None:
     Raises:
         ConfigError: The trainer has no multimodal processor, or generates with something that takes no images.
     """
-    if has_images(trainer):
+    if trl_versions.has_images(trainer):
         return
     trl_versions.check_trl()
     for holds, reason in (
@@ -38,12 +38,7 @@ def attach_images(trainer: Any) -> None:
         expected = [sum(images.features(image) for image in row) for row in rows]
         if (places := (ids == images.feature_id).sum(1).tolist()) != expected:
             raise TranscriptError(f"rows have {places} ids for {expected} features of images")
-        made = images.inputs(rows)
-        device = ids.device
-        found = {name: value.to(device) for name, value in made.items()} | images.types(ids)
-        return {**found, "num_images": images.counts(made, rows)}
+        found = {name: value.to(ids.device) for name, value in images.all_inputs(rows, ids).items()}
+        return {**found, "num_images": images.counts(found, rows)}
 
     trl_versions.intercept_images(trainer, IMAGES, inputs)
-
-
-has_images = trl_versions.has_images

@@ -19,7 +19,7 @@ from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
 from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
-from gym_trl.grpo.image_rows import attach_images, has_images
+from gym_trl.grpo.image_rows import attach_images
 from gym_trl.grpo.league import outcome_of
 from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.planned_rows import GameSeat, Planned, Planner
@@ -255,7 +255,7 @@ class _RolloutFunc:
 
     def _check_attached(self, trainer: Any) -> None:
         segmented = self.config.history is None or trl_versions.has_segments(trainer)
-        if not segmented or (self.images and not has_images(trainer)):
+        if not segmented or (self.images and not trl_versions.has_images(trainer)):
             raise ConfigError(
                 f"with {'images' if segmented else 'history'} a trainer must be attached before its first batch: where "
                 "rollout_func is a function of your own, call spec.attach(trainer) before trainer.train()"
