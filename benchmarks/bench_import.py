@@ -6,6 +6,9 @@ Each package is installed with its dependencies (no extras) in a folder of its o
 ``benchmarks/peers/alone-*.txt``, which ``make bench`` installs from PyPI, and ours as this checkout's wheel. A bare
 interpreter (``-I -S``) with this folder on its path is timed: processor time, medians, bytecode compiled before. Sizes
 are without bytecode. A missing or failing package has gaps in its row; the reason is printed and is in the results.
+
+The second table has the seconds on the clock from Enter to the first training step of ``gym-trl train``, beside TRL's
+own import, in rounds of both.
 """
 
 import shutil
@@ -15,6 +18,8 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any, NamedTuple
 
 from report import QUICK, Column, Table, publish, run
@@ -140,6 +145,29 @@ def imported(code: str, before: str = "") -> dict[str, Any]:
     return {"import_s": seconds, "import_modules": modules, "errors": {}}
 
 
+STARTS = {
+    "`from trl import GRPOTrainer`": (["-c", "from trl import GRPOTrainer; print('imported', flush=True)"], "imported"),
+    "`gym-trl train --steps 1`, to the evaluation before": (["-m", "gym_trl", "train", "--steps=1"], "Playing"),
+    "`gym-trl train --steps 1`, to the first step": (["-m", "gym_trl", "train", "--steps=1"], "step 1/1"),
+}
+
+
+def seconds_until(words: list[str], told: str) -> float:
+    """Return the seconds until a Python program prints a line that begins with ``told``."""
+    with TemporaryDirectory() as folder:
+        began = monotonic()
+        program = subprocess.Popen(
+            [sys.executable, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        with program:
+            assert program.stdout is not None
+            for line in program.stdout:
+                if line.startswith(told):
+                    program.kill()
+                    return monotonic() - began
+    raise RuntimeError(f"{words} ended without {told!r}")
+
+
 def main() -> None:
     names = [OURS] if QUICK else list(PACKAGES)
     rows = {name: measure(name, PACKAGES[name]) for name in names}
@@ -162,7 +190,17 @@ def main() -> None:
         ("MB with its needs", "all_mb"),
     ]
     table = Table.of("import", columns, [{"name": name, **row} for name, row in rows.items()])
-    publish("import", {"rows": rows}, tables=[table])
+    starts: dict[str, list[float]] = {name: [] for name in STARTS}
+    for _ in range(2 if QUICK else REPEATS):
+        for name, (words, told) in STARTS.items():
+            starts[name].append(round(seconds_until(words, told), 2))
+    seconds: list[Column] = [
+        ("", "name"),
+        ("s", lambda row: median(row["rounds"])),
+        ("least and most", lambda row: f"{min(row['rounds']):.1f} to {max(row['rounds']):.1f}"),
+    ]
+    first = Table.of("train_start", seconds, [{"name": name, "rounds": rounds} for name, rounds in starts.items()])
+    publish("import", {"rows": rows, "starts": starts}, tables=[table, first])
 
 
 if __name__ == "__main__":

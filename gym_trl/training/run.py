@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,12 +43,14 @@ from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.seats import num_seats
 
 try:
-    import matplotlib  # noqa: F401 -- fails now rather than at the first curve
     import torch
     import trl  # noqa: F401
     from transformers import TrainerCallback
 
     from gym_trl.grpo.resume import ExactResume
+
+    if find_spec("matplotlib") is None:  # which the curve needs, after the first steps
+        raise ImportError("No module named 'matplotlib'")
 except ImportError as error:
     raise MissingDependencyError("gym-trl train", extra="train") from error
 

@@ -511,7 +511,7 @@ def test_the_example_trains_and_a_model_that_calls_nothing_is_scored_for_leaving
 
 @pytest.mark.trl
 @pytest.mark.processes
-@pytest.mark.full
+@pytest.mark.vllm
 @pytest.mark.skipif(find_spec("vllm") is None, reason="TRL's asynchronous worker wants vLLM")
 def test_trls_asynchronous_worker_plays_with_it_in_a_process_of_its_own(monkeypatch):
     """The factory is pickled there; the double of the server is played by the players of the trainer's test."""
