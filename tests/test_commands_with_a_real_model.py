@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 import warm
 from for_viewer import Look, needs_chromium
 from typer.testing import CliRunner
@@ -15,9 +16,6 @@ import gym_trl
 from gym_trl.cli.app import app
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.viewer.page import write_page
-
-pytest.importorskip("trl")
-transformers = pytest.importorskip("transformers")
 
 pytestmark = [pytest.mark.lm, pytest.mark.trl]
 GUESS = ["TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=2"]

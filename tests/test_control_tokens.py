@@ -5,6 +5,8 @@ from functools import cache
 from typing import Any
 
 import pytest
+import tokenizers
+import transformers
 from hypothesis import example, given, strategies as st
 from lanes import examples
 from test_chat import _ADDED, _SPECIAL, CHATML, TEMPLATES
@@ -14,9 +16,6 @@ from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
 from gym_trl.types import Message, TokenIds
-
-tokenizers = pytest.importorskip("tokenizers")
-transformers = pytest.importorskip("transformers")
 
 NORMALIZERS = {
     "none": lambda: None,
@@ -65,7 +64,7 @@ def make_tokenizer(template: str, normalizer: str, *, words: bool = False) -> An
         base = tokenizers.Tokenizer(tokenizers.models.BPE({char: index for index, char in enumerate(alphabet)}, []))
         base.pre_tokenizer = before.ByteLevel(add_prefix_space=False, use_regex=False)
         base.decoder = tokenizers.decoders.ByteLevel()
-    if made := NORMALIZERS[normalizer]():
+    if made := NORMALIZERS[normalizer]():  # type: ignore[no-untyped-call]  # tokenizers is typed in part
         base.normalizer = made
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=base,

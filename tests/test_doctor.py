@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
-
-pytest.importorskip("trl")
-
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.engines.scripted import ScriptedEngine

@@ -235,7 +235,7 @@ def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_locked_is_evaluated_into_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fcntl = pytest.importorskip("fcntl")
+    import fcntl
 
     def no_locks(file: Any, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -480,7 +480,6 @@ def test_a_models_evaluation_that_is_killed_twenty_times_ends_with_the_same_tabl
     episodes: int, begin: Any, tmp_path: Path
 ) -> None:
     """A real model of Transformers; a third of the episodes, in forks, where it must not take minutes."""
-    pytest.importorskip("transformers")
     kills = 20
     save_tiny(tmp_path / "tiny")
     options = ["--model", str(tmp_path / "tiny"), "--episodes", str(episodes), "--attempts", "4", "--max-tokens", "1"]

@@ -78,8 +78,9 @@ def test_pairs_are_the_best_and_the_worst_of_a_game() -> None:
 @pytest.mark.trl
 def test_trl_trains_on_what_is_exported(tmp_path: Path) -> None:
     """One step of the real SFTTrainer on conversations, and one of the real DPOTrainer on pairs."""
-    datasets = pytest.importorskip("datasets")
-    trl = pytest.importorskip("trl")
+    import datasets
+    import trl
+
     records = played("random", 24, attempts=8, env_kwargs={"high": 4, "turns": 2})
     written = {
         "sft": write_json_lines(sft_rows(records, min_return=1.0), tmp_path / "sft.jsonl"),

@@ -302,7 +302,6 @@ def test_every_turn_is_what_the_template_renders_of_the_conversation(name, think
         messages.append({"role": "user", "content": f"o{turn + 1}"})
 
 
-@pytest.mark.skipif("qwen3" not in TEMPLATES, reason="TRL is not installed")
 def test_qwen3_drops_earlier_thinking_and_each_turn_is_trained_as_it_was_seen():
     chat, tokenizer = rendering("qwen3")
     stop = list(chat.stop_ids)
@@ -326,16 +325,12 @@ def encoded(chat, number):
 
 
 def test_a_template_that_writes_the_time_is_refused_with_a_history_too():
-    if "qwen3" not in TEMPLATES:
-        pytest.skip("TRL is not installed")
     tokenizer = make_tokenizer(TEMPLATES["qwen3"] + "{{ strftime_now('%H:%M') }}")
     with pytest.raises(ChatTemplateError, match="writes the time of day"):
         TemplateChat(tokenizer, appends=False)
 
 
 def test_a_summary_is_asked_for_where_thinking_is_dropped_as_well():
-    if "qwen3" not in TEMPLATES:
-        pytest.skip("TRL is not installed")
     chat, tokenizer = rendering("qwen3")
 
     def say(number, request):

@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import torch
+import transformers
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from lanes import in_full
 
@@ -19,9 +21,6 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.types import EpisodeResult, Message, Task, TokenIds
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 pytestmark = pytest.mark.lm
 TURNS = 20

@@ -6,23 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-from transformers import AutoModelForCausalLM  # noqa: E402 -- it needs torch
-
-from gym_trl.errors import ConfigError  # noqa: E402
-from gym_trl.policies.weights import free_memory, load_weights  # noqa: E402
-from gym_trl.testing.tiny import save_tiny  # noqa: E402
-from gym_trl.training.model_checks import (  # noqa: E402
+from gym_trl.errors import ConfigError
+from gym_trl.policies.weights import free_memory, load_weights
+from gym_trl.testing.tiny import save_tiny
+from gym_trl.training.model_checks import (
     Memory,
     check_memory,
     estimate_memory,
     model_problems,
     refuse,
 )
-from gym_trl.training.models import ModelChoice, load_model  # noqa: E402
+from gym_trl.training.models import ModelChoice, load_model
 
 Change = Callable[[Path], None]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -13,12 +14,8 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.policies.model import Model, check_model
 from gym_trl.policies.weights import load_tokenizer, load_weights, read_adapter, save_merged, whole_model
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
-
-from gym_trl.testing.tiny import save_tiny  # noqa: E402 -- it needs torch
-from gym_trl.training.models import LORA_ALPHA, ModelChoice, load_model  # noqa: E402
+from gym_trl.testing.tiny import save_tiny
+from gym_trl.training.models import LORA_ALPHA, ModelChoice, load_model
 
 
 @pytest.fixture(scope="module")

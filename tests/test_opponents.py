@@ -221,7 +221,6 @@ def server() -> Iterator[ChatServer]:
 
 
 def test_a_server_is_told_the_rules_and_its_action_is_read(server: ChatServer) -> None:
-    pytest.importorskip("httpx")
     output = played("5", ":undo", "5", "3", "quit", env_id="TrlEnv/TicTacToe-v0", against=server.url)
     assert "the-model: I take <action>1</action>. (read as '1')\nYou are O.\nX 2 3\n" in output
     assert "the-model: I take <action>2</action>. (read as '2')\nYou are O.\nX X 3\n4 O 6\n" in output
@@ -236,7 +235,6 @@ def test_a_server_is_told_the_rules_and_its_action_is_read(server: ChatServer) -
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run, as far as playing needs it."""
-    pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("opponents") / "run"
     save_tiny(folder / "model")
     options = TrainOptions.choose("TrlEnv/Nim-v0")

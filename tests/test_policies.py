@@ -24,8 +24,6 @@ from gym_trl.records.files import read_records
 from gym_trl.records.schema import Record, messages_of
 from gym_trl.testing import save_tiny
 
-pytest.importorskip("httpx")
-
 GUESS = "TrlEnv/GuessNumber-v0"
 
 
@@ -211,7 +209,6 @@ def test_a_function_is_loaded_by_its_name() -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("policies") / "tiny"
     save_tiny(folder)
     return folder
@@ -259,7 +256,6 @@ def test_a_models_environments_can_be_stepped_elsewhere(tiny: Path) -> None:
 
 
 def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"there is no model in '.*empty': it has no config\.json"):
         play(Model(str(tmp_path / "empty")))

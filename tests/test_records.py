@@ -313,7 +313,6 @@ def test_the_conversation_is_that_of_the_episode() -> None:
 def test_the_pages_blocks_run_and_say_what_they_print(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("datasets")
     monkeypatch.chdir(tmp_path)
     path = Path(__file__).parents[1] / "docs" / page
     result = doctest.testfile(str(path), module_relative=False, optionflags=doctest.ELLIPSIS)
@@ -323,7 +322,6 @@ def test_the_pages_blocks_run_and_say_what_they_print(
 
 def test_writing_costs_little_of_what_playing_costs_and_constant_memory() -> None:
     """As benchmarks/bench_records.py measures it, with fewer episodes: 0.4% of the time, and 3% would be too much."""
-    pytest.importorskip("transformers")
     engine, chat, decode = bench_records.tiny()
     found = bench_records.share(engine, chat, episodes=32, tokens_per_turn=4, tokens=True, decode=decode)
     assert 0 < found["share"] < 0.03
@@ -344,7 +342,6 @@ def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:
 @given(text=ANY_TEXT, tokens=st.booleans())
 @examples(20)
 def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
-    pytest.importorskip("datasets")
     path = tmp_path_factory.mktemp("records") / "table.parquet"
     about: dict[str, Any] = {"env_kwargs": {"turns": 3}, "spec": {"instructions": ""}, "group": 0, "policy": text}
     decode = str if tokens else None
@@ -359,7 +356,8 @@ def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pyte
 
 
 def test_parquet_is_read_by_datasets(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     write_parquet((as_record(trajectory(), group=number) for number in range(2_500)), tmp_path / "table.parquet")
     table = datasets.load_dataset(
         "parquet", data_files=str(tmp_path / "table.parquet"), split="train", cache_dir=str(tmp_path / "cache")

@@ -173,7 +173,7 @@ def command(*words, environment=None):
 
 @pytest.mark.openenv
 def test_an_environment_is_served_on_loopback_unless_told_otherwise():
-    pytest.importorskip("fastapi")
+    pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
     with command("serve", "TrlEnv/Echo-v0", "--port", "0") as process:
         assert only_loopback(listening(psutil.Process(process.pid)))
 
@@ -289,7 +289,7 @@ def test_the_password_in_an_address_is_not_shown(serve, tmp_path):
 
 @pytest.mark.openenv
 def test_an_environment_that_is_served_says_nothing_of_the_tokens_around_it():
-    pytest.importorskip("fastapi")
+    pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
     process = subprocess.run(
         [sys.executable, "-m", "gym_trl", "serve", "TrlEnv/NoSuchGame-v0", "--port", "0"],
         env={**os.environ, **TOKENS},
@@ -305,7 +305,8 @@ def test_an_environment_that_is_served_says_nothing_of_the_tokens_around_it():
 @pytest.mark.full
 @pytest.mark.trl
 def test_a_training_writes_no_token_of_its_environment_into_its_folder(tmp_path, monkeypatch, capfd):
-    training = pytest.importorskip("gym_trl.training.run")
+    from gym_trl.training import run as training
+
     for name, value in TOKENS.items():
         monkeypatch.setenv(name, value)
     options = TrainOptions.choose("TrlEnv/Echo-v0", steps=1, episodes=8, group_size=4, eval_episodes=4)

@@ -398,7 +398,6 @@ def test_what_a_tournament_cannot_do_is_one_line(arguments: list[str], said_: st
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_the_picture_is_drawn(tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / f"nim.{kind}"
     names = [f"{tmp_path}/runs/x/checkpoint-{step}" for step in (10, 20)]
     found = tournament(NIM, [*(always(name, "1 1") for name in names), "solver"], games=4)
@@ -414,7 +413,6 @@ def test_the_picture_is_drawn(tmp_path: Path, kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    pytest.importorskip("transformers")
     from gym_trl.testing import save_tiny
 
     folders = [tmp_path_factory.mktemp("models") / f"tiny{seed}" for seed in range(3)]

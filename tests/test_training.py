@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import torch
 from hypothesis import given, settings, strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
@@ -32,12 +33,9 @@ from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout import History
 from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
+from gym_trl.training.run import _some, resume, train
 from gym_trl.training.run_folder import Checkpoint, last_checkpoint, trained
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
-
-torch = pytest.importorskip("torch")
-
-from gym_trl.training.run import _some, resume, train  # noqa: E402 -- it needs torch
 
 pytestmark = pytest.mark.trl
 

@@ -9,11 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from for_viewer import play_games, write_games
 from hypothesis import given, strategies as st
 from lanes import examples
 from rich.console import Console
+from safetensors.torch import load_file
 from test_chat import TEMPLATES, make_tokenizer
+from trl import SFTTrainer
 from typer.testing import CliRunner
 
 from gym_trl.chat.template import TemplateChat
@@ -34,24 +37,18 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing.tiny import save_tiny, tiny_tokenizer
 from gym_trl.training.options import TrainOptions
+from gym_trl.training.run import resume
 from gym_trl.training.run_folder import trained, wrapping
 from gym_trl.training.sources import Demonstrations, Keep, collect, find_source
-from gym_trl.types import EpisodeResult, Message, TokenIds
-from gym_trl.viewer.run import Run
-
-torch = pytest.importorskip("torch")
-SFTTrainer = pytest.importorskip("trl").SFTTrainer
-
-from safetensors.torch import load_file  # noqa: E402 -- it needs torch
-
-from gym_trl.training.run import resume  # noqa: E402
-from gym_trl.training.supervised import (  # noqa: E402
+from gym_trl.training.supervised import (
     WarmStart,
     WarmStartOptions,
     resume_warm_start,
     sft_rows,
     warm_start,
 )
+from gym_trl.types import EpisodeResult, Message, TokenIds
+from gym_trl.viewer.run import Run
 
 GUESS = "TrlEnv/GuessNumber-v0"
 SMALL = {"high": 8, "turns": 4}
@@ -405,7 +402,8 @@ def test_the_trainers_batches_are_the_transcripts_with_a_loss_where_the_mask_is_
 def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: list[dict[str, Any]]
 ) -> None:
-    utils = pytest.importorskip("trl.trainer.utils")
+    from trl.trainer import utils
+
     if not hasattr(utils, "add_fused_lm_head"):
         pytest.skip("only TRL 1.16 applies the head to all positions")
     scored: list[int] = []
@@ -496,7 +494,6 @@ def test_an_interrupted_warm_start_ends_as_an_undisturbed_one(tmp_path: Path, mo
 
 @pytest.mark.trl
 def test_an_adapter_is_trained_and_trained_further(tmp_path: Path) -> None:
-    pytest.importorskip("peft")
     base = tmp_path / "base"
     save_tiny(base)
     first = warm_start(options_of(str(base), lora=4), out=tmp_path / "first", console=silent())

@@ -124,8 +124,6 @@ def ends(pool, action, **options):
 
 @pytest.fixture(scope="module", params=["inline", "thread", "process"])
 def pool(request):
-    if request.param == "process" and not hasattr(signal, "SIGKILL"):
-        pytest.skip("needs signals")
     kind = {"inline": InlinePool, "thread": ThreadPool, "process": ProcessPool}[request.param]
     with kind(stack, **({} if kind is InlinePool else {"workers": 1})) as pool:
         yield pool

@@ -407,7 +407,8 @@ def test_code_is_the_last_whole_block():
 
 
 def test_prompts_are_prepared_with_the_tools_and_the_template(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     script = tmp_path / "tools.py"
     script.write_text("def double(n):\n    return 2 * n\n")
     rows = datasets.Dataset.from_dict({"question": ["2 + 2?"]})

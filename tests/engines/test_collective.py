@@ -11,7 +11,6 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError, Event
 
@@ -372,7 +371,6 @@ def test_an_interrupt_while_waiting_for_the_others_goes_on_and_leaves_nothing_ru
 real_processes = [
     pytest.mark.full,
     pytest.mark.processes,
-    pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: make test-full does it"),
 ]
 
 

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
-
-pytest.importorskip("trl", reason="transformers is not installed: pip install 'gym-trl[train]'")
 import torch
 from transformers.generation import ContinuousBatchingConfig
 

@@ -4,13 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, strategies as st
 from lanes import examples
 
-torch = pytest.importorskip("torch")
-
-from gym_trl.engines import packed_linear  # noqa: E402 -- it needs torch
-from gym_trl.engines.packed_linear import PackedLinear  # noqa: E402
+from gym_trl.engines import packed_linear
+from gym_trl.engines.packed_linear import PackedLinear
 
 pytestmark = pytest.mark.skipif(packed_linear._pack() is None, reason="this PyTorch cannot pack weights")
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from lanes import examples
-
-pytest.importorskip("trl", reason="transformers is not installed: pip install 'gym-trl[train]'")
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from gym_trl.engines import kv_cache
@@ -318,7 +316,8 @@ def test_the_trial_finds_what_the_list_of_families_would_not(kind, options, why,
 
 
 def test_adapters_are_supported():
-    peft = pytest.importorskip("peft", reason="peft is not installed: pip install peft")
+    import peft
+
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model = peft.get_peft_model(family("llama"), config).double().eval()
     made = engine(model)

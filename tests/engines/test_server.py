@@ -560,7 +560,6 @@ def test_a_thread_that_dies_is_an_error_and_not_a_wait(stack):
     until(lambda: vllm.hung_up == 1)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="only some systems fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_an_engine_does_not_work_in_a_forked_process_and_says_so(stack):
     made = engine(stack, double(stack), check=False)

@@ -208,8 +208,9 @@ def _write(path: Path) -> Path:
             writer.writeheader()
             writer.writerows(rows)
     elif path.suffix == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows), encoding="utf-8")
     else:
@@ -236,7 +237,8 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_dataset_of_the_datasets_library_is_not_copied() -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     dataset = datasets.Dataset.from_list([{"question": row["question"], "answer": row["answer"]} for row in ROWS])
     env = QAEnv(dataset, prompt="question", answer="answer", verify="numeric")
     assert env._rows is dataset
@@ -318,14 +320,12 @@ def test_a_column_function_that_fails_is_not_the_model_s_fault() -> None:
 
 
 def test_the_splits_of_a_specification_share_no_row() -> None:
-    pytest.importorskip("trl")
     spec = gym_trl.GymSpec(SUMS, num_tasks=6, num_eval_tasks=2)
     rows = {split: [task.options["instance"] for task in spec.tasks(split)] for split in ("train", "eval")}
     assert sorted(rows["train"] + rows["eval"]) == list(range(8))
 
 
 def test_a_specification_of_a_data_set_keeps_rows_for_evaluation() -> None:
-    pytest.importorskip("trl")
     for rows, train, evaluated in ((ROWS, 8, 0), (ROWS * 3, 22, 2)):
         spec = gym_trl.GymSpec.from_dataset(rows, prompt="question", answer="answer", verify="numeric")
         tasks = {split: [task.options["instance"] for task in spec.tasks(split)] for split in ("train", "eval")}
@@ -334,7 +334,6 @@ def test_a_specification_of_a_data_set_keeps_rows_for_evaluation() -> None:
 
 
 def test_a_specification_of_a_file_is_of_the_registered_id(tmp_path: Path) -> None:
-    pytest.importorskip("trl")
     file = str(_write(tmp_path / "sums.jsonl"))
     spec = gym_trl.GymSpec.from_dataset(file, prompt="question", answer="answer", verify="numeric", turns=2)
     assert list(spec.weights) == ["TrlEnv/QA-v0"]
@@ -342,7 +341,6 @@ def test_a_specification_of_a_file_is_of_the_registered_id(tmp_path: Path) -> No
 
 
 def test_the_criteria_of_a_rubric_are_rewards_that_add_up_to_the_return() -> None:
-    pytest.importorskip("trl")
     arguments: dict[str, Any] = {"prompt": "question", "answer": "answer", "verify": RUBRIC}
     spec = gym_trl.GymSpec.from_dataset(ROWS, **arguments)
     functions = spec.reward_funcs

@@ -314,7 +314,6 @@ def containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     _built.cache_clear()
 
 
-@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="commands run with bash")
 def test_a_task_that_needs_an_image_runs_in_a_container(
     make: Callable[..., Tasks], containers: Callable[[], list[list[str]]]
 ) -> None:
@@ -337,7 +336,6 @@ def test_a_task_that_needs_an_image_runs_in_a_container(
         assert word in started
 
 
-@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="commands run with bash")
 @pytest.mark.parametrize("script", ["true", "ln -s /app /logs/verifier/reward.txt", "mkdir /logs/verifier/reward.json"])
 def test_tests_without_a_reward_in_a_container_leave_the_episode_unscored(
     make: Callable[..., Tasks], containers: Callable[[], list[list[str]]], script: str

@@ -5,8 +5,15 @@ from pathlib import Path
 from statistics import pstdev
 from typing import Any
 
+import for_credit as given
+import pandas
 import pytest
+import tiny_trainer
+import torch
 import training_ways
+from rich.console import Console
+from transformers import PrinterCallback
+from trl import GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
@@ -19,15 +26,6 @@ from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training import run
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run_folder import trained as trained_model
-
-pytest.importorskip("trl")
-import for_credit as given
-import pandas
-import tiny_trainer
-import torch
-from rich.console import Console
-from transformers import PrinterCallback
-from trl import GRPOTrainer
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(given.__file__)

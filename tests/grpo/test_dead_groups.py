@@ -11,12 +11,10 @@ from zlib import crc32
 import gymnasium as gym
 import oldest_trl
 import pytest
-import warm
-from hypothesis import given, strategies as st
-
-pytest.importorskip("trl")
 import tiny_trainer
+import warm
 from datasets import Dataset, IterableDataset
+from hypothesis import given, strategies as st
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError

@@ -364,7 +364,6 @@ def test_a_snapshot_samples_what_the_model_sampled_then(tmp_path):
 @pytest.mark.processes
 @pytest.mark.full
 def test_adapters_share_the_weights_of_the_trained_model_and_are_saved_alone(tmp_path):
-    pytest.importorskip("peft")
     [report] = train(tmp_path, league="every=1 self_play=0", grpo={"max_steps": 4, "learning_rate": 0.0}, lora=True)
     saved = tmp_path / "whole" / "checkpoints" / "league" / "step-1"
     assert (saved / "adapter_model.safetensors").exists()

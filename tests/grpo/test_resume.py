@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import warm
 
-torch = pytest.importorskip("torch")
-
-from gym_trl.grpo.curriculum import Curriculum  # noqa: E402
+from gym_trl.grpo.curriculum import Curriculum
 
 pytestmark = pytest.mark.trl
 

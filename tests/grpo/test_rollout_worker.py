@@ -540,7 +540,6 @@ def a_trainer(worker):
 
 @pytest.mark.trl
 def test_a_curriculum_goes_on_at_its_level():
-    pytest.importorskip("torch")
     from gym_trl.grpo.resume import ExactResume
 
     levels = [{"high": 4}, {"high": 8}, {"high": 16}]
@@ -563,7 +562,6 @@ def test_a_curriculum_goes_on_at_its_level():
 
 @pytest.mark.trl
 def test_a_checkpoint_without_groups_is_said_and_trls_own_worker_is_left_alone():
-    pytest.importorskip("torch")
     from gym_trl.grpo.resume import ExactResume
 
     trainer = a_trainer(spec().rollout_worker(config(), tiny_tokenizer()))

@@ -8,13 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import oldest_trl
+import peft
 import pytest
+import torch
 import warm
-
-torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
-
-from transformers import (  # noqa: E402 -- it needs torch
+from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -22,11 +20,11 @@ from transformers import (  # noqa: E402 -- it needs torch
     GPT2LMHeadModel,
 )
 
-from gym_trl.grpo import sampled_logprobs  # noqa: E402
-from gym_trl.grpo.adapters import keep_weights_in_syncs, merged_adapter  # noqa: E402
-from gym_trl.grpo.sampled_logprobs import is_plain, score_sampled  # noqa: E402
-from gym_trl.grpo.trl_versions import ScoredRows  # noqa: E402
-from gym_trl.testing.tiny import tiny_model, tiny_tokenizer  # noqa: E402
+from gym_trl.grpo import sampled_logprobs
+from gym_trl.grpo.adapters import keep_weights_in_syncs, merged_adapter
+from gym_trl.grpo.sampled_logprobs import is_plain, score_sampled
+from gym_trl.grpo.trl_versions import ScoredRows
+from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 
 SCRIPT = Path(__file__).parent / "train_beside_trl.py"
 pytestmark = [pytest.mark.trl, pytest.mark.processes]

@@ -4,19 +4,17 @@
 from pathlib import Path
 from typing import Any
 
+import for_segments as given
 import pytest
+import tiny_trainer
 import training_ways
+from transformers import PrinterCallback
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.prepare import prepare
 from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.rollout import History
-
-pytest.importorskip("trl")
-import for_segments as given
-import tiny_trainer
-from transformers import PrinterCallback
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(given.__file__)

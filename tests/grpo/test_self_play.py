@@ -6,8 +6,10 @@ import statistics
 from pathlib import Path
 
 import pytest
+import tiny_trainer
 import training_ways
 import warm
+from rich.console import Console
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
@@ -15,10 +17,6 @@ from gym_trl.grpo.credit import RoleBaselines, TurnCredit
 from gym_trl.records import read_records
 from gym_trl.training import run
 from gym_trl.training.options import TrainOptions
-
-pytest.importorskip("trl")
-import tiny_trainer
-from rich.console import Console
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(__file__).parent.parent / "train_self_play.py"

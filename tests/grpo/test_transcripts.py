@@ -9,18 +9,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from trl import GRPOConfig, GRPOTrainer
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402 -- they need torch
-
-from gym_trl import GymSpec  # noqa: E402
-from gym_trl.errors import ConfigError  # noqa: E402
-from gym_trl.grpo.rollout_func import Rollout  # noqa: E402
-from gym_trl.grpo.transcripts import LogTranscripts, transcript  # noqa: E402
-from gym_trl.testing.tiny import tiny_model, tiny_tokenizer  # noqa: E402
-from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn  # noqa: E402
+from gym_trl import GymSpec
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.transcripts import LogTranscripts, transcript
+from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
 pytestmark = pytest.mark.trl
 ROOT = Path(__file__).parents[2]
@@ -58,7 +54,7 @@ def test_tensorboard_gets_the_environments_numbers_and_some_transcripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: make test-full does it")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     transcripts = LogTranscripts(every=2, count=2)
@@ -153,7 +149,6 @@ def test_wandb_and_trackio_write_the_same_numbers_and_transcripts_without_a_netw
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_table_has_the_worst_the_best_and_some_between(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pandas")
     tracker = Tables()
     monkeypatch.setitem(__import__("sys").modules, name, tracker)
     transcripts = LogTranscripts(count=3)

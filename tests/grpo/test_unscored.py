@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 
-pytest.importorskip("trl")
 from gym_trl import GymSpec
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError, PoolError

@@ -161,7 +161,6 @@ def test_failures_have_no_return_and_say_what_went_wrong(tmp_path: Path) -> None
 
 
 def test_parquet_shows_the_same_as_json_lines(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     folder = write_run(tmp_path / "run")
     table = tmp_path / "run.parquet"
     write_parquet(read_records(folder), table)
@@ -172,7 +171,8 @@ def test_parquet_shows_the_same_as_json_lines(tmp_path: Path) -> None:
 
 
 def test_ids_become_text_by_the_runs_own_tokenizer_or_one_that_is_given(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
+    import tokenizers
+
     folder = write_run(tmp_path / "run", tokens=False)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()

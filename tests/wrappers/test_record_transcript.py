@@ -52,7 +52,8 @@ def test_every_episode_becomes_a_line(tmp_path: Path) -> None:
 
 
 def test_a_line_that_a_full_disk_cuts_off_is_an_error_and_is_taken_back(tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
+    import resource
+
     path = tmp_path / "played.jsonl"
     env = RecordTranscript(gym.make("TrlEnv/GuessNumber-v0"), str(path))
     play(env, answers(*["1"] * 6), seed=4)
