@@ -5,7 +5,8 @@ $ python benchmarks/bench_server.py
 
 Each way makes the server answer the same requests, from an empty prefix cache, several times in alternation:
 
-* ours: ``run_episodes`` with ``ServerEngine``, environments and templates included;
+* ours: ``run_episodes`` with ``ServerEngine`` as in training, environments and templates included;
+* ours, a seed each: the same with a seed for each request, and so an HTTP request for each;
 * bare: an aiohttp client that knows all requests beforehand and keeps the order of each episode;
 * bare, free: the same with all requests independent, 256 at a time;
 * httpx: as bare, with one shared ``httpx.AsyncClient``, the most common design (measured once, because it is slow);
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -125,13 +127,13 @@ async def with_httpx(url: str, chains: Iterable[Iterable[bytes]]) -> int:
 
 
 def in_batches(url: str, batches: list[list[bytes]]) -> int:
-    """Send one POST per batch, with one length and no seed, which would be the same for all its prompts."""
+    """Send one POST per batch, with one length."""
     sampled = 0
     with httpx.Client(timeout=600) as client:
         for batch in batches:
             bodies = [json.loads(body) for body in batch]
             most = max(one["max_tokens"] for one in bodies)
-            body = {**bodies[0], "seed": None, "prompt": [one["prompt"] for one in bodies], "max_tokens": most}
+            body = {**bodies[0], "prompt": [one["prompt"] for one in bodies], "max_tokens": most}
             sampled += count_tokens(client.post(f"{url}/v1/completions", json=body).content)
     return sampled
 
@@ -146,18 +148,21 @@ def measure(
     server: Server, chat: TemplateChat, only: Collection[str] = ()
 ) -> tuple[int, dict[str, list[dict[str, float]]]]:
     """Return the number of requests, and the rounds of each way, or of some."""
-    with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES) as engine:  # also warms up the server
+    # This also warms up the server.
+    with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES, seeded=False) as engine:
         play(engine, chat)
         work = [engine.chains[key] for key in sorted(engine.chains, key=int)]
     everything = [body for chain in work for body in chain]
 
-    def ours() -> int:
+    def ours(*, seeded: bool) -> int:
         # As in training, which checks the server at its first rollout.
-        with ServerEngine(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES, check=False) as engine:
+        options: dict[str, Any] = {"eos_ids": chat.stop_ids, "concurrency": EPISODES, "check": False}
+        with ServerEngine(server.url, **options, seeded=seeded) as engine:
             return play(engine, chat)
 
     ways: dict[str, Callable[[], int]] = {
-        "ours": ours,
+        "ours": partial(ours, seeded=False),
+        "ours, a seed each": partial(ours, seeded=True),
         "bare": lambda: asyncio.run(with_aiohttp(server.url, work)),
         # One shared iterator: each of the chains takes the next request when it has an answer.
         "bare, free": lambda: asyncio.run(with_aiohttp(server.url, [iter(everything)] * EPISODES)),
@@ -184,7 +189,7 @@ def measure(
                 "steps": server.metric("iteration_tokens_total_count") - steps,
             }
             rows[name].append(row)
-            print(f"{round_} {name:12} {wall:6.2f} s {tokens:7} tokens", flush=True)
+            print(f"{round_} {name:17} {wall:6.2f} s {tokens:7} tokens", flush=True)
     return len(everything), {name: made for name, made in rows.items() if made}
 
 

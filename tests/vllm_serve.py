@@ -18,6 +18,9 @@ FLAGS = [
     # The CPU cannot take back what a seeded request has drawn for a prompt that is computed in pieces
     # ("CPU Generator does not use offset"): let every prompt fit into one step.
     *("--max-num-seqs", str(SLOTS), "--max-num-batched-tokens", str(SLOTS * CONTEXT)),
+    # The model in the engine's own process, as on one GPU. On a CPU vLLM starts a process for it, for which the engine
+    # waits in a busy loop: with two cores that takes one from the server and its clients.
+    *("--distributed-executor-backend", "vllm.v1.executor.uniproc_executor.UniProcExecutor"),
 ]
 
 # What TRL asks for beside the logprobs. On a CPU the server takes no weights, but it starts and says that it would.

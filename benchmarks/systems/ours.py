@@ -42,7 +42,7 @@ def play_served(game: Game, generator: Generator) -> Run:
     ]
     with (
         generator.serving() as server,
-        ServerEngine(server.url, eos_ids={eos, *chat.stop_ids}, stop_strings=chat.stop_strings) as engine,
+        ServerEngine(server.url, eos_ids={eos, *chat.stop_ids}, stop_strings=chat.stop_strings, seeded=False) as engine,
         spec_of(game).make_pool() as pool,
     ):
         engine.check()

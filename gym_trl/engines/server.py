@@ -1,4 +1,4 @@
-"""Generation on vLLM servers: token ids in and out over HTTP, one request per turn, each failing independently."""
+"""Generation on vLLM servers: token ids in and out over HTTP, each turn failing independently."""
 
 import asyncio
 import json
@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.request import getproxies
 
+from gym_trl.engines.shared_requests import GATHER_S, Choice, SharedRequests
 from gym_trl.engines.vllm import IMPOSSIBLE, with_ends
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.text.credentials import bearer, redact
@@ -102,6 +104,10 @@ class ServerEngine(Closing):
             further one 5 seconds. A request to a server that is known to be down is not repeated.
         api_key: Key that the servers were started with, if any.
         check: Call ``check`` before the first request.
+        seeded: Send each request's seed, so that a response does not depend on other requests. False: the server draws
+            all responses from one generator, for which a GPU needs one kernel instead of one per request; and requests
+            that are ready within a millisecond share an HTTP request, which costs server and client less. If a shared
+            request fails, each of its requests is sent by itself.
 
     Raises:
         ConfigError: an invalid argument.
@@ -121,6 +127,7 @@ class ServerEngine(Closing):
         retries: int = 10,
         api_key: str | None = None,
         check: bool = True,
+        seeded: bool = True,
     ) -> None:
         urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         if not urls:
@@ -142,7 +149,13 @@ class ServerEngine(Closing):
         self._servers = [_Server(url.rstrip("/"), concurrency, model) for url in urls]
         self._checked = not check
         self._sender = _Sender(
-            self._servers, self._options, self._headers, max_tokens=max_tokens, deadline_s=deadline_s, retries=retries
+            self._servers,
+            self._options,
+            self._headers,
+            max_tokens=max_tokens,
+            deadline_s=deadline_s,
+            retries=retries,
+            seeded=seeded,
         )
         self._tickets = count()
         self._running: dict[str, int] = {}  # current ticket of each request; completions with others are stale
@@ -290,6 +303,7 @@ class _Sender:
         max_tokens: float,
         deadline_s: float,
         retries: int,
+        seeded: bool,
     ) -> None:
         self.answers: SimpleQueue[tuple[int, Completion]] = SimpleQueue()
         self._servers = servers
@@ -298,6 +312,8 @@ class _Sender:
         self._max_tokens = max_tokens
         self._deadline_s = deadline_s
         self._retries = retries
+        self._seeded = seeded
+        self._shared: dict[str, SharedRequests] = {}  # by the server's address
         self._homes: dict[str, _Server] = {}
         self._arrivals: deque[tuple[int, Request]] = deque()
         self._woken = False  # to read _arrivals
@@ -306,6 +322,7 @@ class _Sender:
         self._chance = random.Random()
         self.ssl = _import_httpx().create_ssl_context()  # takes 20 ms, so it is made once
         self._loop = asyncio.new_event_loop()
+        self._wake = (self._start_all,) if seeded else (self._loop.call_later, GATHER_S, self._start_all)
         self._thread = Thread(target=self._run, name="gym-trl server engine", daemon=True)
         self._thread.start()
 
@@ -320,7 +337,7 @@ class _Sender:
         self._arrivals.append((ticket, request))
         if not self._woken:  # once per burst: waking a thread costs as much as half a request
             self._woken = True
-            self._loop.call_soon_threadsafe(self._start_all)
+            self._loop.call_soon_threadsafe(*self._wake)
 
     def cancel(self, ticket: int) -> None:
         if self.alive:
@@ -361,6 +378,8 @@ class _Sender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for shared in self._shared.values():
+            await shared.close()
         if self._session:
             await self._session.close()
         await asyncio.sleep(0)  # lets the event loop close the sockets
@@ -400,7 +419,7 @@ class _Sender:
     async def _ask_again(self, server: _Server, request: Request, deadline: asyncio.Timeout) -> Completion:
         for attempt in count():
             try:
-                completion = await self._ask(server, request, deadline)
+                completion = await self._ask(server, request, deadline, shared=not self._seeded and not attempt)
             except _Unanswered as failure:
                 # Known to be down: another request has already waited for it.
                 if attempt >= self._retries or (failure.unreachable and server.failed_at is not None):
@@ -414,36 +433,60 @@ class _Sender:
             await asyncio.sleep(pause * self._chance.uniform(0.75, 1.25))
         raise AssertionError("unreachable")
 
-    async def _ask(self, server: _Server, request: Request, deadline: asyncio.Timeout) -> Completion:
+    async def _ask(self, server: _Server, request: Request, deadline: asyncio.Timeout, *, shared: bool) -> Completion:
         import aiohttp
 
-        url = f"{server.url}/v1/completions"
+        url, choice = f"{server.url}/v1/completions", None
         async with _room(server, deadline, self._deadline_s):
-            asked_at, body = self._loop.time(), self._body(server, request)
+            asked_at = self._loop.time()
             try:
-                async with self._connections().post(url, data=body) as response:
-                    content = await response.read()
-                if response.status != 200:
-                    said = redact(content.decode("utf-8", "replace"), self._headers.get("Authorization"))
-                    content = said.encode()
-                reply = _Reply(url, response.status, content)
-                server.answered_at = self._loop.time()
+                if shared:
+                    choice = await self._shared_with(server).ask(request.prompt_ids, self._tokens(server, request))
+                if choice is None:
+                    reply = await self._post(server, url, request)
             except aiohttp.ClientError as error:
                 raise _Unanswered(_unreachable(server.url, error), unreachable=True) from error
             except asyncio.CancelledError:
                 if deadline.expired() and server.answered_at < asked_at:
                     server.failed_at = server.hung_at = self._loop.time()
                 raise
-        return _read(reply, request)
+        return _completion(url, _read(reply) if choice is None else choice, request)
 
-    def _body(self, server: _Server, request: Request) -> bytes:
+    async def _post(self, server: _Server, url: str, request: Request) -> _Reply:
+        async with self._connections().post(url, data=self._body(server, request)) as response:
+            content = await response.read()
+        if response.status != 200:
+            content = redact(content.decode("utf-8", "replace"), self._headers.get("Authorization")).encode()
+        server.answered_at = self._loop.time()
+        return _Reply(url, response.status, content)
+
+    def _shared_with(self, server: _Server) -> SharedRequests:
+        """Return the shared requests to a server, made on the thread that uses them."""
+        if (shared := self._shared.get(server.url)) is None:
+
+            def heard() -> None:
+                server.answered_at = self._loop.time()
+
+            shared = SharedRequests(server.url, self._connections, partial(self._fields, server), heard)
+            self._shared[server.url] = shared
+        return shared
+
+    def _tokens(self, server: _Server, request: Request) -> int:
+        """Return the most tokens to sample."""
         # The server rejects requests that exceed the context, but in-process engines end the completion there: ask for
         # no more than fits. If nothing fits, the server explains the error.
         room = math.inf if server.context is None else max(1, server.context - len(request.prompt_ids))
-        tokens = int(min(request.max_tokens, self._max_tokens, room))
-        own = {"prompt": request.prompt_ids, "seed": request.seed}
+        return int(min(request.max_tokens, self._max_tokens, room))
+
+    def _body(self, server: _Server, request: Request) -> bytes:
+        own = {"seed": request.seed} if self._seeded else {}
+        return self._fields(server, request.prompt_ids, self._tokens(server, request), own)
+
+    def _fields(self, server: _Server, prompt: Sequence[Any], tokens: int, own: Mapping[str, Any]) -> bytes:
+        """Return the body of a request for one prompt or several."""
         model = {} if server.model is None else {"model": server.model}
-        return json.dumps({**self._options, **model, **own, **_at_most(tokens, self._options)}).encode()
+        fields = {**self._options, **model, "prompt": prompt, **own, **_at_most(tokens, self._options)}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     def _connections(self) -> "aiohttp.ClientSession":
         """Return the HTTP session, made on the thread that uses it, with one connection per concurrent request."""
@@ -497,30 +540,40 @@ async def _room(server: _Server, deadline: asyncio.Timeout, deadline_s: float) -
         yield
 
 
-def _read(response: _Reply, request: Request) -> Completion:
-    """Return the completion in a server's response.
+def _read(response: _Reply) -> Choice:
+    """Return the choice in a server's response.
 
     Raises:
         _Unanswered: a failure that may not happen again.
-        _Refused: the server rejected the request, or the response cannot be used.
+        _Refused: the server rejected the request.
     """
     if response.status_code != 200:
         _raise_status(response)
     try:
-        choice = response.json()["choices"][0]
+        choice: Choice = response.json()["choices"][0]
     except (ValueError, LookupError, TypeError) as error:
         raise _Unanswered(f"{response.url} returned no completion: {response.text:.200}", unreachable=False) from (
             error
         )
-    finish = _FINISH.get(choice.get("finish_reason"))
+    return choice
+
+
+def _completion(url: str, choice: Choice, request: Request) -> Completion:
+    """Return the completion in a choice.
+
+    Raises:
+        _Unanswered: a failure that may not happen again.
+        _Refused: the choice cannot be used.
+    """
+    said = choice.get("finish_reason")
+    finish = _FINISH.get(said)  # type: ignore[arg-type]
     if finish is None:  # "abort" or "error": the server is shutting down, or aborted the request
-        said = choice.get("finish_reason")
-        raise _Unanswered(f"{response.url} ended the request with {said!r}", unreachable=False)
+        raise _Unanswered(f"{url} ended the request with {said!r}", unreachable=False)
     ids, logprobs = _sampled(choice)
     if ids is None or logprobs is None or len(ids) != len(logprobs):
-        raise _Refused(f"{response.url} returned no ids and logprobs of the sampled tokens; vLLM 0.22 and newer do")
+        raise _Refused(f"{url} returned no ids and logprobs of the sampled tokens; vLLM 0.22 and newer do")
     if choice.get("prompt_token_ids", request.prompt_ids) != request.prompt_ids:
-        raise _Refused(f"{response.url} continued a prompt other than the given one")
+        raise _Refused(f"{url} continued a prompt other than the given one")
     return Completion(request.id, ids, logprobs, finish)
 
 

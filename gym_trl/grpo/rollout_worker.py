@@ -389,6 +389,7 @@ class RolloutWorker:
             concurrency=self._inflight(),
             deadline_s=self._args.request_timeout,
             check=False,
+            seeded=False,
         )
         try:
             engine.check()

@@ -137,7 +137,7 @@ class GymSpec:
         step_timeout: Maximum seconds for a step there; an episode that exceeds it ends with ``timeout``.
         deterministic: Make threads and processes reproduce ``"inline"`` to the last bit: the model is asked for all
             episodes in the same order, so every turn waits for the slowest step, and a colocated vLLM on a GPU
-            samples each response from a seed of its own, row by row.
+            or a vLLM server samples each response from a seed of its own, row by row.
         max_alive: Maximum number of concurrent environments per process. Default: no limit.
         max_observation: Maximum characters of an observation; of a longer one the model sees the beginning and the
             end. The logs count them (``env/cut_observations``). Default: only the token limits apply.

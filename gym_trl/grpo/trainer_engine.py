@@ -63,7 +63,7 @@ def trainer_engine(
     elif trainer.args.vllm_mode == "colocate":
         engine = partial(_colocated_engine, seed=seed)
     else:
-        engine = _server_engine
+        engine = partial(_server_engine, seeded=seed is None)
     with engine(trainer, chat or _NoStopCriteria(), dict(sampling or {})) as made:
         yield made
 
@@ -167,7 +167,7 @@ def _colocated_engine(
 
 
 @contextmanager
-def _server_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any]) -> Iterator[Engine]:
+def _server_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any], *, seeded: bool) -> Iterator[Engine]:
     """Provide the trainer's vLLM server with a client per process, because TRL's is on the main process only."""
     from gym_trl.engines.server import ServerEngine
 
@@ -178,6 +178,7 @@ def _server_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any]) ->
         trl_versions.server_url(generation),
         **_vllm_options(trainer, chat, changes),
         check=False,
+        seeded=seeded,
     )
     with engine:
         # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.

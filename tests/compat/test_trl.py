@@ -100,7 +100,9 @@ class Server(VLLMDouble):
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         path = head[0].split()[1].partition("?")[0]
         if path == "/v1/completions":
-            return await self._complete(reader, writer, headers, json.loads(body))
+            self.headers.append(headers)
+            body = json.loads(body)
+            return await (self._stream if body.get("stream") else self._complete)(reader, writer, body)
         if path == "/tokenize":
             return self._write(writer, 200, {"tokens": ids_of(json.loads(body)["prompt"])})
         known = self._about()

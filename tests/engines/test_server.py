@@ -510,6 +510,168 @@ def test_a_server_that_was_away_is_used_again_by_the_next_rollout_whose_episodes
     assert len(pair[0].bodies) > asked
 
 
+# Requests that share an HTTP request
+
+
+def unseeded(stack, *doubles, **options):
+    # Long enough for a machine that is busy between two calls of submit.
+    stack.enter_context(pytest.MonkeyPatch.context()).setattr(server, "GATHER_S", 0.05)
+    return engine(stack, *doubles, **{"seeded": False, "check": False, **options})
+
+
+def different(number):
+    """Return requests that the double tells apart without seeds: by their prompts."""
+    return [request(f"{index}-1", prompt=(1, 2, index)) for index in range(number)]
+
+
+def test_requests_of_one_moment_share_an_http_request_and_come_back_as_they_were_sampled(stack):
+    vllm = double(stack, lambda body: [body["prompt"][2], 7, 256])
+    completions = sample(unseeded(stack, vllm), different(40))
+    assert [completions[f"{index}-1"].ids for index in range(40)] == [[index, 7, 256] for index in range(40)]
+    assert {tuple(one.logprobs) for one in completions.values()} == {(LOGPROB, LOGPROB - 1, LOGPROB - 2)}
+    assert {one.finish for one in completions.values()} == {FinishReason.STOP}
+    assert len(vllm.bodies) == 40
+    assert sum(len(body["prompt"]) for body in vllm.shared) > 30
+    assert len(vllm.headers) < 10
+    assert all("seed" not in body for body in vllm.shared)
+
+
+def test_only_requests_with_the_same_limit_share_an_http_request(stack):
+    vllm = double(stack, context=12)
+    limits = {index: 3 + index % 3 for index in range(30)}
+    asked = [request(f"{index}-1", prompt=(1, 2, index), max_tokens=limit) for index, limit in limits.items()]
+    assert len(sample(unseeded(stack, vllm), asked)) == 30
+    assert {body["prompt"][2]: body["max_tokens"] for body in vllm.bodies} == limits
+
+
+def test_a_completion_is_returned_while_others_of_its_http_request_are_sampled(stack):
+    vllm = double(stack, delay=lambda body: 60.0 if body["prompt"][2] % 2 else 0.0)
+    made = unseeded(stack, vllm)
+    for one in different(8):
+        made.submit(one)
+    done: set[str] = set()
+    while len(done) < 4:
+        done |= {completion.request_id for completion in made.collect(block=True)}
+    assert done == {"0-1", "2-1", "4-1", "6-1"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_shared_request_costs_no_request_its_completion(stack, fault):
+    vllm = double(
+        stack,
+        lambda body: [body["prompt"][2], 256],
+        fault=lambda body, attempt: fault if body["prompt"][2] == 3 and attempt == 0 else None,
+    )
+    completions = sample(unseeded(stack, vllm), different(8))
+    assert [completions[f"{index}-1"].ids for index in range(8)] == [[index, 256] for index in range(8)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_that_always_fails_fails_alone_where_it_shared_an_http_request(stack, fault):
+    vllm = double(stack, fault=lambda body, attempt: fault if body["prompt"][2] == 3 else None)
+    completions = sample(unseeded(stack, vllm, retries=2), different(8))
+    failed = completions.pop("3-1")
+    assert (failed.finish, failed.ids) == (FinishReason.ERROR, [])
+    assert vllm.url in failed.error
+    assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
+
+
+def test_what_the_server_refuses_of_a_shared_request_is_refused_alone(stack):
+    vllm = double(stack, context=100)
+    completions = sample(unseeded(stack, vllm), [request("long-1", prompt=range(101)), *different(3)])
+    assert "400: This model's maximum context length is 100 tokens." in completions.pop("long-1").error
+    assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
+
+
+def test_a_shared_request_that_hangs_in_part_costs_that_part_its_deadline(stack):
+    vllm = double(stack, fault=lambda body, attempt: "hang" if body["prompt"][2] == 3 else None)
+    completions = sample(unseeded(stack, vllm, deadline_s=0.5), different(8))
+    assert completions.pop("3-1").finish is FinishReason.TIMEOUT
+    assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
+    until(lambda: vllm.working == 0)
+
+
+def test_a_shared_answer_to_another_prompt_is_refused(stack, monkeypatch):
+    vllm = double(stack)
+    truth = vllm._completion
+
+    def truncated(body, fault):
+        answer = truth(body, fault)
+        if body["prompt"][2] == 3:
+            answer["choices"][0]["prompt_token_ids"] = body["prompt"][1:]
+        return answer
+
+    monkeypatch.setattr(vllm, "_completion", truncated)
+    completions = sample(unseeded(stack, vllm), different(8))
+    assert "continued a prompt other than" in completions.pop("3-1").error
+    assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
+
+
+@pytest.mark.parametrize("transfer", ["nccl", None])
+def test_a_cancelled_part_of_a_shared_request_is_not_generated_on(stack, transfer):
+    """Where the server cannot abort it alone, the connection is closed, and the others are asked for again."""
+    vllm = double(stack, lambda body: [body["prompt"][2], 256], delay=lambda body: 0.6, transfer=transfer)
+    made = unseeded(stack, vllm)
+    for one in different(8):
+        made.submit(one)
+    until(lambda: vllm.working == 8)
+    made.cancel("3-1")
+    until(lambda: vllm.aborted == 1 if transfer else vllm.hung_up)
+    completions: dict[str, list[int]] = {}
+    while len(completions) < 7:
+        completions |= {completion.request_id: completion.ids for completion in made.collect(block=True)}
+    assert completions == {f"{index}-1": [index, 256] for index in range(8) if index != 3}
+    assert bool(len(vllm.bodies) > 8) is (transfer is None)
+
+
+def test_cancelling_all_of_a_shared_request_hangs_up(stack):
+    vllm = double(stack, delay=lambda body: 60.0)
+    made = unseeded(stack, vllm)
+    for one in different(8):
+        made.submit(one)
+    until(lambda: vllm.working == 8)
+    for one in different(8):
+        made.cancel(one.id)
+    until(lambda: vllm.hung_up == 8)
+    assert vllm.aborted == 0
+
+
+def test_closing_hangs_up_on_shared_requests(stack):
+    vllm = double(stack, delay=lambda body: 60.0)
+    made = unseeded(stack, vllm)
+    for one in different(8):
+        made.submit(one)
+    until(lambda: vllm.working == 8)
+    made.close()
+    until(lambda: vllm.hung_up == 8)
+
+
+def test_a_server_that_is_killed_while_requests_are_shared_loses_no_episode(stack):
+    vllm = double(stack, delay=lambda body: 0.02)
+    made = unseeded(stack, vllm, retries=100)
+
+    def restart():
+        until(lambda: len(vllm.bodies) > 100)
+        vllm.kill()
+        time.sleep(0.2)
+        vllm.start()
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    played = rollout(made, 128)
+    thread.join()
+    assert all(game.scored for game in played)
+    assert len(vllm.shared) > 1
+
+
+def test_connections_of_shared_requests_are_kept(stack):
+    vllm = double(stack)
+    made = unseeded(stack, vllm)
+    for _ in range(5):
+        assert len(sample(made, different(8))) == 8
+    assert vllm.connections < len(vllm.headers)
+
+
 # Cancelling and closing
 
 
