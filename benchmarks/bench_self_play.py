@@ -59,8 +59,8 @@ GAMES = {
         0.05,
         steps=1500,
         perfect="nash",
-        learning_rate=3e-4,
-        entropy=(1.0, 0.05),
+        learning_rate=1e-3,
+        entropy=(1.0, 0.1),
         invalid_penalty=8.0,
     ),
     "Nim": Game(
@@ -72,7 +72,15 @@ GAMES = {
         entropy=(0.5, 0.1),
         env={"piles": 1, "largest": 10, "max_take": 3, "misere": False},
     ),
-    "TicTacToe": Game("TrlEnv/TicTacToe-v0", "draws with the perfect player", 0.9, steps=1500, tokens=320),
+    "TicTacToe": Game(
+        "OneCharacter/TicTacToe-v0",
+        "draws with the perfect player",
+        0.9,
+        steps=1500,
+        learning_rate=2e-3,
+        entropy=(0.4, 0.15),
+        invalid_penalty=4.0,
+    ),
 }
 
 

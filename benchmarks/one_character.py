@@ -3,9 +3,10 @@
     gym-trl train one_character:OneCharacter/Maze-v0 --env difficulty=easy      # with benchmarks/ on PYTHONPATH
 
 A model without any knowledge finds an action of one character once in about twenty turns, and one of three characters
-hardly ever.
+hardly ever. TicTacToe's board has a character for each occupied cell, too: see ``occupied``.
 """
 
+import re
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +16,9 @@ ACTIONS = {
     "Maze": {"n": "north", "e": "east", "s": "south", "w": "west"},
     "KuhnPoker": {"p": "pass", "b": "bet"},
     "Nim": {"1": "A 1", "2": "A 2", "3": "A 3"},
+    "TicTacToe": {},  # its actions are characters
 }
+_BOARD = re.compile(r"You are ([XO])\.\n([1-9XO](?:[ \n][1-9XO]){8})")
 
 
 def make(game: str, **arguments: Any) -> gym.Env[str, str]:
@@ -27,7 +30,22 @@ def make(game: str, **arguments: Any) -> gym.Env[str, str]:
     (True, False)
     """
     env = gym.make(f"TrlEnv/{game}-v0", **arguments)
+    if game == "TicTacToe":
+        env = gym.wrappers.TransformObservation(env, occupied, env.observation_space)
     return gym.wrappers.TransformAction(env, lambda said: ACTIONS[game].get(said, said), env.action_space)
+
+
+def occupied(text: str) -> str:
+    r"""Return a board of TicTacToe as a letter for each occupied cell: small for one's own, large for the other's.
+
+    >>> occupied("You are O.\nX 2 3\n4 O 6\n7 8 X")
+    'AeI'
+    """
+    if not (found := _BOARD.match(text)):
+        return text
+    marks = found[2].split()
+    cells = zip("abcdefghi", marks, strict=True)
+    return "".join(name if mark == found[1] else name.upper() for name, mark in cells if mark in "XO") or "-"
 
 
 for name in ACTIONS:
