@@ -204,7 +204,7 @@ def test_nothing_shows_tests_or_solution_and_nothing_that_is_left_there_stays(ma
 def test_the_last_turn_and_the_end_of_the_time_run_the_tests(make: Callable[..., Tasks]) -> None:
     env = make(arguments={"turns": 1})
     assert env.step("echo 6 > number")[1:3] == (1.0, True)
-    env = make(task_DOT_toml="[agent]\ntimeout_sec = 1")
+    env = make(task_DOT_toml="[agent]\ntimeout_sec = 4")  # the start of the machine is part of it
     env.step("echo 6 > number")
     observation, reward, done, _, _ = env.step("sleep 20")
     assert "It was ended after" in observation
