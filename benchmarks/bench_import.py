@@ -6,9 +6,6 @@ Each package is installed with its dependencies (no extras) in a folder of its o
 ``benchmarks/peers/alone-*.txt``, which ``make bench`` installs from PyPI, and ours as this checkout's wheel. A bare
 interpreter (``-I -S``) with this folder on its path is timed: processor time, medians, bytecode compiled before. Sizes
 are without bytecode. A missing or failing package has gaps in its row; the reason is printed and is in the results.
-
-The second table has the seconds on the clock from Enter to the first training step of ``gym-trl train``, beside TRL's
-own import, in rounds of both.
 """
 
 import shutil
@@ -18,8 +15,6 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import Any, NamedTuple
 
 from report import QUICK, Column, Table, publish, run
@@ -145,40 +140,6 @@ def imported(code: str, before: str = "") -> dict[str, Any]:
     return {"import_s": seconds, "import_modules": modules, "errors": {}}
 
 
-STARTS = (
-    (
-        ["-c", "from trl import GRPOTrainer; print('imported', flush=True)"],
-        {"`from trl import GRPOTrainer`": "imported"},
-    ),
-    (
-        ["-m", "gym_trl", "train", "--steps=1"],
-        {"`gym-trl train`, to the evaluation before": "Playing", "`gym-trl train`, to the first step": "step 1/1"},
-    ),
-)
-
-
-def seconds_until(words: list[str], marks: dict[str, str]) -> dict[str, float]:
-    """Return the seconds until a Python program prints lines that begin with these words, and end it."""
-    found: dict[str, float] = {}
-    with TemporaryDirectory() as folder:
-        began = monotonic()
-        program = subprocess.Popen(
-            [sys.executable, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        with program:
-            assert program.stdout is not None
-            for line in program.stdout:
-                found |= {
-                    name: round(monotonic() - began, 2)
-                    for name, told in marks.items()
-                    if name not in found and line.startswith(told)
-                }
-                if len(found) == len(marks):
-                    program.kill()
-                    return found
-    raise RuntimeError(f"{words} ended with {sorted(found)} of {sorted(marks)}")
-
-
 def main() -> None:
     names = [OURS] if QUICK else list(PACKAGES)
     rows = {name: measure(name, PACKAGES[name]) for name in names}
@@ -201,18 +162,7 @@ def main() -> None:
         ("MB with its needs", "all_mb"),
     ]
     table = Table.of("import", columns, [{"name": name, **row} for name, row in rows.items()])
-    starts: dict[str, list[float]] = {}
-    for _ in range(2 if QUICK else REPEATS):
-        for words, marks in STARTS:
-            for name, seconds in seconds_until(words, marks).items():
-                starts.setdefault(name, []).append(seconds)
-    shown: list[Column] = [
-        ("", "name"),
-        ("s", lambda row: median(row["rounds"])),
-        ("least and most", lambda row: f"{min(row['rounds']):.1f} to {max(row['rounds']):.1f}"),
-    ]
-    first = Table.of("train_start", shown, [{"name": name, "rounds": rounds} for name, rounds in starts.items()])
-    publish("import", {"rows": rows, "starts": starts}, tables=[table, first])
+    publish("import", {"rows": rows}, tables=[table])
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ SUITE = (
     Benchmark("vectors", "What does a vector step cost?"),
     Benchmark("scale", "What do thousands of concurrent episodes cost?"),
     Benchmark("import", "How long does a start take, and how much is installed?"),
+    Benchmark("train_start", "How long does `gym-trl train` take to its first step?"),
     Benchmark("executors", "What does a step in another process cost?"),
     Benchmark("server", "How much of a vLLM server's throughput is left?"),
     # After the server, whose figures it uses.
