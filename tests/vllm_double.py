@@ -146,11 +146,9 @@ class VLLMDouble:
         }
 
     async def _complete(self, reader, writer, body):
-        body.setdefault("seed", crc32(json.dumps(body["prompt"]).encode()))
+        body = _with_seed(body)
         self.bodies.append(body)
-        key = json.dumps([body["prompt"], body["seed"]])
-        attempt = self.attempts[key] = self.attempts.get(key, -1) + 1
-        fault = self.fault(body, attempt)
+        fault = self._next_fault(body)
         if fault == "close":
             return False
         if isinstance(fault, int):
@@ -172,7 +170,7 @@ class VLLMDouble:
     async def _stream(self, reader, writer, body):
         """Answer several prompts, each in two parts; a fault of one of them is a fault of all that are not answered."""
         self.shared.append(body)
-        own = [{**body, "prompt": prompt, "seed": crc32(json.dumps(prompt).encode())} for prompt in body["prompt"]]
+        own = [_with_seed({**body, "prompt": prompt}) for prompt in body["prompt"]]
         for one in own:
             if status_and_message := self._refusal(one):
                 return self._error(writer, *status_and_message)
@@ -216,10 +214,14 @@ class VLLMDouble:
                     return fault
         return None
 
-    async def _part(self, writer, index, body):
+    def _next_fault(self, body):
+        """Return the fault of this attempt to have a prompt completed."""
         key = json.dumps([body["prompt"], body["seed"]])
         attempt = self.attempts[key] = self.attempts.get(key, -1) + 1
-        fault = self.fault(body, attempt)
+        return self.fault(body, attempt)
+
+    async def _part(self, writer, index, body):
+        fault = self._next_fault(body)
         if fault == "close":
             return fault
         if isinstance(fault, int):
@@ -294,6 +296,11 @@ class VLLMDouble:
         head = f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[: len(body) // 2 if half else None])
         return not half
+
+
+def _with_seed(body):
+    """Return a request with a seed: if it has none, one that follows from its prompt."""
+    return {"seed": crc32(json.dumps(body["prompt"]).encode()), **body}
 
 
 def _chunk(content):

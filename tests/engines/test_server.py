@@ -231,20 +231,25 @@ def test_a_server_with_every_fault_at_once_loses_no_episode(stack):
     assert played == rollout(engine(stack, double(stack)), 100)
 
 
-def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack):
-    vllm = double(stack, delay=lambda body: 0.02)
-    made = engine(stack, vllm)
+def rollout_through_a_restart(vllm, made, number, *, seconds):
+    """Return a rollout during which the server is killed, and started again after these seconds."""
 
     def restart():
         until(lambda: len(vllm.bodies) > 100)
         vllm.kill()
-        time.sleep(0.5)
+        time.sleep(seconds)
         vllm.start()
 
     thread = threading.Thread(target=restart)
     thread.start()
-    played = rollout(made, 256)
+    played = rollout(made, number)
     thread.join()
+    return played
+
+
+def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack):
+    vllm = double(stack, delay=lambda body: 0.02)
+    played = rollout_through_a_restart(vllm, engine(stack, vllm), 256, seconds=0.5)
     assert all(game.scored for game in played)
 
 
@@ -609,7 +614,7 @@ def test_a_shared_answer_to_another_prompt_is_refused(stack, monkeypatch):
 
 @pytest.mark.parametrize("transfer", ["nccl", None])
 def test_a_cancelled_part_of_a_shared_request_is_not_generated_on(stack, transfer):
-    """Where the server cannot abort it alone, the connection is closed, and the others are asked for again."""
+    """A server that cannot abort it alone is hung up on, and asked for the others again."""
     vllm = double(stack, lambda body: [body["prompt"][2], 256], delay=lambda body: 0.6, transfer=transfer)
     made = unseeded(stack, vllm)
     for one in different(8):
@@ -648,18 +653,7 @@ def test_closing_hangs_up_on_shared_requests(stack):
 
 def test_a_server_that_is_killed_while_requests_are_shared_loses_no_episode(stack):
     vllm = double(stack, delay=lambda body: 0.02)
-    made = unseeded(stack, vllm, retries=100)
-
-    def restart():
-        until(lambda: len(vllm.bodies) > 100)
-        vllm.kill()
-        time.sleep(0.2)
-        vllm.start()
-
-    thread = threading.Thread(target=restart)
-    thread.start()
-    played = rollout(made, 128)
-    thread.join()
+    played = rollout_through_a_restart(vllm, unseeded(stack, vllm, retries=100), 128, seconds=0.2)
     assert all(game.scored for game in played)
     assert len(vllm.shared) > 1
 
