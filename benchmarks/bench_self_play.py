@@ -44,7 +44,6 @@ class Game:
     rows: int = 256
     group: int = 32
     perfect: str = "minimax"
-    tokens: int = 192
     learning_rate: float = 5e-4
     entropy: tuple[float, float] = (0.3, 0.02)
     """Weight of the entropy at the first and at the last step; it falls exponentially."""
@@ -169,7 +168,7 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
                 scale_rewards="none",
                 beta=0.0,
                 entropy_coef=game.entropy[0],
-                max_completion_length=game.tokens,
+                max_completion_length=192,
                 use_cpu=True,
                 bf16=False,
                 gradient_checkpointing=False,

@@ -6,10 +6,11 @@ A model without any knowledge finds an action of one character once in about twe
 hardly ever. TicTacToe's board has a character for each occupied cell, too: see ``occupied``.
 """
 
-import re
 from typing import Any
 
 import gymnasium as gym
+
+from gym_trl.envs.tic_tac_toe import BOARD
 
 ACTIONS = {
     "TowerOfHanoi": {"1": "A B", "2": "A C", "3": "B A", "4": "B C", "5": "C A", "6": "C B"},
@@ -18,7 +19,6 @@ ACTIONS = {
     "Nim": {"1": "A 1", "2": "A 2", "3": "A 3"},
     "TicTacToe": {},  # its actions are characters
 }
-_BOARD = re.compile(r"You are ([XO])\.\n([1-9XO](?:[ \n][1-9XO]){8})")
 
 
 def make(game: str, **arguments: Any) -> gym.Env[str, str]:
@@ -41,7 +41,7 @@ def occupied(text: str) -> str:
     >>> occupied("You are O.\nX 2 3\n4 O 6\n7 8 X")
     'AeI'
     """
-    if not (found := _BOARD.match(text)):
+    if not (found := BOARD.match(text)):
         return text
     marks = found[2].split()
     cells = zip("abcdefghi", marks, strict=True)

@@ -13,7 +13,8 @@ _FULL = 0b111_111_111
 _LINES = (0b111, 0b111_000, 0b111_000_000, 0b001_001_001, 0b010_010_010, 0b100_100_100, 0b100_010_001, 0b001_010_100)
 _ACTIONS = tuple("123456789")
 _MOVES = {action: cell for cell, action in enumerate(_ACTIONS)}
-_BOARD = re.compile(r"You are ([XO])\.\n([1-9XO](?:[ \n][1-9XO]){8})")
+BOARD = re.compile(r"You are ([XO])\.\n([1-9XO](?:[ \n][1-9XO]){8})")
+"""An observation: the player's mark, and the nine cells."""
 
 _Position: TypeAlias = tuple[int, int]
 """The cells of the player to move and of the other, as bits."""
@@ -108,7 +109,7 @@ class TicTacToe(BoardEnv[_Position, int]):
         return None if cell is None or (mine | theirs) >> cell & 1 else cell
 
     def _recognise(self, observation: str) -> _Position:
-        found = _BOARD.search(observation)
+        found = BOARD.search(observation)
         assert found is not None
         marks = found[2].split()
         mine, theirs = (sum(1 << cell for cell in _CELLS if marks[cell] == mark) for mark in "XO")
