@@ -19,7 +19,7 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import EnvFailure, StopReason, Task
+from gym_trl.types import StepResult, StopReason, Task
 
 LIMITS = Limits(tokens_per_turn=9)
 CHAT = ByteChat()
@@ -30,7 +30,11 @@ class Clock:
 
     def __init__(self):
         self.lock, self.now, self.most = threading.Lock(), 0, 0
-        self.made, self.steps, self.threads = 0, [], set()
+        self.homes, self.steps, self.threads = [], [], set()
+
+    @property
+    def made(self):
+        return len(self.homes)
 
     def __enter__(self):
         with self.lock:
@@ -51,7 +55,7 @@ class Shell(gym.Env):
         self.clock, self.reset_s, self.step_s, self.slow_from = clock, reset, step, slow_from
         self.turns, self.computes, self.draws, self.needs_main = turns, computes, draws, needs_main
         self.home, self.turn, self.closed = threading.get_ident(), 0, False
-        clock.made += 1
+        clock.homes.append(self.home)
 
     def _spend(self, what, seconds):
         assert threading.get_ident() == self.home, "an instance was used in another thread than its own"
@@ -138,13 +142,40 @@ def test_short_waits_are_believed_when_there_are_three_in_a_row(caplog):
     assert len(caplog.records) == 1
 
 
-def test_fast_environments_stay_in_the_calling_thread(caplog):
+def test_fast_environments_stay_in_the_calling_thread_but_the_first_one(caplog):
     clock, played, where = rollout(episodes=24)
     assert where == "inline"
-    assert clock.threads == {threading.get_ident()}
+    assert clock.homes.count(threading.get_ident()) == 23
+    assert clock.most == 1
     assert clock.made == 24
     assert not caplog.records
     assert played == rollout(make_pool=InlinePool, episodes=24)[1]
+
+
+def test_a_thread_that_quick_environments_do_not_need_ends_with_their_first_episode():
+    before = threading.active_count()
+    with AdaptivePool(lambda env_id: Shell(Clock())) as pool:
+        play(pool)
+        assert threading.active_count() == before
+
+
+def test_the_first_slow_step_is_found_to_wait_while_it_waits():
+    clock = Clock()
+    with AdaptivePool(lambda env_id: Shell(clock, step=0.5)) as pool:
+        for key in "abc":
+            pool.reset(key, Task("Shell", 0))
+        pool.collect(block=True)
+        for key in "abc":
+            pool.step(key, "go")
+        assert pool.collect(block=False) == []
+        assert pool.executor("Shell") == "thread"
+        assert clock.steps == []
+        answers = []
+        while len(answers) < 3:
+            answers += pool.collect(block=True)
+    assert clock.most == 3
+    assert clock.homes.count(threading.get_ident()) == 2  # those that had begun before
+    assert {result.observation for _, result in answers} == {"go 636"}
 
 
 def test_one_that_computes_stays_and_the_log_says_what_would_help(caplog):
@@ -206,14 +237,16 @@ def test_an_episode_that_is_given_up_while_it_moves_leaves_nothing_behind():
         assert len(pool.collect(block=True)) == 3
         for key in "abc":
             pool.step(key, "go")
-        [(key, _)] = pool.collect(block=False)  # the others have begun to move
-        for other in {"a", "b", "c"} - {key}:
-            pool.release(other)
+        assert pool.collect(block=False) == []  # the first one waits, the others have begun to move
+        for key in "bc":
+            pool.release(key)
         pool.reset("b", Task("Shell", 1))
-        [(again, reply)] = pool.collect(block=True)
-        assert (again, type(reply) is EnvFailure) == ("b", False)
-        pool.release("b")
-        pool.release(key)
+        answers = {}
+        while len(answers) < 2:
+            answers.update(pool.collect(block=True))
+        assert {key: type(answer) for key, answer in answers.items()} == {"a": StepResult, "b": StepResult}
+        for key in "ab":
+            pool.release(key)
         assert pool.collect(block=True) == []
 
 

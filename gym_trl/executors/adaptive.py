@@ -1,12 +1,12 @@
-"""Executor for environments of unknown speed: starts in the calling thread and moves slow environments to threads."""
+"""Executor for environments of unknown speed: steps them in the calling thread, and those that wait in threads."""
 
 import logging
 import os
+import time
 from collections import defaultdict, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import get_ident
-from time import perf_counter, thread_time
+from threading import Thread, current_thread
 from typing import Any, NamedTuple
 from weakref import finalize
 
@@ -38,16 +38,21 @@ class Spent(NamedTuple):
 
 
 class Watch:
-    """Stopwatch that separates computing from waiting in the calling thread.
+    """Stopwatch that separates computing from waiting, in the calling thread or in another one.
 
     >>> watch = Watch()
     >>> watch.start()
     >>> watch.spent().computing < 1
     True
+
+    Args:
+        thread: A running thread. Default: the one that calls ``start``. Its clock is not available on all systems.
     """
 
-    def __init__(self) -> None:
-        self._thread: tuple[int, int] | None = None
+    def __init__(self, thread: Thread | None = None) -> None:
+        self._other = thread
+        self._clock = None if thread is None else time.pthread_getcpuclockid(thread.ident or 0)
+        self._thread: tuple[int, int | None] | None = None
         self._file: finalize[Any, Any] | None = None
         self._descriptor: int | None = None
         self._began = self._computed = self._queued = 0.0
@@ -55,24 +60,28 @@ class Watch:
     def start(self) -> None:
         """Start the measurement."""
         self._queued = self._queued_s()
-        self._began, self._computed = perf_counter(), thread_time()
+        self._began, self._computed = time.perf_counter(), self._computed_s()
 
     def spent(self, of: str = "a step") -> Spent:
         """Return computing and waiting time since ``start``, without the waiting for a busy processor."""
-        computed = thread_time() - self._computed
-        waited = perf_counter() - self._began - computed
+        computed = self._computed_s() - self._computed
+        waited = time.perf_counter() - self._began - computed
         if waited >= WAITS_S:
             waited -= self._queued_s() - self._queued
         return Spent(computed, max(0.0, waited), of)
 
+    def _computed_s(self) -> float:
+        return time.thread_time() if self._clock is None else time.clock_gettime(self._clock)
+
     def _queued_s(self) -> float:
-        """Return how long this thread has waited for a processor so far; 0 if the system does not report it."""
-        if self._thread != (thread := (os.getpid(), get_ident())):
-            self._thread, self._descriptor = thread, None
+        """Return how long the thread has waited for a processor so far; 0 if the system does not report it."""
+        thread = self._other or current_thread()
+        if self._thread != (found := (os.getpid(), thread.native_id)):
+            self._thread, self._descriptor = found, None
             if self._file is not None:
                 self._file()
             with suppress(OSError):
-                self._descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+                self._descriptor = os.open(f"/proc/self/task/{thread.native_id}/schedstat", os.O_RDONLY)
                 self._file = finalize(self, os.close, self._descriptor)
         if self._descriptor is not None:
             with suppress(OSError, ValueError, IndexError):
@@ -87,6 +96,10 @@ class _Kind:
     in_threads: bool = False
     settled: bool = False
     """They wait, so all that remains to be found out is if they work in threads."""
+    scout: str | None = None
+    """Episode that shows how long a reset and a step take."""
+    scouted: bool = not hasattr(time, "pthread_getcpuclockid")
+    """A scout has taken a step, or there can be none."""
     looks: int = _MANY_LOOKS
     """Number of the next resets and steps that are measured in detail."""
     proven: set[str] = field(default_factory=set)
@@ -110,6 +123,8 @@ class _Played:
     """Number of these results that the instance in the thread has reproduced; ``None`` if no move is in progress."""
     stays: bool = False
     """The instance in the thread gave another result, or does not work there."""
+    watch: Watch | None = None
+    """Measures the thread of a scout."""
     doubt: str | None = None
     """Error of an instance in a thread, until it is known if the thread caused it."""
 
@@ -124,12 +139,13 @@ class AdaptivePool(Closing):
     >>> key, type(result).__name__, pool.executor("TrlEnv/Echo-v0")
     ('a', 'StepResult', 'inline')
 
-    Every reset and step in the calling thread is measured. After one that waits for 20 ms, or three in a row that wait
-    for 3 ms, the environments of that id are made and stepped in threads, which is logged once. Running episodes move
-    at their next step: all calls of an instance must be made in one thread, so a new instance in a thread is given the
-    same task and actions, and replaces the first one if its results are the same; otherwise the episode stays.
-    Environments that cannot be made or stepped in a thread stay in the calling thread. So do environments that compute;
-    the log then suggests processes once.
+    The first episode of an id is played in a thread, and the others wait for its calls, as in the calling thread, until
+    one has waited for 20 ms, or three in a row have waited for 3 ms. Every reset and step in the calling thread is
+    measured in the same way. From then on the environments of that id are made and stepped in threads, which is logged
+    once. Running episodes move at their next step: all calls of an instance must be made in one thread, so a new
+    instance in a thread is given the same task and actions, and replaces the first one if its results are the same;
+    otherwise the episode stays. Environments that cannot be made or stepped in a thread stay in the calling thread. So
+    do environments that compute; the log then suggests processes once.
 
     Args:
         make: Makes an environment from its id.
@@ -154,7 +170,10 @@ class AdaptivePool(Closing):
         if key in self._playing:
             self.release(key)
         kind = self._kinds[task.env_id]
-        played = self._playing[key] = _Played(task.env_id, kind, [task], in_thread=kind.in_threads)
+        if kind.scout is None and not kind.scouted:
+            kind.scout = key
+        in_thread = kind.in_threads or kind.scout == key
+        played = self._playing[key] = _Played(task.env_id, kind, [task], in_thread=in_thread)
         self._ask(key, played)
 
     def step(self, key: str, action: str) -> None:
@@ -170,16 +189,15 @@ class AdaptivePool(Closing):
             while self._work:
                 key = self._work.popleft()
                 played = self._playing[key]
-                if played.kind.in_threads and not played.stays:
+                if played.in_thread:
+                    self._follow(key, played, results)
+                elif played.kind.in_threads and not played.stays:
                     self._move(key, played)
                 else:
                     results.append((key, self._do(key, played, played.asked[-1])))
             if not self._waiting:
                 return results
-            for key, answer in self._threads.collect(block=block and not results):
-                self._waiting.discard(key)
-                if (result := self._heard(key, self._playing[key], answer)) is not None:
-                    results.append((key, result))
+            self._take(self._threads.collect(block=block and not results), results)
             if not self._work and (results or not block):
                 return results
 
@@ -188,10 +206,16 @@ class AdaptivePool(Closing):
         if self._work:
             self._work = deque(other for other in self._work if other != key)
         self._waiting.discard(key)
-        if self._playing.pop(key, None) is not None:
+        if (played := self._playing.pop(key, None)) is not None:
             self._inline.release(key)
             self._threads.release(key)
             self._clear_away()
+            if played.kind.scout == key:
+                played.kind.scout = None
+                if not any(one.in_thread for one in self._playing.values()) and not any(
+                    kind.in_threads for kind in self._kinds.values()
+                ):
+                    self._threads.close()
 
     def close(self) -> None:
         """Close every instance; the pool can be used again afterwards."""
@@ -201,7 +225,7 @@ class AdaptivePool(Closing):
         self._threads.close()
 
     def _ask(self, key: str, played: _Played) -> None:
-        if played.in_thread:
+        if played.in_thread and played.kind.in_threads:
             self._send(key, played.asked[-1])
         else:
             self._work.append(key)
@@ -213,9 +237,34 @@ class AdaptivePool(Closing):
         else:
             self._threads.step(key, work)
 
+    def _take(
+        self, answers: list[tuple[str, StepResult | EnvFailure]], results: list[tuple[str, StepResult | EnvFailure]]
+    ) -> None:
+        """Process the answers of threads, and add those of episodes to ``results``."""
+        for key, answer in answers:
+            self._waiting.discard(key)
+            if (result := self._heard(key, self._playing[key], answer)) is not None:
+                results.append((key, result))
+
+    def _follow(self, key: str, played: _Played, results: list[tuple[str, StepResult | EnvFailure]]) -> None:
+        """Execute a call in the scout's thread, and wait until it has returned or is found to wait."""
+        kind, work = played.kind, played.asked[-1]
+        self._send(key, work)
+        if kind.settled:
+            return
+        of = f"a {name_of(work)}"
+        watch = played.watch = played.watch or Watch(self._threads.thread(key))
+        watch.start()
+        spent = watch.spent(of)
+        while key in self._waiting and spent.waiting < LONG_S:
+            self._take(self._threads.collect(block=True, patience=max(0.001, LONG_S - spent.waiting)), results)
+            spent = watch.spent(of)
+        kind.scouted |= not isinstance(work, Task)
+        self._learn(played, spent)
+
     def _do(self, key: str, played: _Played, work: Task | str) -> StepResult | EnvFailure:
         """Execute one reset or step in the calling thread, and measure it."""
-        kind, began = played.kind, perf_counter()
+        kind, began = played.kind, time.perf_counter()
         looked = kind.looks > 0
         if looked:
             self._watch.start()
@@ -225,8 +274,8 @@ class AdaptivePool(Closing):
             self._inline.step(key, work)
         [(_, result)] = self._inline.collect(block=True)
         if looked:
-            self._learn(played, self._watch.spent("a reset" if isinstance(work, Task) else "a step"))
-        elif not kind.settled and perf_counter() - began >= WAITS_S:
+            self._learn(played, self._watch.spent(f"a {name_of(work)}"))
+        elif not kind.settled and time.perf_counter() - began >= WAITS_S:
             kind.looks = _MANY_LOOKS
         if isinstance(result, StepResult):
             played.results.append(result)

@@ -59,22 +59,27 @@ class ThreadPool(WorkerPool["_Worker"]):
         self._workers: list[_Worker] = []
         self._results: SimpleQueue[_Result] = SimpleQueue()
 
-    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
-        """Return the results since the last call; if ``block``, wait for at least one."""
+    def collect(self, *, block: bool, patience: float = math.inf) -> list[tuple[str, StepResult | EnvFailure]]:
+        """Return the results since the last call; if ``block``, wait for at least one, or for ``patience`` seconds."""
+        until = monotonic() + patience
         results: list[tuple[str, StepResult | EnvFailure]] = self._take_failed()
         while self._tickets:
             wait = block and not results
             try:
-                ticket, key, result = self._results.get(block=wait, timeout=self._patience() if wait else None)
+                ticket, key, result = self._results.get(block=wait, timeout=self._patience(until) if wait else None)
             except Empty:
                 self._give_up()
                 results += self._take_failed()
-                if wait and not results:
+                if wait and not results and monotonic() < until:
                     continue
                 break
             if self._answered(ticket, key):
                 results.append((key, result))
         return results
+
+    def thread(self, key: str) -> Thread:
+        """Return the thread of the episode ``key``."""
+        return self._worker_of[key].thread
 
     def close(self) -> None:
         """Close every instance and end the threads; a thread that is still busy after five seconds is abandoned."""
@@ -99,13 +104,14 @@ class ThreadPool(WorkerPool["_Worker"]):
             return math.inf
         return doing.since + limit
 
-    def _patience(self) -> float | None:
-        if not any(self._limits.values()):
-            return None
+    def _patience(self, until: float) -> float | None:
+        """Return the seconds until ``until``, or until a call has to be checked; ``None`` if neither comes."""
         # The times of calls that start meanwhile are unknown: check again after the shortest limit.
-        shortest = min(limit for limit in self._limits.values() if limit is not None)
-        due = min((self._due(worker) for worker in self._workers), default=math.inf)
-        return max(0.0, min(due - monotonic(), shortest))
+        shortest = min((limit for limit in self._limits.values() if limit is not None), default=math.inf)
+        due = until
+        if shortest < math.inf:
+            due = min(due, *(self._due(worker) for worker in self._workers), monotonic() + shortest)
+        return None if due == math.inf else max(0.0, due - monotonic())
 
     def _give_up(self) -> None:
         """Abandon threads whose current call exceeded its limit."""
@@ -119,7 +125,7 @@ class ThreadPool(WorkerPool["_Worker"]):
 
     def _give_up_released(self) -> None:
         """Abandon threads that are still busy with episodes that were released ``GIVEN_UP_S`` seconds ago or more."""
-        for worker in self._workers[:]:
+        for worker in [worker for worker in self._workers if worker.given_up]:
             doing = worker.doing
             if doing is None or doing.key not in worker.given_up or monotonic() - doing.since < GIVEN_UP_S:
                 continue
@@ -142,11 +148,13 @@ class ThreadPool(WorkerPool["_Worker"]):
 
     def _least_busy(self) -> "_Worker":
         self._give_up_released()
-        idle = min(self._workers, key=lambda worker: len(worker.episodes), default=None)
-        if idle is None or (idle.episodes and len(self._workers) < self._size):
-            idle = _Worker(InlinePool(self._make), self._results)
-            self._workers.append(idle)
-        return idle
+        idle = next((worker for worker in self._workers if not worker.episodes), None)
+        if idle is not None:
+            return idle
+        if len(self._workers) == self._size:
+            return min(self._workers, key=lambda worker: len(worker.episodes))
+        self._workers.append(started := _Worker(InlinePool(self._make), self._results))
+        return started
 
 
 _Result: TypeAlias = tuple[int, str, StepResult | EnvFailure]

@@ -130,7 +130,7 @@ class GymSpec:
             cluster; or a function that makes a pool, such as ``partial(ProcessPool, recycle_after=100)``. Default: the
             environment's ``preferred_executor``; without one, the result of a short measurement (``choose_executor``),
             or processes if any of the next three arguments is given. If no step can be measured, for example because
-            actions are text, the choice is ``"auto"``: environments are stepped inline, and moved to threads once steps
+            actions are text, the choice is ``"auto"``: environments are stepped inline, and move to threads once steps
             are found to wait (``AdaptivePool``). The attribute ``executor`` holds the choice.
         workers: Number of threads or processes. Default: 64 threads, or one process per core (of the cluster).
         reset_timeout: Maximum seconds for making and resetting an environment in a thread or a process.
