@@ -9,7 +9,7 @@ the better of two repeats (of one, with the most turns), without the game's own.
 
 from typing import Any
 
-from report import QUICK, Column, Table, curve, publish, run
+from report import COLORS, MARKERS, QUICK, Column, Table, curve, publish, run
 from systems import SYSTEMS
 from systems.worker import Worker, compared, each_system
 
@@ -63,10 +63,10 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
 
 def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:
     axes = figure.subplots()
-    for name, found in figures.items():
+    for (name, found), color, marker in zip(figures.items(), COLORS, MARKERS, strict=False):
         if "why_not" not in found:
-            style = {"linewidth": 2.5, "color": "black"} if name == "gym_trl" else {"linewidth": 1.2}
-            curve(axes, found["by_turns"], SYSTEMS[name].title, **style)
+            width = 2.5 if name == "gym_trl" else 1.2
+            curve(axes, found["by_turns"], SYSTEMS[name].title, linewidth=width, color=color, marker=marker)
     axes.set_xticks(TURNS, [str(turns) for turns in TURNS])
     axes.set(yscale="log", xlabel="turns of an episode", ylabel="microseconds of the processor a turn")
     figure.legend(loc="outside right center", fontsize=7)

