@@ -268,11 +268,7 @@ class AdaptivePool(Closing):
         looked = kind.looks > 0
         if looked:
             self._watch.start()
-        if isinstance(work, Task):
-            self._inline.reset(key, work)
-        else:
-            self._inline.step(key, work)
-        [(_, result)] = self._inline.collect(block=True)
+        result = self._inline.execute(key, work)
         if looked:
             self._learn(played, self._watch.spent(f"a {name_of(work)}"))
         elif not kind.settled and time.perf_counter() - began >= WAITS_S:

@@ -54,7 +54,7 @@ class InlinePool(Closing):
         results = []
         while self._work:
             key, work = self._work.popleft()
-            results.append((key, self._do(key, work)))
+            results.append((key, self.execute(key, work)))
         return results
 
     def release(self, key: str) -> None:
@@ -75,7 +75,8 @@ class InlinePool(Closing):
         for env in instances:
             close_env(env)
 
-    def _do(self, key: str, work: Task | str) -> StepResult | EnvFailure:
+    def execute(self, key: str, work: Task | str) -> StepResult | EnvFailure:
+        """Execute one reset or step, and return its result."""
         try:
             if isinstance(work, Task):
                 return self._begin(key, work)

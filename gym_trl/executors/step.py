@@ -48,6 +48,9 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}", reason)
 
 
+_NO_ACTION = UnfinishedResponse, RefusedResponse
+
+
 def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     """Step an environment and check the result; an exception or a malformed result becomes a failure.
 
@@ -61,7 +64,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     An unfinished or refused response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
     does), it is rejected here without a step.
     """
-    if isinstance(action, UnfinishedResponse | RefusedResponse) and not env.has_wrapper_attr("reads_responses"):
+    if isinstance(action, _NO_ACTION) and not env.has_wrapper_attr("reads_responses"):
         cut = isinstance(action, UnfinishedResponse)
         said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
         return with_settlement(StepResult(said, info=info, state=state_of(env)), env)
@@ -144,12 +147,14 @@ def read_step(
         TypeError: the observation is not text, the reward is not a number, or ``info`` is not a mapping.
         ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
     """
-    if not isinstance(info, Mapping):
-        raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
-    said = {name: bool(info[name]) for name in ("action_valid", "success") if info.get(name) is not None}
-    images = images_of(info)
-    info = {**info, **said}
-    info.pop(IMAGES, None)
+    images: tuple[PngImage, ...] = ()
+    if info or type(info) is not dict:
+        if not isinstance(info, Mapping):
+            raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
+        said = {name: bool(info[name]) for name in ("action_valid", "success") if info.get(name) is not None}
+        images = images_of(info)
+        info = {**info, **said}
+        info.pop(IMAGES, None)
     value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")

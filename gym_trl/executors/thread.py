@@ -189,17 +189,12 @@ class _Worker:
             if key in self.given_up or work is None:
                 continue
             self.doing = _Doing(name_of(work), key, monotonic())
-            if isinstance(work, Task):
-                self._pool.reset(key, work)
-            else:
-                self._pool.step(key, work)
             try:
-                answers = self._pool.collect(block=True)
+                result = self._pool.execute(key, work)
             except BaseException as error:  # exit() must not end this thread without a result
-                answers = [(key, failed(work, error))]
+                result = failed(work, error)
             self.doing = None
             if self.left:
                 break
-            for _, result in answers:
-                self._results.put((ticket, key, result))
+            self._results.put((ticket, key, result))
         self._pool.close()
