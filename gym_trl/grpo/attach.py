@@ -9,7 +9,7 @@ TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches wi
 * gives reward functions the prompt and the columns of the dataset row that was played, where that is not the row's own;
 * logs the metrics of all processes as one exact value, which TRL's averaging leaves unchanged;
 * sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off;
-* computes log-probabilities at sampled positions only, where TRL would compute more (``sampled_logprobs``).
+* computes log-probabilities at sampled positions only, where TRL would compute more, and less padding (``passes``).
 """
 
 import warnings
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import keep_weights_in_syncs
 from gym_trl.grpo.checkpoints import BATCHES, batches, check_batches
-from gym_trl.grpo.sampled_logprobs import attach_sampled_logprobs
+from gym_trl.grpo.passes import attach_passes
 from gym_trl.grpo.totals import UNFINISHED, Replaced, Row, StepTotals, rows_of
 from gym_trl.grpo.training_tasks import DATASET_ROW
 from gym_trl.seeding import derive_seed
@@ -94,7 +94,7 @@ class Attachment:
             trainer, place=self._place, settle=self._settle, mask=self._mask_environments, evaluates=self._evaluate
         ):
             return
-        attach_sampled_logprobs(trainer)
+        attach_passes(trainer)
         keep_weights_in_syncs(trainer)
         # Before the callbacks that restore a checkpoint. A new list, because one of these may be the caller.
         handler = trainer.callback_handler

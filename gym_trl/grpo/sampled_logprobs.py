@@ -6,6 +6,7 @@ With a vocabulary of 50,000 tokens that is most of a small model's memory and a 
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
@@ -13,8 +14,9 @@ from gym_trl.grpo import trl_versions
 _CHUNK = 2**26
 """Maximum number of scores that are kept for the backward pass; of more positions they are computed twice."""
 
-# Keys are models; the values whether their scores are the product of the last hidden states and the head.
+# Results of the checks of models.
 _PLAIN: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_SHIFTED: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 class Scores(NamedTuple):
@@ -26,52 +28,40 @@ class Scores(NamedTuple):
     """Entropy in nats of the distribution that it was sampled from; ``None`` if not asked for."""
 
 
-def attach_sampled_logprobs(trainer: Any) -> bool:
-    """Let ``trainer`` compute log-probabilities and entropies at sampled positions only; return whether it does.
+def sampled_scores(trainer: Any) -> Callable[[Any, trl_versions.ScoredRows], Scores] | None:
+    """Return a function for a trainer's log-probabilities and entropies at sampled positions only.
 
-    Losses, gradients and metrics are those of TRL's own computation, up to rounding. It is left alone if that computes
+    Losses, gradients and metrics are those of TRL's own computation, up to rounding. It is ``None`` if that computes
     no more itself (on GPUs with Triton, since TRL 1.16), if the model is wrapped for several processes or devices, if a
     subclass overrides it, and if the model's scores are not simply the product of its last hidden states and its head.
     """
     if not trl_versions.scores_all_positions(trainer) or not is_plain(trainer.model):
-        return False
+        return None
     if trainer.ref_model is not None and not is_plain(trainer.ref_model):
-        return False
+        return None
 
     def score(model: Any, rows: trl_versions.ScoredRows) -> Scores:
-        return score_sampled(model, rows, temperature=trainer.temperature, autocast=trainer.accelerator.autocast)
+        with trainer.accelerator.autocast():
+            return score_sampled(model, rows, temperature=trainer.temperature)
 
-    trl_versions.intercept_scores(trainer, score)
-    return True
+    return score
 
 
-def score_sampled(model: Any, rows: trl_versions.ScoredRows, *, temperature: float, autocast: Any) -> Scores:
+def score_sampled(model: Any, rows: trl_versions.ScoredRows, *, temperature: float) -> Scores:
     """Return the log-probabilities of the sampled tokens, and their entropies.
 
     Args:
         model: A model for which ``is_plain`` holds.
         rows: The tokens, and which of them were sampled.
         temperature: Temperature that the scores are divided by.
-        autocast: Function that returns the context of mixed precision.
     """
-    import torch
-
-    size = rows.at_once or len(rows.ids)
-    parts = []
-    for start in range(0, len(rows.ids), size):
-        part = slice(start, start + size)
-        with autocast():
-            parts.append(_score(model, rows, part, temperature))
-    logprobs, entropies = zip(*parts, strict=True)
-    return Scores(torch.cat(logprobs), torch.cat(entropies) if rows.entropy else None)
-
-
-def _score(model: Any, rows: trl_versions.ScoredRows, part: slice, temperature: float) -> tuple[Any, Any]:
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    sampled = rows.sampled[part]
-    hidden, targets = _hidden_states(model, rows.ids[part], rows.attended[part], sampled)
+    sampled = rows.sampled
+    completion = sampled.shape[1]
+    states = _whole(model).base_model(input_ids=rows.ids, attention_mask=rows.attended, use_cache=False)
+    hidden, targets = states.last_hidden_state[:, -completion - 1 : -1][sampled], rows.ids[:, -completion:][sampled]
     head = _whole(model).get_output_embeddings()
 
     def log_softmax(hidden: Any, targets: Any) -> Any:
@@ -92,28 +82,8 @@ def _score(model: Any, rows: trl_versions.ScoredRows, part: slice, temperature: 
         logprobs, entropies = (torch.cat(columns) for columns in zip(*found, strict=True))
     # The result depends on the model also where nothing was sampled, so that a backward pass is possible.
     nothing = logprobs.new_zeros(sampled.shape)
-    return nothing.masked_scatter(sampled, logprobs), nothing.masked_scatter(sampled, entropies)
-
-
-def _hidden_states(model: Any, ids: Any, attended: Any, sampled: Any) -> tuple[Any, Any]:
-    """Return the hidden states before each sampled token, in the order of ``sampled``, and these tokens."""
-    import torch
-
-    completion = sampled.shape[1]
-    # Each micro-batch is padded to the longest prompt and completion of all; the positions stay the same.
-    used = attended.any(0).nonzero()[:, 0]
-    first, end = int(used[0]), int(used[-1]) + 1
-    positions = torch.arange(first, end, device=ids.device)[None]
-    backbone = _whole(model).base_model
-    states = backbone(
-        input_ids=ids[:, first:end],
-        attention_mask=attended[:, first:end],
-        position_ids=positions.expand(len(ids), -1),
-        use_cache=False,
-    ).last_hidden_state
-    before = torch.zeros_like(attended, dtype=torch.bool)
-    before[:, -completion - 1 : -1] = sampled
-    return states[before[:, first:end]], ids[:, -completion:][sampled]
+    spread = nothing.masked_scatter(sampled, entropies) if rows.entropy else None
+    return Scores(nothing.masked_scatter(sampled, logprobs), spread)
 
 
 def is_plain(model: Any) -> bool:
@@ -121,11 +91,35 @@ def is_plain(model: Any) -> bool:
 
     Softcapping, scaling and several heads are found by comparison with the model's own scores.
     """
+    return _checked(_PLAIN, model, _compare)
+
+
+def ignores_left_padding(model: Any) -> bool:
+    """Return whether a model's scores are the same without padding before a prompt, which is checked once.
+
+    They are not where positions count from the first column (GPT-2): TRL does not pass positions.
+    """
+    return _checked(_SHIFTED, model, _compare_shifted)
+
+
+def _checked(known: "weakref.WeakKeyDictionary[Any, bool]", model: Any, compare: Callable[[Any], bool]) -> bool:
+    import torch
+
     if not callable(getattr(model, "get_output_embeddings", None)):  # a stand-in
         return False
-    if model not in _PLAIN:
-        _PLAIN[model] = _compare(model)
-    return _PLAIN[model]
+    if model not in known:
+        training = [part for part in _whole(model).modules() if part.training]
+        for part in training:
+            part.training = False
+        try:
+            with torch.no_grad():
+                known[model] = compare(model)
+        except Exception:  # of any type: the model needs other inputs
+            known[model] = False
+        finally:
+            for part in training:
+                part.training = True
+    return known[model]
 
 
 def _compare(model: Any) -> bool:
@@ -138,21 +132,20 @@ def _compare(model: Any) -> bool:
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         return False
     ids = torch.arange(4, device=head.weight.device)[None]
-    positions = torch.arange(4, device=head.weight.device)[None]
-    training = [part for part in whole.modules() if part.training]
-    for part in training:
-        part.training = False
-    try:
-        with torch.no_grad():
-            own = whole(input_ids=ids, use_cache=False).logits
-            states = backbone(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
-            tolerance = 1e-3 * float(own.abs().max())
-            return bool(torch.allclose(head(states).float(), own.float(), rtol=1e-3, atol=tolerance))
-    except Exception:  # of any type: the model needs other inputs
-        return False
-    finally:
-        for part in training:
-            part.training = True
+    own = whole(input_ids=ids, use_cache=False).logits.float()
+    states = backbone(input_ids=ids, use_cache=False).last_hidden_state
+    return bool(torch.allclose(head(states).float(), own, rtol=1e-3, atol=1e-3 * float(own.abs().max())))
+
+
+def _compare_shifted(model: Any) -> bool:
+    import torch
+
+    ids = torch.arange(4, device=model.device).repeat(2)[None]
+    attended = torch.tensor([[0] * 4 + [1] * 4], device=model.device)
+    padded = model(input_ids=ids, attention_mask=attended, use_cache=False).logits[:, 4:]
+    alone = model(input_ids=ids[:, 4:], attention_mask=attended[:, 4:], use_cache=False).logits
+    tolerance = max(1e-3, 4 * torch.finfo(alone.dtype).eps)
+    return bool((padded - alone).float().abs().mean() <= tolerance * alone.float().abs().mean())
 
 
 def _whole(model: Any) -> Any:

@@ -4,6 +4,7 @@
 """
 
 import ast
+import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.grpo.padding import KEPT, Padding, by_length, in_parts, last_columns
 
 _SCORE, _LOSS = "_get_per_token_logps_and_entropies", "_compute_loss"
 _SCORED = "_generate_and_score_completions"
@@ -32,6 +34,18 @@ _SEGMENT_LOSSES = {
     "vespo": "it weighs a row by all of its tokens",
 }
 """Loss types of TRL 1.14 to 1.16: exact for episodes of several segments, or the reason why not."""
+_LOSSES_PER_STEP = frozenset({"cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
+"""Loss types whose sum over the micro-batches of an optimizer step is the same for any division of its rows."""
+_TOKENS = (
+    "completion_ids",
+    "completion_mask",
+    "tool_mask",
+    "advantages",
+    "importance_sampling_ratio",
+    "sampling_per_token_logps",
+    *_OTHER_LOGPROBS,
+)
+"""Entries of a batch that may have a column for each token of the completions."""
 _SEQUENCE_RATIOS = ("sequence_mask", "sequence_truncate")
 _IMAGES = "_gym_trl_images"
 _SEGMENTS, _ADVANTAGES = "_gym_trl_segments", "_gym_trl_advantages"
@@ -228,8 +242,6 @@ class ScoredRows(NamedTuple):
     """1 where there is a token, shape (rows, length)."""
     sampled: Any
     """True where a token was sampled, shape (rows, completion length)."""
-    at_once: int | None
-    """Number of rows of one forward pass; ``None`` for all."""
     entropy: bool
     """True if entropies are needed, too."""
     entropy_gradient: bool
@@ -255,11 +267,19 @@ def scores_all_positions(trainer: Any) -> bool:
     return not (wrapped or liger or (fused is not None and fused(trainer.accelerator.device)))
 
 
-def intercept_scores(trainer: Any, score: Callable[[Any, ScoredRows], tuple[Any, Any]]) -> None:
-    """Replace the trainer's log-probabilities and entropies by those of ``score``, which are 0 where none is sampled.
+def intercept_passes(
+    trainer: Any, *, score: Callable[[Any, ScoredRows], tuple[Any, Any]] | None, padding: Padding | None
+) -> None:
+    """Replace the trainer's log-probabilities and entropies, and leave padding out of the forward passes.
 
-    The old and the reference model's log-probabilities are set to 0 there, too: their ratios, which TRL masks
-    afterwards, are then 1 and never infinite. Images and auxiliary losses of mixtures of experts are left to TRL.
+    Images and auxiliary losses of mixtures of experts are left to TRL.
+
+    Args:
+        trainer: The trainer.
+        score: Function that computes log-probabilities and entropies, which are 0 where no token was sampled. The old
+            and the reference model's are set to 0 there, too: their ratios, which TRL masks afterwards, are then 1 and
+            never infinite. ``None`` leaves the computation to TRL.
+        padding: Columns that are left out; ``None`` for none.
     """
     now: dict[str, Any] = {}  # the mask of this loss, or those of the last generation
 
@@ -269,7 +289,11 @@ def intercept_scores(trainer: Any, score: Callable[[Any, ScoredRows], tuple[Any,
         return played
 
     def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
-        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        if padding is not None and not _has_images(inputs):
+            inputs = _without_padding(inputs, padding)
+        if score is None:
+            return method(model, inputs, *given, **named)
+        mask = _loss_mask(inputs)
         known = {name: inputs[name] for name in _OTHER_LOGPROBS if inputs.get(name) is not None}
         inputs = {**inputs, **{name: values.masked_fill(mask == 0, 0.0) for name, values in known.items()}}
         now["loss"] = mask.bool()
@@ -282,15 +306,133 @@ def intercept_scores(trainer: Any, score: Callable[[Any, ScoredRows], tuple[Any,
         at_once, entropy = named.pop("batch_size", None), named.pop("compute_entropy", False)
         if any(value is not None and value is not False for value in named.values()):
             return method(model, ids, attended, length, batch_size=at_once, compute_entropy=entropy, **named)
-        sampled = now.get("loss")
-        if sampled is None:
-            sampled = _generated_mask(now.get("generated"), attended[:, -length:].bool())
-        bonus = bool(getattr(trainer.args, "entropy_coef", 0.0) or getattr(trainer.args, "use_adaptive_entropy", False))
-        return *score(model, ScoredRows(ids, attended, sampled, at_once, entropy, bonus)), None
+
+        def computed(ids: Any, attended: Any, sampled: Any) -> Any:
+            if score is None:
+                return method(model, ids, attended, sampled.shape[1], compute_entropy=entropy)[:2]
+            return score(model, ScoredRows(ids, attended, sampled, entropy, has_entropy_bonus(trainer)))
+
+        sampled = attended[:, -length:].bool()
+        if score is not None:
+            sampled = now["loss"] if "loss" in now else _generated_mask(now.get("generated"), sampled)
+        if at_once is None:  # for a loss, whose padding has been left out before
+            return *computed(ids, attended, sampled), None
+        return *in_parts(computed, ids, attended, sampled, at_once=at_once, padding=padding or KEPT), None
 
     intercept(trainer, "_generate", generate)
     intercept(trainer, _LOSS, loss)
     intercept(trainer, _SCORE, logprobs)
+
+
+def why_padding_stays(trainer: Any) -> str | None:
+    """Return why no padding can be left out of the trainer's forward passes, or ``None``."""
+    from trl import GRPOTrainer
+
+    owner = type(trainer)
+    if any(getattr(owner, name, None) is not getattr(GRPOTrainer, name) for name in (_SCORE, _LOSS)):
+        return f"{owner.__name__} computes a loss or log-probabilities of its own"
+    if getattr(trainer, "aux_loss_enabled", False):
+        return "the auxiliary loss of a mixture of experts may count padding"
+    return None
+
+
+def why_rows_stay(trainer: Any) -> str | None:
+    """Return why rows cannot move to other micro-batches of an optimizer step, or ``None``.
+
+    They can where the sum of the losses of the step's micro-batches, and so its gradient, is the same for any division
+    of its rows (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16).
+    """
+    from trl import GRPOTrainer
+
+    owner = type(trainer)
+    if (reason := why_padding_stays(trainer)) is not None:
+        return reason
+    for holds, reason in (
+        (
+            trainer.loss_type not in _LOSSES_PER_STEP,
+            f"loss_type={trainer.loss_type!r} may divide by the tokens of each micro-batch",
+        ),
+        (has_entropy_bonus(trainer), "the entropy bonus is a mean over the tokens of each micro-batch"),
+        (
+            getattr(trainer, "top_entropy_quantile", 1.0) < 1,
+            "top_entropy_quantile is a quantile of the tokens of each micro-batch",
+        ),
+        (owner.compute_loss is not GRPOTrainer.compute_loss, f"{owner.__name__} has a compute_loss of its own"),
+        (_micro_batches_of_a_step(trainer) == 1, "an optimizer step has one micro-batch of a generation"),
+    ):
+        if holds:
+            return reason
+    return None
+
+
+def _micro_batches_of_a_step(trainer: Any) -> int:
+    """Return the number of successive micro-batches that always share an optimizer step.
+
+    Generations begin at multiples of ``steps_per_generation`` micro-batches; optimizer steps at multiples of
+    ``gradient_accumulation_steps``, and at the begin of an epoch, which has whole generations.
+    """
+    return math.gcd(trainer.args.steps_per_generation, trainer.args.gradient_accumulation_steps)
+
+
+def intercept_order(trainer: Any) -> None:
+    """Sort the rows of each optimizer step by length, the longest first, before they are split into micro-batches.
+
+    It may be called while the trainer generates: that batch is the first one.
+    """
+    from trl.trainer import grpo_trainer
+
+    def sort(shuffle: Callable[[Any], Any], batch: Any) -> Any:
+        batch = shuffle(batch)
+        if _has_images(batch):
+            return batch
+        steps = trainer.args.steps_per_generation
+        rows = len(batch["completion_ids"]) // steps * _micro_batches_of_a_step(trainer)
+        places = by_length(batch["prompt_mask"].sum(1) + last_columns(_loss_mask(batch)), rows)
+
+        def moved(values: Any) -> Any:
+            if values is None or getattr(values, "ndim", 1) == 0:
+                return values
+            return [values[place] for place in places.tolist()] if isinstance(values, list) else values[places]
+
+        return {name: moved(values) for name, values in batch.items()}
+
+    def prepare(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        shuffle = grpo_trainer.shuffle_sequence_dict
+        grpo_trainer.shuffle_sequence_dict = lambda batch: sort(shuffle, batch)
+        try:
+            return method(*given, **named)
+        finally:
+            grpo_trainer.shuffle_sequence_dict = shuffle
+
+    intercept(trainer, "_prepare_inputs", prepare)
+    if calling_trainer() is trainer and trainer.model.training:
+        _shuffle_once(sort)
+
+
+def has_entropy_bonus(trainer: Any) -> bool:
+    """Return True if the loss depends on entropies."""
+    return bool(getattr(trainer.args, "entropy_coef", 0.0) or getattr(trainer.args, "use_adaptive_entropy", False))
+
+
+def _has_images(batch: Any) -> bool:
+    return any(batch.get(name) is not None for name in ("pixel_values", "num_images"))
+
+
+def _loss_mask(batch: Any) -> Any:
+    """Return 1 where a token was sampled and may be trained on, shape (rows, completion length)."""
+    return batch["completion_mask"] * batch.get("tool_mask", 1)
+
+
+def _without_padding(batch: Any, padding: Padding) -> dict[str, Any]:
+    """Return a micro-batch without the columns that no row needs."""
+    prompts, completions = padding.used(batch["prompt_mask"], _loss_mask(batch))
+    width = batch["completion_ids"].shape[1]
+    cut = {name: batch[name][:, prompts] for name in ("prompt_ids", "prompt_mask")}
+    for name in _TOKENS:
+        values = batch.get(name)
+        if values is not None and values.ndim == 2 and values.shape[1] == width:
+            cut[name] = values[:, completions]
+    return {**batch, **cut}
 
 
 def check_advantages_per_token(trainer: Any) -> None:
@@ -400,7 +542,7 @@ def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantag
     intercept(trainer, _SCORED, scored)
     intercept(trainer, _LOSS, loss)
     if calling_trainer() is trainer and trainer.model.training:
-        _shuffle_once(place)
+        _shuffle_once(lambda shuffle, batch: shuffle(place(batch)))
 
 
 def _per_token(
@@ -648,7 +790,7 @@ def _of_segments(trainer: Any, batch: Any, rows: Sequence[SegmentRow]) -> dict[s
     """Return what of a batch is known by episode, by segment, with the weights that the loss type needs."""
     import torch
 
-    advantages, mask = batch["advantages"], batch["completion_mask"] * batch.get("tool_mask", 1)
+    advantages, mask = batch["advantages"], _loss_mask(batch)
     owners = torch.tensor([-1 if row.episode is None else row.episode for row in rows], device=advantages.device)
     known, episodes, count = owners >= 0, owners.clamp(min=0), len(advantages)
     tokens = mask.sum(1).to(advantages.dtype)
@@ -680,10 +822,10 @@ def _of_segments(trainer: Any, batch: Any, rows: Sequence[SegmentRow]) -> dict[s
     return found
 
 
-def _shuffle_once(change: Callable[[Any], Any]) -> None:
-    """Call ``change`` with the next generation batch before it is shuffled and split (``_prepare_inputs``).
+def _shuffle_once(around: Callable[[Callable[[Any], Any], Any], Any]) -> None:
+    """Let ``around`` shuffle the next generation batch, given TRL's function and the batch (``_prepare_inputs``).
 
-    The method that generates it cannot be intercepted any more: it is being executed.
+    The method that generates the batch cannot be intercepted any more: it is being executed.
     """
     from trl.trainer import grpo_trainer
 
@@ -691,7 +833,7 @@ def _shuffle_once(change: Callable[[Any], Any]) -> None:
 
     def once(batch: Any) -> Any:
         grpo_trainer.shuffle_sequence_dict = shuffle
-        return shuffle(change(batch))
+        return around(shuffle, batch)
 
     grpo_trainer.shuffle_sequence_dict = once
 

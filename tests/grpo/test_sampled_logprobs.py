@@ -86,8 +86,12 @@ def test_the_head_is_applied_to_sampled_positions_only(report):
 
 
 def test_a_model_whose_scores_are_changed_after_its_head_is_left_to_trl(report):
-    assert report["scaled"]["intercepted"] == []
-    assert report["plain"]["intercepted"]
+    for scored, case in ((True, "plain"), (False, "scaled")):
+        found = report[case]
+        assert found["intercepted"]
+        for loss, sampled in zip(found["losses"], found["sampled"], strict=True):
+            equal(**loss)
+            assert (loss["ours"]["head"] == [sampled]) is scored
 
 
 def test_rollouts_of_a_merged_adapter_have_the_logprobs_of_the_unmerged_one(report):
@@ -191,21 +195,20 @@ def test_in_small_pieces_scores_and_gradients_are_the_same(monkeypatch):
     sampled = torch.zeros(4, 5, dtype=torch.bool)
     sampled[:, 1:3], sampled[2, 0] = True, True
 
-    def scored(at_once):
-        rows = ScoredRows(ids, attended, sampled, at_once, entropy=True, entropy_gradient=True)
-        found = score_sampled(model, rows, temperature=0.5, autocast=nullcontext)
+    def scored():
+        rows = ScoredRows(ids, attended, sampled, entropy=True, entropy_gradient=True)
+        found = score_sampled(model, rows, temperature=0.5)
         model.zero_grad()
         (found.logprobs.sum() + found.entropies.sum()).backward()
         return found, torch.cat([weight.grad.flatten() for weight in model.parameters()])
 
-    found, gradient = scored(None)
+    found, gradient = scored()
     assert ((found.logprobs != 0) == sampled).all()
     assert ((found.entropies != 0) == sampled).all()
     monkeypatch.setattr(sampled_logprobs, "_CHUNK", 3 * 102)  # three positions
-    for at_once in (None, 1):
-        again, its = scored(at_once)
-        torch.testing.assert_close(again, found)
-        torch.testing.assert_close(its, gradient)
+    again, its = scored()
+    torch.testing.assert_close(again, found)
+    torch.testing.assert_close(its, gradient)
 
 
 def test_models_are_plain_unless_their_scores_are_changed_after_the_head():
@@ -234,9 +237,9 @@ def test_the_pretrained_models_logprobs_and_entropies_are_those_of_its_whole_sco
     sampled = torch.zeros(3, 20, dtype=torch.bool)
     sampled[:, 2:5], sampled[1, 18:] = True, True
     assert is_plain(model)
-    rows = ScoredRows(ids, attended, sampled, None, entropy=True, entropy_gradient=False)
+    rows = ScoredRows(ids, attended, sampled, entropy=True, entropy_gradient=False)
     with torch.no_grad():
-        found = score_sampled(model, rows, temperature=0.8, autocast=nullcontext)
+        found = score_sampled(model, rows, temperature=0.8)
         scores = (model(input_ids=ids, attention_mask=attended).logits[:, 19:-1] / 0.8).log_softmax(-1)
     expected = scores.gather(-1, ids[:, -20:, None])[..., 0] * sampled
     torch.testing.assert_close(found.logprobs, expected, rtol=1e-4, atol=1e-4)
