@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).parent / "train_padded.py"
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 TWICE = {"num_iterations": 2, "steps_per_generation": 8}
-SORTED = {
+SORTED: dict[str, dict] = {
     "plain": {},
     "by trl": {"scored_by_trl": True},
     "adapter": {"lora": True, "grpo": {**TWICE, "beta": 0.1}},
@@ -42,7 +42,7 @@ SORTED = {
         for name in ("cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo")
     },
 }
-UNSORTED = {
+UNSORTED: dict[str, dict] = {
     "bnpo": {"grpo": {"loss_type": "bnpo", "num_iterations": 2}},
     "entropy": {"grpo": {"entropy_coef": 0.1}},
     "quantile": {"grpo": {"top_entropy_quantile": 0.5}},
@@ -63,7 +63,7 @@ def equal(ours, theirs):
     assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4, abs=1e-5)
     for one, other in zip(ours["gradients"], theirs["gradients"], strict=True):
         assert math.dist(one, other) <= 1e-4 * math.hypot(*other)
-        assert math.hypot(*other) > 1e-3
+    assert max(math.hypot(*one) for one in theirs["gradients"]) > 1e-3  # a second one may be clipped
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -124,17 +124,18 @@ def script():
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10**6),
-    loss_type=st.sampled_from(["bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"]),
-    accumulation=st.sampled_from([1, 2, 3, 4]),
-    steps=st.sampled_from([1, 2, 3, 4, 6]),
-    iterations=st.sampled_from([1, 2]),
+    grpo=st.fixed_dictionaries(
+        {
+            "loss_type": st.sampled_from(["bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"]),
+            "gradient_accumulation_steps": st.integers(1, 4),
+            "steps_per_generation": st.sampled_from([1, 2, 3, 4, 6]),
+            "num_iterations": st.integers(1, 2),
+        }
+    ),
     by_trl=st.booleans(),
 )
-def test_any_rows_and_settings_have_the_gradients_of_trl(
-    tmp_path_factory, seed, loss_type, accumulation, steps, iterations, by_trl
-):
-    grpo = {"loss_type": loss_type, "gradient_accumulation_steps": accumulation, "steps_per_generation": steps}
-    case = {"seed": seed, "grpo": {**grpo, "num_iterations": iterations}, "scored_by_trl": by_trl}
+def test_any_rows_and_settings_have_the_gradients_of_trl(tmp_path_factory, seed, grpo, by_trl):
+    case = {"seed": seed, "grpo": grpo, "scored_by_trl": by_trl}
     found = {who: script().train(tmp_path_factory.mktemp(who), who, **case) for who in ("ours", "theirs")}
     for one, other in zip(*(found[who]["gradients"] for who in ("ours", "theirs")), strict=True):
         assert math.dist(one, other) <= 1e-4 * max(math.hypot(*other), 1e-3)
@@ -216,9 +217,7 @@ def test_advantages_of_each_token_are_cut_with_the_tokens_and_images_keep_everyt
     trainer._compute_loss(None, {**batch, "pixel_values": torch.ones(2, 6)})
     cut, whole = given
     assert cut["prompt_ids"].shape == (2, 2)
-    assert {
-        name: tuple(cut[name].shape) for name in ("completion_ids", "completion_mask", "tool_mask")
-    } == dict.fromkeys(("completion_ids", "completion_mask", "tool_mask"), (2, 3))
+    assert all(cut[name].shape == (2, 3) for name in ("completion_ids", "completion_mask", "tool_mask"))
     assert cut["advantages"].tolist() == [[0, 1, 2], [6, 7, 8]]
     assert cut["importance_sampling_ratio"].shape == (2, 1)
     assert whole["completion_ids"].shape == (2, 6)

@@ -29,7 +29,7 @@ class Overridden(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         return super().compute_loss(*given, **named)
 
 
-class Gradients(TrainerCallback):
+class Gradients(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     """Callback that keeps the gradient and the loss of each optimizer step."""
 
     def __init__(self):
@@ -74,7 +74,7 @@ def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclas
             attach(trainer)
         random = np.random.default_rng([seed, calls, trainer.accelerator.process_index])
         calls += 1
-        columns = {"prompt_ids": [], "completion_ids": [], "logprobs": [], "env_mask": []}
+        columns: dict[str, list] = {"prompt_ids": [], "completion_ids": [], "logprobs": [], "env_mask": []}
         for _ in prompts:
             length = min(24, 1 + int(random.pareto(1.0) * 2))
             mask = (random.random(length) < 0.5) * (random.random() < 0.9)
@@ -84,9 +84,9 @@ def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclas
             columns["logprobs"].append((-3.0 * mask).tolist())
         return columns
 
-    taken = passes.sampled_scores
+    taken = vars(passes)["sampled_scores"]
     if scored_by_trl:  # as on a GPU, or with several processes
-        passes.sampled_scores = lambda trainer: None
+        vars(passes)["sampled_scores"] = lambda trainer: None
     noted = Gradients()
     settings = {"max_steps": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "optim": "sgd"}
     trainer = tiny_trainer.make(
@@ -104,7 +104,7 @@ def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclas
     try:
         trainer.train()
     finally:
-        passes.sampled_scores = taken
+        vars(passes)["sampled_scores"] = taken
     return {
         "gradients": [gradient.tolist() for gradient in noted.gradients],
         "losses": noted.losses,
