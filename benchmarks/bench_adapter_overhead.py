@@ -4,9 +4,11 @@ $ python benchmarks/bench_adapter_overhead.py [--quick] [NAME ...]     # the sys
 
 Every system plays two episodes of the same game with an engine that answers at once (``systems/free.py``), with Qwen3's
 chat template, from the call that the trainer makes to what it gets back. Measured is the processor time of its process,
-the better of two repeats (of one, with the most turns), without the game's own.
+the median of the rounds (of one, with the most turns), without the game's own. A second row of ours replays what the
+tokenizer has answered in an earlier round, so that the tokenizer's own time is left out.
 """
 
+from statistics import median
 from typing import Any
 
 from report import COLORS, MARKERS, QUICK, Column, Table, curve, publish, run
@@ -15,28 +17,37 @@ from systems.worker import Worker, compared, each_system
 
 TURNS = (2, 16, 64) if QUICK else (2, 16, 64, 256)
 VOCABULARY, MIDDLE = 150_000, 64
-REPEATS = 2
+ROUNDS = 3
 PATIENCE_US = 30_000
 """A system that needs more for a turn is not measured with longer episodes."""
 
 
 def measure(worker: Worker, name: str) -> dict[str, Any]:
-    """Return microseconds per turn: by the number of turns, and of each turn more."""
+    """Return microseconds per turn: by the number of turns, and of each turn more; of ours also without tokenizer."""
+    found = _measured(worker, name, replays=False)
+    return {**found, "replayed": _measured(worker, name, replays=True)} if name == "gym_trl" else found
+
+
+def _measured(worker: Worker, name: str, *, replays: bool) -> dict[str, Any]:
     by_turns: dict[int, float] = {}
+    spread: tuple[float, float] = (0.0, 0.0)
     for turns in TURNS:
-        by_turns[turns] = microseconds(worker, name, turns)
+        rounds = microseconds(worker, name, turns, replays=replays)
+        by_turns[turns] = median(rounds)
+        if turns == MIDDLE:
+            spread = min(rounds), max(rounds)
         if turns >= MIDDLE and by_turns[turns] > PATIENCE_US:
             break
     # Without the fixed costs of a rollout: per turn beyond the first two.
     more = (by_turns[MIDDLE] * MIDDLE - by_turns[TURNS[0]] * TURNS[0]) / (MIDDLE - TURNS[0])
-    return {"by_turns": by_turns, "each_turn_more": more}
+    return {"by_turns": by_turns, "spread": spread, "each_turn_more": more}
 
 
-def microseconds(worker: Worker, name: str, turns: int) -> float:
-    alone = worker.call("free", "game_alone", turns, REPEATS)
-    repeats = REPEATS if turns <= MIDDLE else 1
-    spent = worker.call("free", "play", SYSTEMS[name].module, turns, VOCABULARY, repeats)
-    return float(max(spent - alone, 0.0))
+def microseconds(worker: Worker, name: str, turns: int, *, replays: bool) -> list[float]:
+    alone = median(worker.call("free", "game_alone", turns, ROUNDS))
+    rounds = ROUNDS if turns <= MIDDLE else 1
+    spent = worker.call("free", "play", SYSTEMS[name].module, turns, VOCABULARY, rounds, replays)
+    return [max(one - alone, 0.0) for one in spent]
 
 
 def table(figures: dict[str, dict[str, Any]]) -> Table:
@@ -53,12 +64,25 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
         ("", "title"),
         (f"{TURNS[0]} turns", lambda row: row.get("why_not") or row["by_turns"][TURNS[0]]),
         *((f"{turns} turns", by(turns)) for turns in TURNS[1:]),
+        (
+            f"lowest to highest at {MIDDLE}",
+            lambda row: "{:.4g} to {:.4g}".format(*row["spread"]) if "spread" in row else None,
+        ),
         (f"of ours at {MIDDLE}", of_ours(by(MIDDLE))),
         ("each turn more", "each_turn_more"),
         ("of ours", of_ours(lambda row: row["each_turn_more"])),
     ]
-    rows = [{"title": SYSTEMS[name].title, **found} for name, found in figures.items()]
+    rows = []
+    for name, found in figures.items():
+        rows.append({"title": SYSTEMS[name].title, **found})
+        if "replayed" in found:
+            rows.append({"title": f"{SYSTEMS[name].title}, without the tokenizer", **found["replayed"]})
     return Table.of("adapter_overhead", columns, rows)
+
+
+def _spread(row: dict[str, Any]) -> str:
+    low, high = row.get("spread", (0.0, 0.0))
+    return f"{low:,.0f} to {high:,.0f}" if high else ""
 
 
 def draw(figures: dict[str, dict[str, Any]], figure: Any) -> None:

@@ -20,7 +20,7 @@ def derive_seed(*parts: SupportsIndex | str) -> int:
     Returns:
         An integer in [0, 2**63), valid for torch, vLLM and NumPy.
     """
-    plain = tuple(part if isinstance(part, str) else index(part) for part in parts)  # not NumPy's repr
+    plain = tuple([part if isinstance(part, str) else index(part) for part in parts])  # not NumPy's repr
     return int.from_bytes(blake2b(repr(plain).encode(), digest_size=8).digest(), "big") >> 1
 
 

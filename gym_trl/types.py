@@ -28,7 +28,12 @@ def without_nan(values: Iterable[float | None]) -> Logprobs:
     >>> without_nan([-0.5, float("nan"), None])
     [-0.5, None, None]
     """
-    return [value if value == value else None for value in values]  # noqa: PLR0124 -- a quarter of isnan's time
+    found = list(values)
+    try:
+        whole = not math.isnan(sum(found))  # type: ignore[arg-type]  # the sum with a NaN is one
+    except TypeError:  # a None
+        whole = False
+    return found if whole else [value if value == value else None for value in found]  # noqa: PLR0124
 
 
 class StopReason(StrEnum):
@@ -642,11 +647,10 @@ def as_turn(observation: str, answer: Answer, result: StepResult, start: int = 0
     >>> as_turn("Guess.", Answer("", "7"), StepResult("Higher.", info={"invalid_penalty": 0.5})).penalty
     0.5
     """
-    action = result.info.get("action")
-    valid = bool(result.info.get("action_valid", True))
-    cut = bool(result.info.get("action_cut", False))
+    info = result.info
+    action, penalty = info.get("action"), info.get("invalid_penalty", 0.0)
+    valid, cut = bool(info.get("action_valid", True)), bool(info.get("action_cut", False))
     named = action if isinstance(action, str) else None
-    penalty = result.info.get("invalid_penalty", 0.0)
     charged = float(penalty) if type(penalty) in (float, int) else 0.0
     return Turn(observation, answer, result.reward, valid, start, stop, named, cut, charged)
 

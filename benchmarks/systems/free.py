@@ -21,8 +21,9 @@ from typing import Any
 
 from systems import Counts, Game
 
-ANSWER = '<tool_call>\n{"name": "act", "arguments": {"action": "\\\\boxed{500000}"}}\n</tool_call><|im_end|>'
-"""A tool call for the systems that play with tools only; for the others a response with an action in a box."""
+_CALL = '{"name": "act", "arguments": {"action": "\\u005cboxed{500000}"}}'
+ANSWER = f"\\boxed{{500000}}\n<tool_call>\n{_CALL}\n</tool_call><|im_end|>"
+"""A response with an action in a box, and the same action as a tool call for the systems that play with tools only."""
 _DONE = "Done.<|im_end|>"
 _LENGTH = 10**7
 _FOLDERS = Path(__file__).parents[2] / ".venv" / ".bench"
@@ -36,11 +37,15 @@ def game_of(turns: int) -> Game:
 
 
 class FreeGenerator:
-    """Replacement of ``systems.generator.Generator``; its seconds are processor seconds."""
+    """Replacement of ``systems.generator.Generator``; its seconds are processor seconds.
 
-    def __init__(self, vocabulary: int, *, calls: int | None = None) -> None:
+    With ``replays`` the tokenizer encodes and decodes nothing twice, so that from the second rollout on its own time is
+    left out.
+    """
+
+    def __init__(self, vocabulary: int, *, calls: int | None = None, replays: bool = False) -> None:
         self.vocabulary, self.folder = vocabulary, saved_model(vocabulary)
-        self.tokenizer = self.new_tokenizer()
+        self.tokenizer = replaying(self.new_tokenizer()) if replays else self.new_tokenizer()
         self.llm = FreeLLM(self.tokenizer, calls)
 
     def new_tokenizer(self) -> Any:
@@ -75,7 +80,7 @@ class FreeLLM:
     def __init__(self, tokenizer: Any, most_calls: int | None) -> None:
         self._tokenizer, self._most_calls, self.calls = tokenizer, most_calls, 0
         self.answer, self._done = (_sampled(tokenizer, text) for text in (ANSWER, _DONE))
-        self.llm_engine = FreeEngine(self.answer)
+        self.llm_engine = FreeEngine(self.answer, _sampled(tokenizer, ANSWER, flat=True))
 
     def generate(self, prompts: list[Any], sampling_params: Any = None, *, use_tqdm: bool = True) -> list[Any]:
         self.calls += 1
@@ -93,34 +98,35 @@ class FreeLLM:
 class FreeEngine:
     """Part of ``LLMEngine`` that the systems use."""
 
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-        self._waiting: list[tuple[str, list[int]]] = []
+    def __init__(self, answer: Any, flat: Any) -> None:
+        self._answers = {False: answer, True: flat}
+        self._waiting: list[tuple[str, list[int], bool]] = []
         self.model_config = SimpleNamespace(max_model_len=_LENGTH, logprobs_mode="processed_logprobs")
 
     def is_sleeping(self) -> bool:
         return False
 
     def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
-        self._waiting.append((request_id, prompt["prompt_token_ids"]))
+        self._waiting.append((request_id, prompt["prompt_token_ids"], params.flat_logprobs))
 
     def abort_request(self, request_ids: list[str]) -> None:
-        self._waiting = [(id_, prompt) for id_, prompt in self._waiting if id_ not in request_ids]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] not in request_ids]
 
     def step(self) -> list[Any]:
         waiting, self._waiting = self._waiting, []
-        return [_output(id_, prompt, self._answer) for id_, prompt in waiting]
+        return [_output(id_, prompt, self._answers[flat]) for id_, prompt, flat in waiting]
 
 
 def _output(request_id: str, prompt_ids: list[int], sampled: Any) -> Any:
     return SimpleNamespace(request_id=request_id, prompt_token_ids=prompt_ids, outputs=[sampled], finished=True)
 
 
-def _sampled(tokenizer: Any, text: str) -> Any:
-    from vllm.logprobs import Logprob
+def _sampled(tokenizer: Any, text: str, *, flat: bool = False) -> Any:
+    from vllm.logprobs import FlatLogprobs, Logprob
 
     ids = tokenizer.encode(text, add_special_tokens=False)
-    logprobs = [{id_: Logprob(_LOGPROB, rank=1, decoded_token="")} for id_ in ids]
+    logprobs = FlatLogprobs() if flat else []
+    logprobs.extend({id_: Logprob(_LOGPROB, rank=1, decoded_token="")} for id_ in ids)
     said = text.removesuffix("<|im_end|>")
     return SimpleNamespace(index=0, token_ids=ids, logprobs=logprobs, text=said, finish_reason="stop")
 
@@ -156,6 +162,41 @@ def qwen3_tokenizer(size: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=_vocabulary(size), clean_up_tokenization_spaces=False, **marks)
 
 
+class _Replay:
+    """Backend of a tokenizer that looks up what it has encoded or decoded before."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._encoded: dict[str, list[Any]] = {}
+        self._decoded: dict[tuple[int, ...], str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[Any]:
+        assert not add_special_tokens
+        (text,) = texts
+        if text not in self._encoded:
+            self._encoded[text] = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+            self._encoded[text] = [SimpleNamespace(ids=self._encoded[text][0].ids)]
+        return self._encoded[text]
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        key = tuple(ids)
+        if key not in self._decoded:
+            self._decoded[key] = self._backend.decode(ids, skip_special_tokens=False)
+        return self._decoded[key]
+
+
+def replaying(tokenizer: Any) -> Any:
+    """Return the tokenizer, with a backend that replays; it serves gym-trl, which asks the backend itself."""
+    replay = _Replay(tokenizer.backend_tokenizer)
+    kind = type("ReplayingTokenizer", (type(tokenizer),), {"backend_tokenizer": property(lambda self: replay)})
+    tokenizer.__class__ = kind
+    return tokenizer
+
+
 @cache
 def saved_model(vocabulary: int) -> Path:
     """Return a folder with a never-run model and the tokenizer, for trainers and renderers; created once."""
@@ -175,32 +216,33 @@ def saved_model(vocabulary: int) -> Path:
     return folder
 
 
-def play(module: str, turns: int, vocabulary: int, repeats: int, _: Any) -> float:
-    """Return processor microseconds per turn, of the system and the game: the best of some repeats."""
+def play(module: str, turns: int, vocabulary: int, rounds: int, replays: bool, _: Any) -> list[float]:
+    """Return processor microseconds per turn, of the system and the game, in each of some rounds."""
     from importlib import import_module
 
     game = game_of(turns)
-    generator = FreeGenerator(vocabulary, calls=turns if module == "environment_factory" else None)
-    system, best = import_module(f"systems.{module}"), float("inf")
-    for _ in range(repeats):
+    calls = turns if module == "environment_factory" else None
+    generator = FreeGenerator(vocabulary, calls=calls, replays=replays)
+    system, spent = import_module(f"systems.{module}"), []
+    for _ in range(rounds + replays):
         run = system.play(game, generator)
         played = [episode.turns for episode in run.played]
         if played != [turns] * len(game.seeds):
             raise RuntimeError(f"{module} played {played} turns of {turns}")
-        best = min(best, run.counts.seconds)
-    return best / turns / len(game.seeds) * 1e6
+        spent.append(run.counts.seconds / turns / len(game.seeds) * 1e6)
+    return spent[replays:]
 
 
-def game_alone(turns: int, repeats: int, _: Any) -> float:
-    game, best = game_of(turns), float("inf")
-    for _ in range(repeats):
+def game_alone(turns: int, rounds: int, _: Any) -> list[float]:
+    game, spent = game_of(turns), []
+    for _ in range(rounds):
         began = time.process_time()
         env = game.make()
         env.reset(seed=0)
         for _ in range(turns):
             env.step(ANSWER)
-        best = min(best, time.process_time() - began)
-    return best / turns * 1e6
+        spent.append((time.process_time() - began) / turns * 1e6)
+    return spent
 
 
 def _serve(answer: list[int]) -> None:

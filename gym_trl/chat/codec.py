@@ -136,7 +136,7 @@ class Codec:
 
     def strip(self, text: str) -> str:
         """Return ``text`` without special tokens and surrounding whitespace."""
-        return self._special.sub("", text).strip()
+        return self._special.sub("", text).strip() if text else ""
 
     def _plain(self, message: Message) -> str:
         if message.role != "assistant":
@@ -181,9 +181,12 @@ class Codec:
 
     def _continue(self, before: str, text: str) -> TokenIds:
         # Sentencepiece tokenizers put a space in front of the first text that they are given.
-        if before not in self._heads:
-            self._heads[before] = list(self._encode(before)) if before else []
-        head, ids = self._heads[before], list(self._encode(before + text))
+        if not before:
+            return list(self._encode(text))
+        head = self._heads.get(before)
+        if head is None:
+            head = self._heads[before] = list(self._encode(before))
+        ids = list(self._encode(before + text))
         return ids[len(head) :] if ids[: len(head)] == head else list(self._encode(text))
 
 
@@ -213,10 +216,12 @@ class _FastTokenizer:
         if switched or getattr(self._tokenizer, "split_special_tokens", False):
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         # The variant that does not compute the offsets of the ids.
-        return list(backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        ids: TokenIds = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False))
+        text: str = self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False)
+        return text
 
 
 def tokenizer_codec(tokenizer: Any, *, written: str = "") -> Codec:

@@ -23,9 +23,10 @@ class Frame(NamedTuple):
 
     def around(self, text: str) -> str | None:
         """Return the rendering of ``text``, or ``None`` if a condition has another result for it."""
-        if all(ask(text) == told for ask, told in self.asked):
-            return f"{self.before}{text}{self.after}"
-        return None
+        for ask, told in self.asked:  # in every turn: not as a generator
+            if ask(text) != told:
+                return None
+        return f"{self.before}{text}{self.after}"
 
 
 def find_frame(

@@ -109,7 +109,8 @@ class Transcript:
             raise TranscriptError("a turn needs at least one sampled id, got none")
         if len(ids) != len(logprobs):
             raise TranscriptError(f"every sampled id needs a logprob, got {len(ids)} ids and {len(logprobs)} logprobs")
-        self._ids += [*delta, *ids]
+        self._ids += delta
+        self._ids += ids
         self._images += images
         self._mask += [0] * len(delta) + [1] * len(ids)
         self._logprobs += [0.0] * len(delta) + without_nan(logprobs)

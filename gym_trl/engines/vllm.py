@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from itertools import count
@@ -112,7 +112,9 @@ class VLLMEngine:
             self._engine.abort_request([self._prefix + request_id])
 
     def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int, seed: int) -> None:
-        # vLLM copies what it is given, and checks options only where they are made: once, in _checked.
+        # The other options are checked once, in _checked.
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
         params = copy(self._params)
         params.max_tokens, params.seed = max_tokens, seed if self._generator is None else None
         # The last turn may have room for fewer tokens than the minimum.
@@ -137,12 +139,15 @@ class VLLMEngine:
 
     def _step(self) -> list[Completion]:
         self.steps += 1
-        with self._generator or nullcontext():
-            outputs = [output for output in self._engine.step() if output.finished]
+        if self._generator is None:
+            outputs = self._engine.step()
+        else:
+            with self._generator:
+                outputs = self._engine.step()
         return [
             _completion(output, request_id)
             for output in outputs
-            if (request_id := self._own(output.request_id)) is not None
+            if output.finished and (request_id := self._own(output.request_id)) is not None
         ]
 
     def _own(self, external_id: str) -> str | None:
@@ -224,6 +229,9 @@ def _sampling_params(options: Mapping[str, Any], eos_ids: Collection[int], stop_
     if isinstance(constraint := own.get("structured_outputs"), Mapping):
         own["structured_outputs"] = StructuredOutputsParams(**constraint)
     # These options set how a response ends and is returned, not how it is sampled.
+    if hasattr(SamplingParams, "skip_clone") and own.get("structured_outputs") is None:
+        # vLLM then copies them for each request without their parts, of which only structured outputs have a state.
+        own["skip_clone"] = True
     own |= {
         "include_stop_str_in_output": True,
         "detokenize": bool(own["stop"]),  # text is needed for stop strings only
@@ -274,6 +282,8 @@ def _completion(output: Any, request_id: str) -> Completion:
     finish = _FINISH.get(sampled.finish_reason, FinishReason.ERROR)
     if finish in (FinishReason.CANCELLED, FinishReason.ERROR):
         return Completion(request_id, [], [], finish, f"vLLM ended the request with {sampled.finish_reason!r}")
-    ids = list(sampled.token_ids)
-    logprobs: Logprobs = [entry[id_].logprob for id_, entry in zip(ids, sampled.logprobs, strict=True)]
-    return Completion(request_id, ids, without_nan(logprobs), finish)
+    ids, logprobs = list(sampled.token_ids), sampled.logprobs
+    if getattr(logprobs, "token_ids", None) == ids:  # flat, with one entry for each position: the sampled id
+        return Completion(request_id, ids, without_nan(logprobs.logprobs), finish)
+    found: Logprobs = [entry[id_].logprob for id_, entry in zip(ids, logprobs, strict=True)]
+    return Completion(request_id, ids, without_nan(found), finish)

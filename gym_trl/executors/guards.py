@@ -64,7 +64,8 @@ class GuardedPool(Closing):
             PoolError: no environment starts any more.
         """
         while True:
-            self._try_again()
+            if self._paused:
+                self._try_again()
             found = self._pool.collect(block=block and not self._paused)
             results = [(key, result) for key, result in found if self._settled(key, result)]
             if results or not block or not (self._asked or self._paused):

@@ -127,6 +127,9 @@ MAX_TURNS = 10_000
 """Number of turns after which an episode is taken to have no end."""
 
 
+_SAID = ("action_valid", "success")
+
+
 def read_step(
     observation: object,
     reward: object,
@@ -151,10 +154,13 @@ def read_step(
     if info or type(info) is not dict:
         if not isinstance(info, Mapping):
             raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
-        said = {name: bool(info[name]) for name in ("action_valid", "success") if info.get(name) is not None}
-        images = images_of(info)
-        info = {**info, **said}
-        info.pop(IMAGES, None)
+        info = {**info}
+        for name in _SAID:
+            if (said := info.get(name)) is not None:
+                info[name] = bool(said)
+        if IMAGES in info:
+            images = images_of(info)
+            del info[IMAGES]
     value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")

@@ -1,5 +1,6 @@
 """One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -158,7 +159,7 @@ class Episode:
             assert self._shown is not None
             return self._shortened(self._shown, self._chat.text(completion.ids).text)
         length = self._transcript.completion_length
-        self._span = (length - len(completion.ids), length)
+        self._span = length - len(completion.ids), length
         self._answer = self._chat.text(completion.ids)
         self._closed = self._chat.closes(completion.ids)
         self._messages.append(Message("assistant", self._answer.text))
@@ -183,7 +184,9 @@ class Episode:
         self._info, self._owed, self._costs = result.info, result.settlement, result.action_costs
         self._declares = self._declares or result.info.get("success") is not None
         self._observation = result.observation
-        self._messages = self._with_images([*self._messages, Message("user", result.observation)], result.images)
+        self._messages.append(Message("user", result.observation))
+        if result.images:
+            self._messages = self._with_images(self._messages, result.images)
         if result.terminated or result.truncated:
             self._terminated, self._owed, self._costs = result.terminated, 0.0, 0.0  # the environment has settled
             return self.stopped(reason_to_stop(result))
@@ -236,16 +239,16 @@ class Episode:
     def _next_turn(self) -> Sample | EpisodeResult:
         """Return the request for the next response, if the limits leave room for it after the environment's tokens."""
         limits, (used, total) = self._limits, self._lengths()
-        budget = None if limits.tokens is None else limits.tokens - used
-        context = None if limits.context is None else limits.context - total
-        if budget is not None and budget < 1:
+        budget = math.inf if limits.tokens is None else limits.tokens - used
+        context = math.inf if limits.context is None else limits.context - total
+        if budget < 1:
             return self.stopped(StopReason.TOKEN_LIMIT)
-        if context is not None and context < 1:
+        if context < 1:
             return self.stopped(StopReason.CONTEXT_OVERFLOW, self._overflow(total))
-        room = [limit for limit in (limits.tokens_per_turn, budget, context) if limit is not None]
+        room = min(budget, context, math.inf if limits.tokens_per_turn is None else limits.tokens_per_turn)
         ids = self._transcript.prompt(self._delta) if self._prompt is None else self._prompt
         seed = derive_seed(self._seed, len(self._turns), *(("summary",) if self._asking else ()))
-        return Sample(ids, min(room), seed, model=self._model, images=(*self._transcript.images, *self._images))
+        return Sample(ids, int(room), seed, None, self._model, (*self._transcript.images, *self._images))
 
     def _with_images(self, messages: list[Message], images: tuple[PngImage, ...]) -> list[Message]:
         """Return ``messages`` with an observation's images in the last one.

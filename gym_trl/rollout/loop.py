@@ -1,11 +1,10 @@
 """Main loop of a rollout: steps environments and the engine concurrently, each episode independent of the others."""
 
 import gc
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -230,6 +229,27 @@ def _rare_full_collections() -> Iterator[None]:
                 gc.set_threshold(*before)
 
 
+@dataclass(slots=True)
+class _Running:
+    """Bookkeeping of a running episode or game."""
+
+    key: str
+    """Name of its environment in the pool."""
+    began: float
+    asked: float
+    """Start of its current wait."""
+    was_reset: bool = False
+    turns: int = 0
+    """Number of its requests."""
+    seat: int = 0
+    """Seat that samples."""
+    request: str | None = None
+    """Id of the request that the engine has."""
+    env_seconds: float = 0.0
+    model_seconds: dict[int, float] = field(default_factory=dict)
+    """Seconds of each seat."""
+
+
 class _Loop(Generic[_Result]):
     """State of one rollout: each episode or game waits for its environment or for the engine, or is finished."""
 
@@ -242,25 +262,18 @@ class _Loop(Generic[_Result]):
         cutoff: Cutoff,
     ) -> None:
         self._cutoff = cutoff
-        self._began: dict[int, float] = {}  # start time of each running episode, the oldest first
+        self._running: dict[int, _Running] = {}  # the oldest first
         self._episodes: Sequence[_Player[_Result]] | Mapping[int, _Player[_Result]] = episodes
         self._pool = pool
         self._engine = engine
         # The other processes of a shared engine need it to step even if no local episode waits for a completion.
         self._shared: bool = getattr(engine, "shared", False)
         self._on_finish: Callable[[int, _Result], None] | None = on_finish
-        self._resetting: set[int] = set()
-        self._stepping: set[int] = set()
-        self._sampling: dict[str, int] = {}
-        self._requests: dict[int, str] = {}  # the inverse of _sampling
+        self._stepping: set[int] = set()  # those that wait for their environment
+        self._sampling: dict[str, int] = {}  # by their requests' ids
         self._asking: dict[int, Future[str]] = {}  # calls of policies in threads
         self._said: SimpleQueue[tuple[int, Future[str]]] = SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
-        self._turns: defaultdict[int, int] = defaultdict(int)  # number of requests of each episode
-        self._asked: dict[int, float] = {}  # start of each episode's current wait
-        self._env_seconds: defaultdict[int, float] = defaultdict(float)
-        self._model_seconds: defaultdict[int, dict[int, float]] = defaultdict(dict)  # of each seat
-        self._seat: dict[int, int] = {}  # that samples
         self.finished: dict[int, _Result] = {}
 
     def __len__(self) -> int:
@@ -283,9 +296,10 @@ class _Loop(Generic[_Result]):
         self._cut_all(StopReason.STRAGGLER, f"{enough} of {total} episodes had finished before it")
 
     def admit(self, index: int) -> None:
-        self._resetting.add(index)
-        self._asked[index] = self._began[index] = perf_counter()
-        self._pool.reset(str(index), self._episodes[index].task)
+        self._stepping.add(index)
+        now, key = perf_counter(), str(index)
+        self._running[index] = _Running(key, began=now, asked=now)
+        self._pool.reset(key, self._episodes[index].task)
 
     @property
     def sampling(self) -> bool:
@@ -299,7 +313,7 @@ class _Loop(Generic[_Result]):
         for key, result in results:
             self._environment_answered(int(key), result)
         asked = self._policies_answered(block=block and not self._sampling and not self._shared) if asking else False
-        alone = block and bool(self._sampling) and not self._resetting and not self._stepping and not self._asking
+        alone = block and bool(self._sampling) and not self._stepping and not self._asking
         completions = self._engine.collect(block=alone) if self._sampling or self._shared else []
         for completion in completions:
             self._engine_answered(completion)
@@ -308,9 +322,9 @@ class _Loop(Generic[_Result]):
     def cut_old(self) -> None:
         """Stop episodes that have run for longer than ``Cutoff.episode_s``."""
         limit = self._cutoff.episode_s
-        while limit is not None and self._began:
-            index, began = next(iter(self._began.items()))
-            if perf_counter() - began < limit:
+        while limit is not None and self._running:
+            index, running = next(iter(self._running.items()))
+            if perf_counter() - running.began < limit:
                 break
             self._cut(index, StopReason.TIMEOUT, f"the episode took longer than {limit:g} s")
 
@@ -321,10 +335,10 @@ class _Loop(Generic[_Result]):
 
     def _cut(self, index: int, reason: StopReason, why: str) -> None:
         """Stop one episode in any state."""
-        if (request_id := self._requests.pop(index, None)) is not None:
-            del self._sampling[request_id]
-            self._engine.cancel(request_id)
-        self._resetting.discard(index)
+        running = self._running.get(index)
+        if running is not None and running.request is not None:
+            del self._sampling[running.request]
+            self._engine.cancel(running.request)
         self._stepping.discard(index)
         self._asking.pop(index, None)
         if self._cutoff.on_cutoff == "truncated":
@@ -335,15 +349,15 @@ class _Loop(Generic[_Result]):
         """Cancel all requests and release all environments."""
         for request_id in self._sampling:
             self._engine.cancel(request_id)
-        for index in self._began:  # includes an episode whose handling raised
-            self._pool.release(str(index))
+        for running in self._running.values():  # includes an episode whose handling raised
+            self._pool.release(running.key)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _policies_answered(self, *, block: bool) -> bool:
         """Process what policies in threads have returned, and return whether there was anything."""
         wait: float | None = 0.0 if self._sampling or self._shared else _IDLE_S
-        if block and not self._resetting and not self._stepping:
+        if block and not self._stepping:
             wait = None
         answered = False
         while self._asking:
@@ -358,48 +372,49 @@ class _Loop(Generic[_Result]):
             error = future.exception()
             if error is not None and not isinstance(error, Exception):
                 raise error
-            self._env_seconds[index] += perf_counter() - self._asked[index]
+            running = self._running[index]
+            running.env_seconds += perf_counter() - running.asked
             game: Any = self._episodes[index]  # an episode asks no policy
-            self._go_on(index, game.asked(future.result() if error is None else error))
+            self._go_on(index, running, game.asked(future.result() if error is None else error))
         return answered
 
     def _environment_answered(self, index: int, result: StepResult | EnvFailure) -> None:
-        self._env_seconds[index] += perf_counter() - self._asked[index]
-        episode = self._episodes[index]
-        if index in self._resetting:
-            self._resetting.remove(index)
-            self._go_on(index, episode.started(result))
+        running, episode = self._running[index], self._episodes[index]
+        running.env_seconds += perf_counter() - running.asked
+        self._stepping.remove(index)
+        if running.was_reset:
+            self._go_on(index, running, episode.stepped(result))
         else:
-            self._stepping.remove(index)
-            self._go_on(index, episode.stepped(result))
+            running.was_reset = True
+            self._go_on(index, running, episode.started(result))
 
     def _engine_answered(self, completion: Completion) -> None:
         index = self._sampling.pop(completion.request_id)
-        del self._requests[index]
-        seconds, seat = self._model_seconds[index], self._seat[index]
-        seconds[seat] = seconds.get(seat, 0.0) + perf_counter() - self._asked[index]
-        self._go_on(index, self._episodes[index].sampled(completion))
+        running = self._running[index]
+        running.request = None
+        seconds, seat = running.model_seconds, running.seat
+        seconds[seat] = seconds.get(seat, 0.0) + perf_counter() - running.asked
+        self._go_on(index, running, self._episodes[index].sampled(completion))
 
-    def _go_on(self, index: int, todo: Sample | Act | Ask | _Result) -> None:
-        self._asked[index] = perf_counter()
+    def _go_on(self, index: int, running: _Running, todo: Sample | Act | Ask | _Result) -> None:
+        running.asked = perf_counter()
         match todo:
             case Sample():
-                self._turns[index] += 1
-                self._seat[index] = todo.seat or 0
-                name = str(index) if todo.seat is None else f"{index}.{todo.seat}"
-                turn = self._turns[index]
+                running.turns = turn = running.turns + 1
+                running.seat = todo.seat or 0
+                name = running.key if todo.seat is None else f"{index}.{todo.seat}"
                 if todo.images and not getattr(self._engine, "takes_images", False):
                     raise ConfigError(
                         f"{type(self._engine).__name__} takes no images: generate with Transformers (use_vllm=False, "
                         "use_transformers_continuous_batching=False), or leave out images"
                     )
                 request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.images)
-                self._requests[index] = request_id = request.id
-                self._sampling[request_id] = index
+                running.request = request.id
+                self._sampling[request.id] = index
                 self._engine.submit(request)
             case Act():
                 self._stepping.add(index)
-                self._pool.step(str(index), todo.action)
+                self._pool.step(running.key, todo.action)
             case Ask():
                 self._threads = self._threads or ThreadPoolExecutor(_ASKED_AT_ONCE, "gym-trl-policy")
                 self._asking[index] = future = self._threads.submit(todo.policy)
@@ -408,14 +423,11 @@ class _Loop(Generic[_Result]):
                 self._finish(index, todo)
 
     def _finish(self, index: int, ended: _Result) -> None:
-        if self._began.pop(index, None) is not None:
-            del self._asked[index]
-            self._turns.pop(index, None)
-            self._seat.pop(index, None)
-            self._pool.release(str(index))
-        self.finished[index] = played = _timed(
-            ended, self._model_seconds.pop(index, {}), self._env_seconds.pop(index, 0.0)
-        )
+        played = ended
+        if (running := self._running.pop(index, None)) is not None:
+            self._pool.release(running.key)
+            played = _timed(ended, running.model_seconds, running.env_seconds)
+        self.finished[index] = played
         if self._on_finish:
             self._on_finish(index, played)
 
