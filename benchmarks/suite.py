@@ -4,6 +4,8 @@
     python benchmarks/suite.py --quick    # a small version of each, into results/quick/
     python benchmarks/suite.py envs scale # only these
 
+After all, the time of each and the table of goals (``goals.py``) are written, too.
+
 If a benchmark fails or takes too long, the others still run, and the exit status is 1. A benchmark that needs a missing
 program or package is left out, which is no failure.
 """
@@ -17,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from report import LEFT_OUT
+import goals
+from report import LEFT_OUT, Cell, Table, publish
 from rich.console import Console
-from rich.table import Table
 
 HERE = Path(__file__).parent
 LOGS = HERE.parent / "runs" / "benchmarks"
@@ -90,17 +92,22 @@ def main() -> int:
         print(f"no benchmark is called {wrong[0]!r}: there are {', '.join(known)}")
         return 2
     chosen = [benchmark for benchmark in SUITE if not names or benchmark.name in names]
-    console, summary = Console(), Table("benchmark", "", "ended", "seconds")
-    failed = 0
+    console = Console()
+    rows: list[list[Cell]] = []
+    failed, total_s = 0, 0.0
     for number, benchmark in enumerate(chosen, start=1):
         console.print(f"[{number}/{len(chosen)}] {benchmark.name}: {benchmark.question}", markup=False)
         with console.status(f"{benchmark.name}: runs/benchmarks/{benchmark.name}.log"):
             ended, seconds = run(benchmark, quick=quick)
         log = (LOGS / f"{benchmark.name}.log").read_text(encoding="utf-8", errors="replace")
         console.print("\n".join(log.splitlines()[-25:]), markup=False, highlight=False)
-        summary.add_row(benchmark.name, benchmark.question, ended, f"{seconds:.0f}")
+        rows.append([benchmark.name, benchmark.question, ended, round(seconds)])
         failed += ended not in {"done", "left out"}
-    console.print(summary)
+        total_s += seconds
+    table = Table("suite", ["benchmark", "question", "ended", "seconds"], [*rows, ["all", "", "", round(total_s)]])
+    publish("suite", {"minutes": total_s / 60}, tables=[table], part=bool(names))
+    if not names:
+        goals.main()
     return 1 if failed else 0
 
 

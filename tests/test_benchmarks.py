@@ -6,6 +6,7 @@ from pathlib import Path
 
 import bench_credit
 import bench_gpu
+import goals
 import numpy as np
 import pytest
 import report
@@ -81,10 +82,26 @@ def test_a_benchmark_that_cannot_run_here_says_what_it_needs_and_is_no_failure(t
         "SUITE": (suite.Benchmark("pages", "How long does a page take?"),),
     }.items():
         monkeypatch.setattr(suite, name, value)
-    monkeypatch.setattr("sys.argv", ["suite.py"])
+    monkeypatch.setattr("sys.argv", ["suite.py", "pages"])
     assert suite.main() == 0
     said = " ".join(capsys.readouterr().out.split())  # which is as wide as a terminal
     assert "left out: it needs no-such-browser and no_such_package, not found on this machine" in said
+
+
+def test_a_goal_has_its_figures_in_bold_and_a_reason_if_one_of_them_misses_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    goal = goals.Goal("two games", "games", lambda found: found["ratios"], 1.1, at_least=True, reason="no time")
+    assert goals.row(goal)[2:] == ["not measured", "", ""]
+    for ratios, cells in {
+        (1.1, 1.25): ["1.1, 1.25", "2026-11-23", ""],
+        (1.05, 1.25): ["**1.05, 1.25**", "2026-11-23", "no time"],
+    }.items():
+        (tmp_path / "games.json").write_text(json.dumps({"ratios": ratios, "date": "2026-11-23"}), encoding="utf-8")
+        assert goals.row(goal) == ["two games", "at least 1.1", *cells]
+
+
+def test_every_goal_finds_its_figures_in_the_published_results():
+    assert [goal.what for goal in goals.GOALS if goals.row(goal)[2] == "not measured"] == []
 
 
 def test_cells_are_shown_with_three_digits():
