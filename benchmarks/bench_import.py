@@ -21,7 +21,7 @@ from report import QUICK, Column, Table, publish, run
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ROOT / ".venv" / ".bench"
-REPEATS = 5
+REPEATS = 3
 
 
 class Package(NamedTuple):
