@@ -101,6 +101,7 @@ def main() -> int:
             ended, seconds = run(benchmark, quick=quick)
         log = (LOGS / f"{benchmark.name}.log").read_text(encoding="utf-8", errors="replace")
         console.print("\n".join(log.splitlines()[-25:]), markup=False, highlight=False)
+        console.print(f"{benchmark.name}: {ended}, {seconds:.0f} s", markup=False)
         rows.append([benchmark.name, benchmark.question, ended, round(seconds)])
         failed += ended not in {"done", "left out"}
         total_s += seconds
