@@ -26,6 +26,7 @@ _WITHOUT_EFFECT = frozenset({"ARG", "CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAI
 _MAKES_FOLDERS = re.compile(r"mkdir (?:-p )?((?:/[\w./-]+ ?)+)")
 _MOST_LISTED = 3
 _MIB = 2**20
+_MOST_FILES, _MOST_MIB = 10_000, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +118,16 @@ class TaskFolder:
     def files(self) -> bytes:
         """Return the initial files as a tar archive."""
         found: dict[str, Path | None] = dict.fromkeys(self.image.folders)
-        for source, target in self.image.copied:
-            found |= _below(self.context / source, target, self.context)
+        found |= _below([(self.context / source, target) for source, target in self.image.copied], self.context)
         return _archive({path: file for path, file in found.items() if path not in self.image.roots})
 
     def tests(self) -> bytes:
         """Return the tests as a tar archive with the folder ``/tests``."""
         folder = self.path / "tests"
-        found = _below(folder, "/tests", folder) if folder.exists() else {}
+        found = _below([(folder, "/tests")], folder) if folder.exists() else {}
         found.pop("/tests", None)
         if self.pytest_summary:
-            found |= _below(self.path / "run-tests.sh", "/tests/run-tests.sh", self.path)
+            found |= _below([(self.path / "run-tests.sh", "/tests/run-tests.sh")], self.path)
         return _archive(found)
 
     def solution_command(self) -> str | None:
@@ -136,7 +136,7 @@ class TaskFolder:
             return None
         lines = [f"export {name}={shlex.quote(value)}" for name, value in self.solution_variables.items()]
         text = script.read_text(encoding="utf-8")
-        if not self.pytest_summary and (others := _below(script.parent, "/solution", script.parent)).keys() > {
+        if not self.pytest_summary and (others := _below([(script.parent, "/solution")], script.parent)).keys() > {
             "/solution",
             "/solution/solve.sh",
         }:
@@ -439,16 +439,19 @@ def _needing(image: Image, problem: str) -> Image:
 # Files
 
 
-def _below(source: Path, target: str, root: Path) -> dict[str, Path | None]:
-    """Return a file, or a folder with all below, by path on the machine; ``None`` is a folder.
+def _below(sources: Iterable[tuple[Path, str]], root: Path) -> dict[str, Path | None]:
+    """Return files, and folders with all below, by path on the machine; ``None`` is a folder.
 
     Raises:
-        ConfigError: A link leads out of ``root``, nowhere or in a circle, or there is something else than files.
+        ConfigError: A link leads out of ``root``, nowhere or in a circle, there is something else than files, or there
+            are more or larger ones than an episode should read.
     """
     inside = root.resolve()
     found: dict[str, Path | None] = {}
+    seen = size = 0
 
     def visit(path: Path, place: str, above: frozenset[Path]) -> None:
+        nonlocal seen, size
         try:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError) as error:
@@ -457,6 +460,9 @@ def _below(source: Path, target: str, root: Path) -> dict[str, Path | None]:
             raise ConfigError(f"{path.relative_to(root.parent)} is a link that leads out of {root.name}: {real}")
         if real in above:
             raise ConfigError(f"{path.relative_to(root.parent)} is a link that leads in a circle")
+        seen, size = seen + 1, size + (0 if real.is_dir() else real.stat().st_size)
+        if seen > _MOST_FILES or size > _MOST_MIB * _MIB:
+            raise ConfigError(f"{root.name} has more than {_MOST_FILES} files and folders or {_MOST_MIB} MiB")
         if real.is_dir():
             found[place] = None
             for one in sorted(real.iterdir()):
@@ -466,7 +472,8 @@ def _below(source: Path, target: str, root: Path) -> dict[str, Path | None]:
         else:
             raise ConfigError(f"{path.relative_to(root.parent)} is neither a file nor a folder")
 
-    visit(source, target, frozenset())
+    for source, target in sources:
+        visit(source, target, frozenset())
     return found
 
 

@@ -274,11 +274,18 @@ class EnvSpec:
             return made
         try:
             rendering = self._makers[env_id](**{**kwargs, "render_mode": "rgb_array"})
-        except TypeError:  # a function or a class without this argument
-            return made
+        except TypeError as error:
+            if _REFUSES_RENDER_MODE.search(str(error)):
+                return made
+            made.close()
+            raise
         made.close()
         self._kwargs[env_id]["render_mode"] = "rgb_array"  # the next ones are made so at once
         return rendering
+
+
+_REFUSES_RENDER_MODE = re.compile(r"argument 'render_mode'|takes no (keyword )?arguments")
+"""Python's messages of functions and classes without this argument, or that pass it on themselves."""
 
 
 def _check_key(env: TextEnvironment) -> None:

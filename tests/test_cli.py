@@ -1,3 +1,5 @@
+import gc
+import importlib.metadata
 import json
 import re
 import socket
@@ -12,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 import gym_trl
 from gym_trl.cli.app import app
+from gym_trl.cli.imports import slow_imports
 from gym_trl.cli.terminal import show_columns
 from gym_trl.records.files import read_records
 
@@ -98,6 +101,20 @@ def test_what_cannot_be_trained_is_mostly_said_before_anything_heavy_is_loaded()
     ran = run_each(IMPOSSIBLE)
     assert ran.stdout.splitlines() == [f"ended: {arguments} 2 []" for arguments in IMPOSSIBLE]
     assert [line.partition(":")[0] for line in ran.stderr.splitlines()] == ["Error"] * len(IMPOSSIBLE)
+
+
+def test_slow_imports_are_not_interrupted_by_garbage_collections_which_then_pass_over_them() -> None:
+    listed = importlib.metadata.packages_distributions
+    try:
+        with slow_imports():
+            assert not gc.isenabled()
+            packages = importlib.metadata.packages_distributions()
+            assert packages is importlib.metadata.packages_distributions()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+        assert importlib.metadata.packages_distributions is listed
+    finally:
+        gc.unfreeze()
 
 
 def test_it_runs_as_a_module_and_says_its_version() -> None:

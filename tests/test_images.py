@@ -2,22 +2,25 @@
 """Laws of episodes with images: ids, placeholders, masks, features, and what a trainer computes of them."""
 
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from for_images import PROCESSORS, BrightSide, model_of, parity
+from for_images import PROCESSORS, BrightSide, Drawn, model_of, parity
 from hypothesis import given, settings, strategies as st
 
 from gym_trl import GymSpec
 from gym_trl.chat.images import _decoded
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.transformers import TransformersEngine
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.server import server as ask
 from gym_trl.records.files import read_records
 from gym_trl.records.schema import MAX_IMAGE_BYTES, as_record
@@ -356,3 +359,30 @@ def test_a_record_leaves_out_the_images_beyond_its_limit() -> None:
     messages += [Message("assistant", "l"), Message("user", "", (image(1),))]
     record = as_record(EpisodeResult(Task("A", 0), StopReason.SUCCESS, turns, tuple(messages)))
     assert [len(codes) for codes in record["images"] or []] == [1, 0, 0]
+
+
+class Fussy(Drawn):
+    """Environment that can render, whose constructor fails then for a reason of its own."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        if render_mode is not None:
+            len(render_mode, 5)  # type: ignore[call-arg]
+
+
+class Unadorned(Drawn):
+    """Environment whose constructor has no render mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_a_type_error_of_a_constructor_that_is_not_about_the_render_mode_is_shown() -> None:
+    def made(maker: Callable[..., Drawn]) -> TextEnvironment:
+        spec = EnvSpec(maker, images="only")
+        return spec.make(next(iter(spec.weights)))
+
+    with pytest.raises(TypeError, match="len"):
+        made(Fussy)
+    for maker in (Unadorned, lambda **given: Drawn(None, **given)):
+        made(maker).close()

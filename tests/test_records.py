@@ -355,6 +355,23 @@ def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pyte
     assert list(read_records(path)) == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(("step",), 2**63), (("task", "seed"), -(2**63) - 1), (("prompt_ids",), [2**64]), (("return",), 10**400)],
+)
+def test_a_number_that_parquet_cannot_hold_is_refused_by_its_row(
+    path: tuple[str, ...], value: object, tmp_path: Path
+) -> None:
+    first, second = as_record(trajectory()), json.loads(to_json(as_record(trajectory())))
+    held = second
+    for name in path[:-1]:
+        held = held[name]
+    held[path[-1]] = value
+    with pytest.raises(ConfigError, match=f"table.parquet cannot have '{path[0]}' of row 2: "):
+        write_parquet([first, second], tmp_path / "table.parquet")
+    assert not list(tmp_path.iterdir())
+
+
 def test_parquet_is_read_by_datasets(tmp_path: Path) -> None:
     import datasets
 

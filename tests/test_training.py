@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from gym_trl.rollout import History
 from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
 from gym_trl.training.run import _some, resume, train
 from gym_trl.training.run_folder import Checkpoint, last_checkpoint, trained
+from gym_trl.training.session import one_thread
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 pytestmark = pytest.mark.trl
@@ -716,6 +718,24 @@ def test_training_without_its_extra_says_what_to_install(monkeypatch: pytest.Mon
     assert result.stderr == (
         "Error: gym-trl train needs packages that are not installed: pip install 'gym-trl[train]'\n"
     )
+
+
+def test_a_tiny_model_is_computed_with_one_thread_unless_the_user_sets_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(2)
+    told: list[str] = []
+    with one_thread(told.append):
+        assert torch.get_num_threads() == 1
+    console = Console(file=StringIO())
+    train(options(steps=1), out=tmp_path / "run", console=console)
+    assert torch.get_num_threads() == 2
+    assert told[0] in " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with one_thread(told.append):
+        assert torch.get_num_threads() == 2
+    assert len(told) == 1
 
 
 @pytest.fixture(scope="module")

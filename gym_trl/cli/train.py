@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
+from gym_trl.cli.imports import slow_imports
 from gym_trl.cli.options import (
     LARGEST_SEED,
     ActionFormatOption,
@@ -38,6 +39,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.make import EXECUTORS
 from gym_trl.grpo.credit.estimators import CREDITS, EPISODE
 from gym_trl.grpo.league import League
+from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.policies.model import check_model
 from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
@@ -210,9 +212,12 @@ def train(
     check_vllm(options.grpo)
     if os.environ.get("RANK", "0") == "0":
         say("Loading PyTorch and TRL")
-    from gym_trl.grpo.processes import leave_process_group
-    from gym_trl.training import run as training
+    with slow_imports():
+        from gym_trl.grpo.processes import leave_process_group
+        from gym_trl.training import run as training
 
+        if not options.grpo.get("use_vllm"):
+            import_trainer_alone()
     summary = training.train(options, out=out) if resume is None else training.resume(resume, steps=steps)
     leave_process_group()
     if summary["interrupted"]:

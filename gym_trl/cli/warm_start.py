@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
+from gym_trl.cli.imports import slow_imports
 from gym_trl.cli.options import (
     LARGEST_SEED,
     ActionFormatOption,
@@ -29,6 +30,7 @@ from gym_trl.cli.options import (
     write_pair,
 )
 from gym_trl.cli.terminal import say
+from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.training.options import DEFAULT_ENV, WRAPPING, TrainOptions, read_options
 from gym_trl.training.sources import EPISODES, Keep, find_source
 
@@ -119,8 +121,11 @@ def warm_start(
     make_text_env(run.env, run.env_kwargs).close()
     if os.environ.get("RANK", "0") == "0":
         say("Loading PyTorch and TRL")
-    from gym_trl.grpo.processes import leave_process_group
-    from gym_trl.training import supervised
+    with slow_imports():
+        from gym_trl.grpo.processes import leave_process_group
+        from gym_trl.training import supervised
+
+        import_trainer_alone()
 
     if resume is not None:
         done = supervised.resume_warm_start(resume)

@@ -259,9 +259,9 @@ class KVCache:
     def _place(self, capacity: int, keep: Block | None = None) -> Block | None:
         """Return a new block where space is free, or least recently used, or ``None``; ``keep`` is not evicted."""
         units = capacity // _UNIT
-        whole = len(self._used) // units
-        if not whole:
+        if not (whole := len(self._used) // units):
             return None
+        whole = min(whole, -(-self.tokens // capacity) + 1)  # the last of them is free, and so are all that follow
         before = None if keep is None else self._used[keep.start // _UNIT]
         if keep is not None:
             self._mark(keep, _PINNED)

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
 
-from gym_trl.errors import needs
+from gym_trl.errors import ConfigError, needs
 from gym_trl.records.json_lines import encodable, replaced, to_json
 from gym_trl.records.schema import Record, complete
 
@@ -46,6 +46,9 @@ def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> 
         rows: Values by column; lone surrogates become U+FFFD.
         columns: ``datasets.Features``.
         path: File, which is replaced if it exists.
+
+    Raises:
+        ConfigError: A column cannot hold a value, such as an integer of more than 64 bits.
     """
     with needs("train", "Parquet"):
         import pyarrow
@@ -55,10 +58,26 @@ def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> 
     encoded, written, size = (encodable(row) for row in rows), 0, 0
     with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
         for batch in _batches(encoded):
-            table = pyarrow.Table.from_pylist(batch, schema=schema)
+            try:
+                table = pyarrow.Table.from_pylist(batch, schema=schema)
+            except (OverflowError, pyarrow.ArrowException) as error:
+                raise ConfigError(f"{path.name} cannot have {_unwritable(batch, schema, written)}") from error
             writer.write_table(table)
             written, size = written + len(batch), size + table.nbytes
     return TableSize(written, size)
+
+
+def _unwritable(rows: Iterable[Mapping[str, Any]], schema: Any, before: int) -> str:
+    """Return the first value that its column cannot hold, as a part of a sentence; ``before``: rows before these."""
+    import pyarrow
+
+    for number, row in enumerate(rows, start=before + 1):
+        for column in schema:
+            try:
+                pyarrow.array([row.get(column.name)], column.type)
+            except (OverflowError, pyarrow.ArrowException) as error:
+                return f"{column.name!r} of row {number}: {error}"
+    raise AssertionError("each value alone can be written")
 
 
 def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -37,7 +37,7 @@ from gym_trl.training.models import ModelChoice, load_model
 from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, one_seat, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
-from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, quiet_libraries
+from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
 from gym_trl.types import EpisodeResult, Task
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.seats import num_seats
@@ -122,6 +122,8 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         stack.callback(display.end)
         for note in notes:
             display.note(note)
+        if options.model is None:
+            stack.enter_context(one_thread(display.note))
         interrupt = Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
         run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
         spec = make_spec(options, args, run.on_rollout)

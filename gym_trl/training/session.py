@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -80,6 +80,26 @@ def quiet_libraries() -> Iterator[None]:
             datasets.enable_progress_bars()
         for name in silenced:
             del os.environ[name]
+
+
+@contextmanager
+def one_thread(note: Callable[[str], None]) -> Iterator[None]:
+    """Let PyTorch compute with one thread, unless ``OMP_NUM_THREADS`` is set; ``note`` is called with a line about it.
+
+    A tiny model's operations end before further threads have begun, and these then compete with other programs.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    if threads == 1 or "OMP_NUM_THREADS" in os.environ:
+        yield
+        return
+    note("PyTorch computes with 1 thread, because the model is tiny; OMP_NUM_THREADS sets another number")
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Interrupt:

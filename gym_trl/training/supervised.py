@@ -31,7 +31,7 @@ from gym_trl.training.options import TrainOptions, one_seat, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
 from gym_trl.training.run import grpo_config, make_spec
 from gym_trl.training.run_folder import WARM_START, Checkpoint, RunFolder, is_warm_start, last_checkpoint, sampling
-from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, quiet_libraries
+from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
 from gym_trl.training.sources import EPISODES, Demonstrations, Keep, collect, episode_of, find_source
 from gym_trl.types import EpisodeResult
 
@@ -229,6 +229,8 @@ def _warm_start(
         steps = options.steps or math.ceil(_rows(found) / options.batch_size)
         display = display_on(console, steps)
         stack.callback(display.end)
+        if options.run.model is None:
+            stack.enter_context(one_thread(display.note))
         interrupt = stack.enter_context(Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0))
         try:
             result = work.train(found, steps, display, interrupt)

@@ -112,6 +112,28 @@ def test_links_out_of_the_folder_in_circles_and_to_nowhere_are_refused(tmp_path:
         read_tasks(folder)
 
 
+@pytest.mark.parametrize("where", ["tests", "environment", "solution"])
+def test_too_many_files_are_refused_also_by_way_of_links(tmp_path: Path, where: str) -> None:
+    folder = task(tmp_path / "one", environment__Dockerfile="FROM debian\nWORKDIR /app\nCOPY . .\n")
+    for level in range(14):  # each folder is the next one twice: 2 ** 14 paths
+        (folder / where / f"level{level}").mkdir()
+        for name in ("left", "right"):
+            (folder / where / f"level{level}" / name).symlink_to(f"../level{level + 1}")
+    (folder / where / "level14").mkdir()
+    with pytest.raises(ConfigError, match=f"{where} has more than 10000 files and folders or 256 MiB"):
+        read_tasks(folder)
+
+
+@pytest.mark.parametrize("where", ["tests", "environment", "solution"])
+def test_too_large_files_are_refused_before_they_are_read(tmp_path: Path, where: str) -> None:
+    folder = task(tmp_path / "one", environment__Dockerfile="FROM debian\nWORKDIR /app\nCOPY . .\n")
+    for name in ("first", "second"):
+        with (folder / where / name).open("wb") as file:
+            file.truncate(2**37)  # zeros that take no space on the disk
+    with pytest.raises(ConfigError, match=f"{where} has more than 10000 files and folders or 256 MiB"):
+        read_tasks(folder)
+
+
 @pytest.mark.parametrize(
     ("dockerfile", "reason"),
     [
