@@ -3,43 +3,55 @@
 $ python benchmarks/bench_rollouts.py [--quick] [NAME ...]     # the systems named, printed only
 
 README.md describes the games and the conditions. All systems play the same games with the same model, engine settings
-and limits; each round begins with another system. Seconds are medians of the rounds; a system more than three times as
-slow as ours is measured once.
+and limits, three rounds each, and each round begins with another system. Seconds are medians of the rounds.
 
 There are two floors: all tokens of our rollout in one batch, and the turns and waits of the longest episode alone. The
-larger one is the floor of the seconds. Systems that play one episode after the other play the first eight, once: work
-is scaled to the turns of all, and the waits of all 64 episodes are added. When the time is up, the rest of the second
-round is left out.
+larger one is the floor of the seconds.
+
+Slow systems play the first game only, and less of it: a system that plays one episode after the other plays four, and
+one that steps one environment after the other plays 16 if environments wait. Work is scaled to the turns of all
+episodes, and the waits of all are added; the column of episodes says so. When the time is up, the rest is left out.
 """
 
 import os
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from report import QUICK, Cell, Table, grouped_bars, publish, require, run
+from report import QUICK, Cell, Table, grouped_bars, publish, require, run, shown
 from systems import SYSTEMS, Counts, Game, Run
 from systems.game import delays, turns_of
 from systems.generator import game_of, saved_model
 from systems.worker import PlayError, Worker, compared
 
 EPISODES = 16 if QUICK else 64
-FEW = 8
+FEW, SOME = 4, 16
 GAMES = ("GuessNumber",) if QUICK else ("GuessNumber", "Wordle")
-LATENCIES_MS = (100,) if QUICK else (100, 0, 20)  # in the order of interest, should time be short
-ROUNDS = 1 if QUICK else 2
+LATENCIES_MS = (100,) if QUICK else (100, 0)
+ROUNDS = 1 if QUICK else 3
 MINUTES = 1 if QUICK else 11
 OURS = "gym_trl"
-SLOW = 3
-"""A system that takes this many times as long as ours is measured once."""
 
 
-def figures_of(run: Run, whole: Game | None = None) -> dict[str, float]:
-    """Return a round's figures; those of a few episodes are scaled to the ``whole`` game."""
+def part_of(name: str, game_name: str, latency_ms: int) -> Game | None:
+    """Return the episodes that a system plays; ``None`` if it does not play this game."""
+    system, latency_s = SYSTEMS[name], latency_ms / 1000
+    waits_add = system.one_by_one or (system.steps_in_sequence and latency_ms > 0)
+    if (system.slow or waits_add) and game_name != GAMES[0]:
+        return None
+    if system.one_by_one:
+        return game_of(game_name, episodes=FEW, latency_s=latency_s, group_size=2)
+    return game_of(game_name, episodes=min(SOME, EPISODES) if waits_add else EPISODES, latency_s=latency_s)
+
+
+def figures_of(run: Run, whole: Game) -> dict[str, float]:
+    """Return a round's figures; those of a part of the episodes are scaled to the ``whole`` game."""
     scale, waits = 1.0, (0.0, 0.0)
-    if whole is not None:
+    if len(run.played) < len(whole.seeds):
         turns = [(episode.seed or 0, episode.turns) for episode in run.played]
         everything = [(seed, turns_of(seed)) for seed in whole.seeds]
         scale = sum(count for _, count in everything) / sum(count for _, count in turns)
@@ -64,18 +76,38 @@ class Workers:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._workers: dict[str | None, Worker] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """Seconds spent on each system and on the floors, with their start."""
 
-    def call(self, folder: str | None, *words: Any) -> Any:
+    def call(self, name: str, folder: str | None, *words: Any) -> Any:
+        began = time.monotonic()
         worker = self._workers.get(folder)
-        if worker is None or not worker.alive:
-            worker = self._workers[folder] = self._stack.enter_context(Worker(folder))
-        return worker.call(*words)
+        try:
+            if worker is None or not worker.alive:
+                worker = self._workers[folder] = self._stack.enter_context(Worker(folder))
+            return worker.call(*words)
+        finally:
+            self.seconds[name] += time.monotonic() - began
 
     def play(self, name: str, game: Game) -> Run:
         """Return a system's rollout; a failure raises ``PlayError``."""
         system = SYSTEMS[name]
-        run: Run = self.call(system.folder, system.module, system.function, game)
+        run: Run = self.call(name, system.folder, system.module, system.function, game)
         return run
+
+    def warm_up(self, names: list[str]) -> None:
+        """Start engines and trainers, the processes of all folders at the same time."""
+        game = game_of("GuessNumber", episodes=FEW, latency_s=0.0)
+
+        def of_folder(folder: str | None) -> None:
+            for name in (name for name in names if SYSTEMS[name].folder == folder):
+                with suppress(PlayError):
+                    self.play(name, game)
+                print(f"{name} is ready after {self.seconds[name]:.0f} s", flush=True)
+
+        folders = {SYSTEMS[name].folder for name in names}
+        with ThreadPoolExecutor(len(folders)) as threads:
+            list(threads.map(of_folder, folders))
 
 
 class Condition:
@@ -84,25 +116,26 @@ class Condition:
     def __init__(self, game_name: str, latency_ms: int, names: list[str]) -> None:
         self.name, self.latency_ms = game_name, latency_ms
         self.whole = game_of(game_name, episodes=EPISODES, latency_s=latency_ms / 1000)
-        self.few = game_of(game_name, episodes=FEW, latency_s=latency_ms / 1000)
-        self.rounds: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+        parts = {name: part_of(name, game_name, latency_ms) for name in names}
+        self.parts = {name: part for name, part in parts.items() if part is not None}
+        self.rounds: dict[str, list[dict[str, float]]] = {name: [] for name in self.parts}
         self.errors: dict[str, str] = {}
         self.floors: list[dict[str, float]] = []
 
     def play(self, workers: Workers, name: str) -> None:
-        """Run a system unless it failed before or has been measured enough."""
-        rounds, few = self.rounds[name], SYSTEMS[name].one_by_one
-        if name in self.errors or (rounds and (few or rounds[0]["seconds"] > SLOW * self.rounds[OURS][0]["seconds"])):
+        """Run a system unless it failed before."""
+        rounds = self.rounds[name]
+        if name in self.errors:
             return
         try:
-            run = workers.play(name, self.few if few else self.whole)
+            run = workers.play(name, self.parts[name])
         except PlayError as error:
             self.errors[name] = str(error)
         else:
-            rounds.append(figures_of(run, self.whole if few else None))
+            rounds.append(figures_of(run, self.whole))
             if name == OURS:
-                batch: Counts = workers.call(None, "floors", "generation", run.played)
-                longest: Counts = workers.call(None, "floors", "longest_alone", self.whole, run.played)
+                batch: Counts = workers.call("floors", None, "floors", "generation", run.played)
+                longest: Counts = workers.call("floors", None, "floors", "longest_alone", self.whole, run.played)
                 floor = {"steps": batch.steps, "processor_seconds": batch.processor_seconds}
                 self.floors.append({**floor, "generation_s": batch.seconds, "alone_s": longest.seconds})
         said = self.errors.get(name) or f"{rounds[-1]['seconds']:.2f} s"
@@ -119,6 +152,7 @@ class Condition:
                 "times": statistics.median(
                     one["seconds"] / own["seconds"] for one, own in zip(rounds, ours, strict=False)
                 ),
+                "episodes": len(self.parts[name].seeds),
                 "rounds": rounds,
             }
             for name, rounds in self.rounds.items()
@@ -141,33 +175,29 @@ def measure(names: list[str]) -> list[dict[str, Any]]:
     """Return a result for each condition that the time allows."""
     deadline = time.monotonic() + 60 * MINUTES
     conditions = [Condition(game_name, latency_ms, names) for latency_ms in LATENCIES_MS for game_name in GAMES]
-    alone = [name for name in names if SYSTEMS[name].one_by_one]
-    together = [name for name in names if name not in alone]
 
     def order() -> Iterator[tuple[Condition, str]]:
         for number in range(ROUNDS):
             for place, condition in enumerate(conditions):
-                first = (place + number * len(together) // ROUNDS) % len(together)
-                yield from ((condition, name) for name in together[first:] + together[:first])
-            yield from ((condition, name) for condition in conditions for name in alone)
+                playing = list(condition.parts)
+                first = (place + number * len(playing) // ROUNDS) % len(playing)
+                yield from ((condition, name) for name in playing[first:] + playing[:first])
 
     with ExitStack() as stack:
         workers = Workers(stack)
-        for name in names:  # warm up engines and trainers
-            began = time.monotonic()
-            with suppress(PlayError):
-                workers.play(name, game_of("GuessNumber", episodes=FEW, latency_s=0.0))
-            print(f"{name} is ready after {time.monotonic() - began:.0f} s", flush=True)
+        workers.warm_up(names)
         for condition, name in order():
             if time.monotonic() < deadline:
                 condition.play(workers, name)
+        for name, seconds in sorted(workers.seconds.items(), key=lambda item: -item[1]):
+            print(f"{name} took {seconds:.0f} s in all", flush=True)
     done = [condition.result() for condition in conditions if condition.floors]
     return sorted(done, key=lambda entry: (GAMES.index(entry["game"]), entry["latency_ms"]))
 
 
 HEADER = (
     *("", "latency", "engine steps", "of the floor", "seconds of processor"),
-    *("tokens/s", "seconds", "of the floor", "ours is so many times as fast", "rounds"),
+    *("tokens/s", "seconds", "least to most", "of the floor", "ours is so many times as fast", "rounds", "episodes"),
 )
 
 
@@ -179,13 +209,16 @@ def table(measured: list[dict[str, Any]], game_name: str) -> Table:
             continue
         latency, floors, errors = f"{entry['latency_ms']} ms", entry["floors"], entry["errors"]
         steps, least, busy = floors["steps"], floors["seconds"], floors["processor_seconds"]
-        rows.append(["floors", latency, round(steps), 1.0, busy, None, least, 1.0, None, None])
+        rows.append(["floors", latency, round(steps), 1.0, busy, None, least, None, 1.0, None, None, None])
         done = {name: system for name, system in entry["systems"].items() if name not in errors}
         for name, one in sorted(done.items(), key=lambda item: item[1]["seconds"]):
             busy, seconds = one["processor_seconds"] or None, one["seconds"]  # unknown for servers
-            over = [one["steps"] / steps, busy, one["sampled"] / seconds, seconds, seconds / least, one["times"]]
-            rows.append([SYSTEMS[name].title, latency, round(one["steps"]), *over, len(one["rounds"])])
-        rows += [[SYSTEMS[name].title, latency, error, *[None] * 7] for name, error in errors.items()]
+            every = [round_["seconds"] for round_ in one["rounds"]]
+            spread = f"{shown(min(every))} to {shown(max(every))}"
+            work = [round(one["steps"]), one["steps"] / steps, busy, one["sampled"] / seconds]
+            over = [seconds, spread, seconds / least, one["times"], len(every)]
+            rows.append([SYSTEMS[name].title, latency, *work, *over, one["episodes"]])
+        rows += [[SYSTEMS[name].title, latency, error, *[None] * 9] for name, error in errors.items()]
     return Table(f"rollouts-{game_name}", HEADER, rows)
 
 

@@ -124,7 +124,11 @@ class System:
     folder: str | None = None
     """Folder of its packages below ``.venv/.bench`` or ``.venv/.peers``; ``None`` if installed with ours."""
     one_by_one: bool = False
-    """True if it plays one episode after the other, which is slow and so measured once."""
+    """True if it plays one episode after the other."""
+    steps_in_sequence: bool = False
+    """True if it steps one environment after the other, so that all waits add up."""
+    slow: bool = False
+    """True if it takes more than three times as long as ours even without waits, and so plays the first game only."""
     compared: bool = True
     """False for a second way to run the same code, which the benchmarks of tokens and of overhead leave out."""
 
@@ -147,8 +151,9 @@ SYSTEMS: dict[str, System] = {
         "environment_factory",
         "the model's boxes are read as calls of a tool, by a response template of ours; "
         "an answer more for each episode: only a model that calls nothing ends it",
+        steps_in_sequence=True,
     ),
-    "lockstep": System("rollout_func, turn by turn", "lockstep", _TUTORIAL),
+    "lockstep": System("rollout_func, turn by turn", "lockstep", _TUTORIAL, steps_in_sequence=True),
     "lockstep_threads": System(
         "rollout_func, turn by turn, environments in threads",
         "lockstep",
@@ -162,6 +167,7 @@ SYSTEMS: dict[str, System] = {
         "the session factory takes the seed from the prompt, which is our addition: the bridge passes none; "
         "environments are in this process; through an OpenEnv server each step would cost a round trip more",
         one_by_one=True,
+        slow=True,
     ),
     "trl_env": System(
         "trl-env 0.1.20",
@@ -170,6 +176,7 @@ SYSTEMS: dict[str, System] = {
         "its decoder makes a second engine from the trainer's model: it is given the one that all systems have",
         folder="trl-env",
         one_by_one=True,
+        slow=True,
     ),
     "eval_protocol": System(
         "Eval Protocol 0.3.33",
@@ -180,13 +187,18 @@ SYSTEMS: dict[str, System] = {
         "it can tell its environments no seed, so that it plays other games than all the others",
         folder="eval-protocol",
         one_by_one=True,
+        slow=True,
     ),
     "verifiers": System(
         "verifiers 0.4.0",
         "verifiers_env",
-        "its harness is ours, in this process, which its documentation allows: its own starts an interpreter for each "
-        "turn; it has no engine of its own, only a server: `vllm serve --enable-scale-out`",
+        "its harness is ours, in this process, which its documentation allows, and posts the requests itself: its own "
+        "starts an interpreter for each turn, and OpenAI's client took three quarters of a long conversation's time; "
+        "a renderer of ours for the tiny model's template, as it lets others bring one, and Qwen3's with "
+        "thinking_retention='all': only these continue a conversation instead of rendering it again; "
+        "it has no engine of its own, only a server: `vllm serve --enable-scale-out`",
         folder="verifiers",
+        slow=True,
     ),
     "gem": System(
         "GEM 0.1.0, vector",

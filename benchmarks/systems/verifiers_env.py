@@ -7,20 +7,23 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
+import aiohttp
 import verifiers.v1 as vf
-from openai import AsyncOpenAI
+from renderers import CustomRendererConfig, DefaultRendererConfig, Qwen3RendererConfig, RenderedTokens
+from renderers.base import trim_to_turn_close
+from renderers.default import DefaultRenderer
 from verifiers.v1.clients import ModelContext
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.runtimes import ProgramResult
 
 from systems import Played, Run, first_message
 
-__all__ = ["ChatHarness", "Games", "Play"]
+__all__ = ["ChatHarness", "Games", "Play"]  # classes that verifiers finds
 
 _PLUGIN = "gym_trl_benchmark_plugin"  # verifiers looks plugins up by the names of top-level modules
 sys.modules[_PLUGIN] = sys.modules[__name__]
 _PLAYING = {}
-"""The game and clients of this process: plugins are made from settings and cannot hold environments."""
+"""The game and the HTTP session of this process: plugins are made from settings and cannot hold environments."""
 
 
 class ChatHarnessConfig(vf.HarnessConfig):
@@ -28,7 +31,11 @@ class ChatHarnessConfig(vf.HarnessConfig):
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):
-    """Harness of one response, through the interception server, with the client of verifiers' own harness."""
+    """Harness of one response, through the interception server.
+
+    It posts the request itself: OpenAI's client, which verifiers' own harness uses, takes most of the time of a long
+    conversation to look at its messages.
+    """
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True
@@ -38,11 +45,45 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None):  # noqa: PLR0917
         said = data.prompt
         messages = [{"role": "user", "content": said}] if isinstance(said, str) else list(map(message_to_wire, said))
-        client = _PLAYING["clients"].get((endpoint, secret))
-        if client is None:
-            client = _PLAYING["clients"][endpoint, secret] = AsyncOpenAI(base_url=endpoint, api_key=secret)
-        await client.chat.completions.create(model=ctx.model, messages=messages)
+        body = {"model": ctx.model, "messages": messages}
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with _PLAYING["session"].post(f"{endpoint}/chat/completions", json=body, headers=headers) as response:
+            response.raise_for_status()
+            await response.read()
         return ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+class MarkedRenderer(DefaultRenderer):
+    """Renderer of the tiny model's template: each message is a mark of its role, the content and the end of a turn.
+
+    verifiers has renderers of its own for well-known models, and lets others bring one. Without it each turn renders
+    every beginning of the conversation.
+    """
+
+    config_class = DefaultRendererConfig
+
+    @property
+    def is_prefix_stable(self):
+        return True
+
+    def render(self, messages, *, tools=None, add_generation_prompt=False):
+        return self._rendered([], messages, add_generation_prompt=add_generation_prompt)
+
+    def bridge_to_next_turn(self, previous_prompt_ids, previous_completion_ids, new_messages, *, tools=None):
+        end = self._tokenizer.eos_token_id
+        before = trim_to_turn_close(previous_prompt_ids, previous_completion_ids, {end}, synthesize_close=end)
+        return self._rendered(before, new_messages, add_generation_prompt=True)
+
+    def _rendered(self, before, messages, *, add_generation_prompt):
+        ids, owners = list(before), [-1] * len(before)
+        texts = [f"<|{message['role']}|>{message['content']}<|end|>" for message in messages]
+        texts += ["<|assistant|>"] * add_generation_prompt
+        for index, text in enumerate(texts):
+            more = self._tokenizer.encode(text, add_special_tokens=False)
+            ids += more
+            owners += [index if index < len(messages) else -1] * len(more)
+        roles = [message["role"] for message in messages]
+        return RenderedTokens(token_ids=ids, message_indices=owners, message_roles=roles)
 
 
 class GameData(vf.TaskData):
@@ -100,15 +141,19 @@ def play(game, generator):
 
 async def rollout(game, generator, url, *, measured=None):
     """Return verifiers' episodes in the order of the seeds, and their counts; one as a warm-up if not measured."""
-    from renderers import DefaultRendererConfig, Qwen3RendererConfig
-
-    renderer = Qwen3RendererConfig if "<|im_start|>" in generator.tokenizer.get_vocab() else DefaultRendererConfig
-    _PLAYING.update(game=game, clients={})
+    well_known = "<|im_start|>" in generator.tokenizer.get_vocab()
+    renderer = (
+        # Otherwise every turn is rendered again, and begins a row of its own.
+        Qwen3RendererConfig(thinking_retention="all")
+        if well_known
+        else CustomRendererConfig(import_path=f"{_PLUGIN}.MarkedRenderer")
+    )
+    _PLAYING["game"] = game
     config = PlayConfig(taskset={"id": _PLUGIN}, player={"harness": {"id": _PLUGIN}, "runtime": {"type": "subprocess"}})
     client = vf.TrainClientConfig(
         base_url=f"{url}/v1",
         api_key_var="NO_KEY",
-        renderer=renderer(),
+        renderer=renderer,
         renderer_model_name=str(generator.folder),
     )
     sampling = vf.SamplingConfig(max_completion_tokens=game.tokens_per_turn, temperature=1.0)
@@ -116,16 +161,12 @@ async def rollout(game, generator, url, *, measured=None):
     env = Play(config)
     # For steps and rendering: asyncio's own executor has only four threads more than there are cores.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(game.seeds) + 8))
-    async with env.serving():
+    async with env.serving(), aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as _PLAYING["session"]:
         slots = [slot for task in env.taskset for slot in env.slots(task, game.group_size)]
         slots = slots[: len(game.seeds)] if measured else slots[:1]
-        try:
-            with measured() if measured else nullcontext() as counts:
-                episodes = await asyncio.gather(*(env.run_slot(slot, context) for slot in slots))
-            return counts, episodes
-        finally:
-            for made in _PLAYING["clients"].values():
-                await made.close()
+        with measured() if measured else nullcontext() as counts:
+            episodes = await asyncio.gather(*(env.run_slot(slot, context) for slot in slots))
+        return counts, episodes
 
 
 def _as_played(generator, episode):
