@@ -117,6 +117,14 @@ def test_slow_imports_are_not_interrupted_by_garbage_collections_which_then_pass
         gc.unfreeze()
 
 
+@pytest.mark.trl
+def test_an_error_after_slow_imports_is_all_that_is_printed() -> None:
+    command = [sys.executable, "-m", "gym_trl", "train", "--grpo", "optim=nope"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert ran.stderr.startswith("Error: GRPOConfig rejects the options: ")
+
+
 def test_it_runs_as_a_module_and_says_its_version() -> None:
     ran = subprocess.run([sys.executable, "-m", "gym_trl", "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout == f"gym-trl {gym_trl.__version__}\n"

@@ -1,5 +1,6 @@
 """Imports that take seconds: PyTorch, Transformers and TRL."""
 
+import atexit
 import gc
 import importlib.metadata
 from collections.abc import Iterator
@@ -23,5 +24,6 @@ def slow_imports() -> Iterator[None]:
     finally:
         importlib.metadata.packages_distributions = listed
         gc.freeze()
+        atexit.register(gc.unfreeze)  # else libraries such as nanobind call what is left at the end a leak
         if collects:
             gc.enable()
