@@ -97,8 +97,8 @@ def test_ruff_finds_nothing_to_change_whatever_the_name(folder: Path, template: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["MyGame"], "NAME must be lower-case letters, digits and hyphens, begin with a letter, got 'MyGame'; did you "
-         "mean my-game?"),
+        (["MyGame"], "NAME must be lower-case letters, digits and hyphens and begin with a letter, got 'MyGame'; did "
+         "you mean my-game?"),
         (["3d"], "begin with a letter, got '3d'"),
         (["a/b"], "got 'a/b'"),
         (["x" * 31], "NAME must have at most 30 characters, got 31"),

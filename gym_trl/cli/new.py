@@ -157,7 +157,7 @@ def _check_name(name: str) -> tuple[str, str]:
         meant = "-".join(re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)).lower()
         hint = f"; did you mean {meant}?" if _NAME.fullmatch(meant) else ""
         raise ConfigError(
-            f"NAME must be lower-case letters, digits and hyphens, begin with a letter, got {name!r}{hint}"
+            f"NAME must be lower-case letters, digits and hyphens and begin with a letter, got {name!r}{hint}"
         )
     if len(name) > _LONGEST_NAME:
         raise ConfigError(f"NAME must have at most {_LONGEST_NAME} characters, got {len(name)}")

@@ -209,6 +209,15 @@ class TrainOptions:
             return None
         return ModelChoice(path=self.model, seed=self.seed, **given)
 
+    def check_groups(self) -> None:
+        """Check that the episodes of a step are whole groups.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        if self.episodes % self.group_size:
+            raise ConfigError(f"{self.episodes} episodes a step cannot be divided into groups of {self.group_size}")
+
     @classmethod
     def choose(
         cls,

@@ -303,8 +303,7 @@ def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> d
             f"{options.episodes} episodes a step are {rows} per process, not {size} x {pieces} "
             "(per_device_train_batch_size x gradient_accumulation_steps); set --episodes as well"
         )
-    if options.episodes % options.group_size:
-        raise ConfigError(f"{options.episodes} episodes a step cannot be divided into groups of {options.group_size}")
+    options.check_groups()
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": pieces}
 
 
