@@ -48,6 +48,7 @@ PACKAGES = {
         "alone-textarena", "textarena", None,
         "import textarena; e = textarena.make('GuessTheNumber-v0'); e.reset(num_players=1); e.get_observation()",
     ),
+    "skyrl-gym": Package("alone-skyrl-gym", "skyrl_gym"),
     "openenv": Package("alone-openenv", "openenv", "openenv"),
     "verifiers": Package("alone-verifiers", "verifiers", "vf-eval"),
     "eval-protocol": Package("alone-eval-protocol", "eval_protocol", "eval-protocol"),

@@ -129,6 +129,8 @@ class System:
     """True if it steps one environment after the other, so that all waits add up."""
     slow: bool = False
     """True if it takes more than three times as long as ours even without waits, and so plays the first game only."""
+    for_waits: bool = False
+    """True if it differs from another row only where environments wait."""
     compared: bool = True
     """False for a second way to run the same code, which the benchmarks of tokens and of overhead leave out."""
 
@@ -159,6 +161,7 @@ SYSTEMS: dict[str, System] = {
         "lockstep",
         _TUTORIAL,
         function="play_in_threads",
+        for_waits=True,
         compared=False,
     ),
     "openenv_harness": System(
@@ -207,19 +210,29 @@ SYSTEMS: dict[str, System] = {
         "it trains on a row per turn, each with the whole history as its prompt",
     ),
     "skyrl": System(
-        "SkyRL 0.3.0, SkyRLGymGenerator",
+        "SkyRL 0.3.0, engine in this process",
         "skyrl_generator",
-        "its client of inference engines, which sends requests to servers of vLLM, is ours: the same interface on the "
-        "engine of this process, stepped between the episodes' tasks; the seed is a field of the row, as its data "
-        "allows; environments that wait are stepped in as many threads as there are episodes, by its own setting",
+        "its own SkyRLGymGenerator; its client of inference engines, which sends requests to servers of vLLM, is ours: "
+        "the same interface on the engine of this process, stepped between the episodes' tasks; the seed is a field of "
+        "the row, as its data allows; environments that wait are stepped in as many threads as there are episodes, by "
+        "its own setting",
         folder="skyrl",
+    ),
+    "skyrl_served": System(
+        "SkyRL 0.3.0, over HTTP",
+        "skyrl_generator",
+        "its own client of inference engines, RemoteInferenceClient, to one `vllm serve --enable-scale-out` without a "
+        "router; otherwise as above",
+        function="play_served",
+        folder="skyrl",
+        compared=False,
     ),
     "textarena": System(
         "TextArena 0.7.4, agents",
         "textarena_agents",
         "its loop plays one game: here each has a thread, and an agent of ours that waits for the shared engine; each "
         "turn's prompt is the whole history in one message, by its LLMObservationWrapper; it hands texts over, which "
-        "are encoded as Unstable Baselines does, a row per turn without logprobs",
+        "are encoded as Unstable Baselines does, a row per turn; it asks for no logprobs, which spares the engine work",
     ),
 }
 """Systems by the name in commands and results, including peers of other folders."""

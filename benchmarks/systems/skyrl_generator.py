@@ -15,16 +15,17 @@ _ENV = "benchmark-game"
 
 
 def skyrl():
-    """Return SkyRL's generator and its configurations; its typed dicts need Python 3.12 or ``typing_extensions``."""
+    """Return SkyRL's generator, its configurations and its client; typed dicts need 3.12 or ``typing_extensions``."""
     made = typing.TypedDict
     if sys.version_info < (3, 12):
         typing.TypedDict = typing_extensions.TypedDict
     try:
+        from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
         from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
         from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
     finally:
         typing.TypedDict = made
-    return SkyRLGymGenerator, GeneratorConfig, SkyRLGymConfig
+    return SkyRLGymGenerator, GeneratorConfig, SkyRLGymConfig, RemoteInferenceClient
 
 
 def register():
@@ -89,32 +90,47 @@ class Client:
                 await asyncio.sleep(0)
             self._asked.clear()
 
+    async def __aenter__(self):
+        self._running = asyncio.create_task(self.run())
+
+    async def __aexit__(self, *_):
+        self._running.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._running
+
 
 def play(game, generator):
-    return asyncio.run(rollout(game, generator))
+    return asyncio.run(rollout(game, generator, Client(game, generator), generator.measured))
 
 
-async def rollout(game, generator):
-    made, generator_config, gym_config = skyrl()
+def play_served(game, generator):
+    """Play with SkyRL's own client, which sends requests to a server."""
+    with generator.serving("--enable-scale-out") as server:
+        *_, remote = skyrl()
+        client = remote(
+            server.url, [server.url], data_parallel_size=1, model_name="tiny", tokenizer=generator.tokenizer
+        )
+        return asyncio.run(rollout(game, generator, client, server.measured))
+
+
+async def rollout(game, generator, client, measured):
+    made, generator_config, gym_config, _ = skyrl()
     register()
     env = game.make()
     opening = [{"role": "user", "content": first_message(env, env.reset(seed=game.seeds[0])[0])}]
     prompt = generator.tokenizer.apply_chat_template(opening, add_generation_prompt=True, return_dict=False)
     config = generator_config(max_turns=game.most_turns, max_input_length=len(prompt) + game.tokens)
     threads = gym_config(max_env_workers=len(game.seeds) if game.latency_s else 0)
-    client = Client(game, generator)
     theirs = made(config, threads, client, generator.tokenizer)
     batch = {
         "prompts": [opening] * len(game.seeds),
         "env_classes": [_ENV] * len(game.seeds),
         "env_extras": [{"game": game, "seed": seed} for seed in game.seeds],
+        "sampling_params": {"temperature": 1.0, "max_tokens": game.tokens_per_turn, "logprobs": 0},
     }
-    running = asyncio.create_task(client.run())
-    with generator.measured() as counts:
-        output = await theirs.generate(batch, disable_tqdm=True)
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    async with client:
+        with measured() as counts:
+            output = await theirs.generate(batch, disable_tqdm=True)
     if theirs.env_executor is not None:
         theirs.env_executor.shutdown()
     rows = zip(
