@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, SupportsFloat, TypeAlias
 
 import gymnasium as gym
 
@@ -89,6 +89,8 @@ class ParseAction(FrozenAfterEnd):
         self.end_after = end_after
         self.cut_actions = cut_actions
         self._format = None if format is None else ActionFormat(format, strict=strict)
+        # A subclass may read responses, or step, in its own way.
+        self._find = None if self._format is None or type(self) is not ParseAction else self._format.find
         self._unreadable_row = 0
         self._invalid_row = 0
         self._cut_off = False
@@ -116,6 +118,29 @@ class ParseAction(FrozenAfterEnd):
         self._cut_off = False
         return observation, info
 
+    def step(self, action: str) -> Step:
+        """Play the action in a response."""
+        # The usual case in one call: the same as the base class's step, _step and find_action.
+        if self._find is None or type(action) is not str or not self._started or self._end is not None:
+            return super().step(action)
+        thinks = "|" in action or "think>" in action  # every mark contains one, as in answer_of
+        found = self._find(answer_of(action) if thinks else action.strip())
+        if found is None:
+            observation, reward, terminated, truncated, info = self._unreadable(action)
+        else:
+            observation, reward, terminated, truncated, info = self.env.step(found)
+            info = {"action_valid": True, **info}
+            info["action"] = found
+            self._unreadable_row = 0
+            if info["action_valid"]:
+                self._invalid_row = 0
+            else:
+                reward, terminated = self._charge(reward, terminated, truncated, info)
+        if terminated or truncated:
+            truncated = truncated and not terminated
+            self._end = observation, terminated, truncated, dict(info)
+        return observation, reward, terminated, truncated, info
+
     def _step(self, action: str) -> Step:
         found = self.find_action(action)
         if found is None:
@@ -127,13 +152,20 @@ class ParseAction(FrozenAfterEnd):
         self._unreadable_row = 0
         if info["action_valid"]:
             self._invalid_row = 0
-            return observation, reward, terminated, truncated, info
+        else:
+            reward, terminated = self._charge(reward, terminated, truncated, info)
+        return observation, reward, terminated, truncated, info
+
+    def _charge(
+        self, reward: SupportsFloat, terminated: bool, truncated: bool, info: dict[str, Any]
+    ) -> tuple[float, bool]:
+        """Return the reward of an invalid action, and whether the episode is terminated."""
         self._invalid_row += 1
         reward, info["invalid_penalty"] = float(reward) - self.penalty, self.penalty
         if not (terminated or truncated) and self._is_over(self._invalid_row):
             terminated, info["stop_reason"] = True, "invalid_action"
             reward += self._cut()
-        return observation, reward, terminated, truncated, info
+        return reward, terminated
 
     def find_action(self, response: str) -> str | None:
         """Return the action in a response; ``None`` if there is none."""

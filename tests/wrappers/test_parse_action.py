@@ -1,15 +1,18 @@
 import re
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import pytest
 from gymnasium.error import ResetNeeded
-from hypothesis import given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
+from gym_trl.registration import GAMES
+from gym_trl.spaces import AnyText
 from gym_trl.testing import play
 from gym_trl.text.parsing import _boxes, split_thinking
 from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
@@ -276,3 +279,113 @@ def test_reading_the_usual_response_quickly_changes_nothing(
     assert quick.reset(seed=5) == slow.reset(seed=5)
     for response in responses:
         assert quick.step(response) == slow.step(response)
+
+
+class StepByStep(ParseAction):
+    """The same wrapper, with the base class's ``step``: a subclass has no step in one call."""
+
+
+StepByStep.__name__ = "ParseAction"  # which is in messages
+
+
+class Odd(gym.Env[str, str]):
+    """Environment whose results are what its action names."""
+
+    observation_space = action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return "Go.", {}
+
+    def step(self, action: str) -> Any:
+        if action == "raise":
+            raise KeyError(action)
+        infos: dict[str, Any] = {
+            "refused": {"action_valid": False},
+            "zero": {"action_valid": 0, "action": "own"},
+            "none": None,
+            "own": {"action": "own", "stop_reason": "mine", "invalid_penalty": 3},
+        }
+        return action, len(action), "t" in action, "o" in action, infos.get(action, {})
+
+
+_SAID = (
+    "raise",
+    "refused",
+    "zero",
+    "none",
+    "own",
+    "to",
+    "to",
+    "to",
+    "t",
+    "o",
+    "go",
+    "7",
+    "A C",
+    "left",
+    "",
+    " ",
+    "1 2 3 4",
+)
+_PARTS = ("<action>", "</action>", "\\boxed{", "}", "{", "\\", "<think>", "</think>", "|", '{"move": "7"}', "\n", " ")
+
+
+_ROWS = [f"<action>{said}</action>" for said in ("refused", "7", "", "refused", "7", "zero", "", "to")]
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> str:
+    said = draw(st.sampled_from(_SAID) | st.text(max_size=3))
+    whole = draw(
+        st.sampled_from(["<action>{}</action>", "\\boxed{{{}}}", "{}", " {} ", "<think>x</think>\\boxed{{{}}}"])
+    )
+    parts = draw(st.lists(st.sampled_from(_PARTS), max_size=3))
+    text = draw(st.sampled_from([whole.format(said), "".join([*parts, said, *parts])]))
+    return draw(st.sampled_from([str, str, str, UnfinishedResponse, RefusedResponse]))(text)
+
+
+@settings(max_examples=200)
+@given(
+    st.just("Odd") | st.sampled_from(sorted(GAMES)),
+    st.fixed_dictionaries(
+        {
+            "format": st.sampled_from(["tag", "boxed", "plain", "json:move", "regex:^[a-z]+", None]),
+            "strict": st.booleans(),
+            "penalty": st.sampled_from([0.0, 0.5]),
+            "end_after": st.sampled_from([None, 1, 2]),
+        }
+    ),
+    st.lists(responses(), max_size=12),
+)
+@example("Odd", {"format": "regex:^[a-z]+", "strict": False, "penalty": 0.5, "end_after": 2}, [" left "])
+@example("Odd", {"format": "tag", "strict": False, "penalty": 0.5, "end_after": 2}, _ROWS)
+def test_a_step_in_one_call_is_the_same_as_step_by_step(
+    name: str, arguments: dict[str, Any], answers: list[str]
+) -> None:
+    arguments["strict"] = arguments["strict"] and arguments["format"] is not None
+    told = [
+        _told(kind(Odd() if name == "Odd" else gym.make(name), **arguments), answers)
+        for kind in (ParseAction, StepByStep)
+    ]
+    assert told[0] == told[1]
+
+
+def _told(env: ParseAction, answers: list[str]) -> list[Any]:
+    odd: Any = 7
+    told = [_tried(env.step, "early"), _tried(env.reset)]
+    told += [
+        (_tried(env.step, answer), env.state_part, _tried(env.settle, 0.0, 3.0))
+        for answer in (*answers, odd, *answers[:2])
+    ]
+    env.close()
+    return told
+
+
+def _tried(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result, with the order of its info's entries, or the error."""
+    seed = {} if arguments else {"seed": 5}
+    try:
+        found = call(*arguments, **seed)
+    except Exception as error:
+        return type(error), str(error)
+    return (list(found[-1]), found) if isinstance(found, tuple) else found
