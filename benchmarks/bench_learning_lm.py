@@ -182,7 +182,7 @@ def command_in_trls_loop(words: list[str]) -> None:
     from gym_trl.grpo import attach
     from gym_trl.grpo.spec import GymSpec
 
-    vars(attach)["attach_sampled_logprobs"] = lambda trainer: False  # the loss is computed as TRL computes it
+    vars(attach)["attach_passes"] = lambda trainer: None  # the loss is computed as TRL computes it
     ours = vars(GymSpec)["rollout_func"].func
 
     def rollout_func(spec: GymSpec) -> Any:

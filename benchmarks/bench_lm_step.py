@@ -3,69 +3,98 @@
     python benchmarks/bench_lm_step.py            # three rounds of each variant, interleaved
     python benchmarks/bench_lm_step.py --quick
 
-A step plays 32 episodes of GuessNumber (5 turns, groups of 8) with SmolLM2-135M-Instruct and trains a LoRA adapter of
-rank 16 on its bfloat16 weights. Each variant of each round is a process of its own, so that its peak memory is its own,
-and its first step is measured. The episodes of all variants differ only by rounding.
+A step plays 8 episodes of GuessNumber (groups of 4) with SmolLM2-135M-Instruct and trains a LoRA adapter of rank 16 on
+its bfloat16 weights, in micro-batches of 2 rows. The episodes have up to 4 turns, or 1 to 10 turns of which few have
+many. Each variant of each round is a process of its own, so that its peak memory is its own, and its first step is
+measured. The episodes of all variants differ only by rounding.
 """
 
-import os
 import resource
 import statistics
 import time
+import zlib
 from contextlib import nullcontext
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, SupportsFloat
 
+import gymnasium as gym
+import numpy as np
 from report import QUICK, Column, Table, in_process, publish, require, run
 
 ROUNDS = 1 if QUICK else 3
-EPISODES, GROUP = (8, 4) if QUICK else (32, 8)
-KEEPING = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
-"""The thresholds of the Makefile, which suit tiny models."""
+EPISODES, GROUP, ROWS = 8, 4, 2
+MOST_TURNS = 10
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "before": {"lockstep": True, "unmerged": True, "all_positions": True},
-    "keys and values kept across turns": {"unmerged": True, "all_positions": True},
-    "and the adapter merged": {"all_positions": True},
-    "and scores at sampled positions only": {},
-    "the same, freed memory kept": {"keeping": True},
+GAMES: dict[str, dict[str, Any]] = {
+    "up to 4 turns": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4},
+    "1 to 10 turns": {"env_kwargs": {"high": 1000, "turns": MOST_TURNS}, "turn_limit": MOST_TURNS, "ends": True},
 }
-EVERY_ROUND = ("before", "and scores at sampled positions only")
-"""Variants that are measured in every round; the others are measured in the first."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "TRL's defaults": {"lockstep": True, "unmerged": True, "all_positions": True, "padded": True},
+    "keys and values kept, the adapter merged": {"all_positions": True, "padded": True},
+    "and scores at sampled positions only": {"padded": True},
+    "and little padding: the default": {},
+}
+MEASURED = [
+    ("up to 4 turns", "TRL's defaults"),
+    ("up to 4 turns", "and little padding: the default"),
+    *(("1 to 10 turns", name) for name in VARIANTS if name != "TRL's defaults"),
+]
+"""Whole prompts in lockstep would take most of the benchmark's time in long episodes."""
 
 
-def step(variant: str) -> dict[str, float]:
-    """Return seconds, tokens and peak memory of the first step of a training."""
+class Ends(gym.Wrapper[str, str, str, str]):
+    """Wrapper that ends an episode after 1 to 10 turns, by a Pareto draw from its seed and its first action."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self._seed, self._turn, self._turns = seed or 0, 0, 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        if not self._turn:
+            random = np.random.default_rng([self._seed, zlib.crc32(action.encode())])
+            self._turns = min(MOST_TURNS, int(random.pareto(1.2)) + 1)
+        self._turn += 1
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated or self._turn == self._turns, info
+
+
+def step(game: str, variant: str) -> dict[str, float]:
+    """Return seconds, tokens, padding and peak memory of the first step of a training."""
     from trl import GRPOConfig, GRPOTrainer
 
     from gym_trl import GymSpec
-    from gym_trl.grpo import attach, trainer_engine
+    from gym_trl.grpo import passes, trainer_engine, trl_versions
     from gym_trl.testing import pretrained_folder
     from gym_trl.training.models import ModelChoice, load_model
 
-    made = VARIANTS[variant]
+    made, played_game = VARIANTS[variant], dict(GAMES[game])
     if made.get("all_positions"):
-        vars(attach)["attach_sampled_logprobs"] = lambda trainer: False
+        vars(passes)["sampled_scores"] = lambda trainer: None
+    if made.get("padded"):
+        vars(trl_versions)["why_padding_stays"] = lambda trainer: "it is compared with"
     if made.get("unmerged"):
         vars(trainer_engine)["merged_adapter"] = lambda model: nullcontext()
     model, tokenizer = load_model(ModelChoice(path=str(pretrained_folder()), lora=16, dtype="bfloat16"))
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         num_tasks=64,
-        env_kwargs={"high": 8, "turns": 5},
-        turn_limit=5,
+        wrappers=[Ends] if played_game.pop("ends", False) else [],
+        **played_game,
         action_format=r"regex:(\d+)",
-        instructions="Guess a number from 1 to 8.",
         max_tokens_per_turn=6,
         cut_actions="accept",
     )
     found: dict[str, float] = {}
     played: list[float] = []
+    computed: list[int] = []  # tokens of each forward pass since the last rollout
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         began = time.monotonic()
         columns = spec.rollout_func(prompts, trainer)
         played.append(time.monotonic() - began)
+        computed.clear()
+        found["processor"] = -time.process_time()
         rows = len(prompts)
         found["tokens"] = sum(map(len, [*columns["prompt_ids"], *columns["completion_ids"]])) / rows
         found["sampled"] = sum(map(sum, columns["env_mask"])) / rows
@@ -83,6 +112,7 @@ def step(variant: str) -> dict[str, float]:
             now = time.monotonic()
             if "loss" in logs:
                 found["seconds"], self.began = now - self.began, now
+                found["processor"] += time.process_time()
             super().log(logs, *given, **named)
 
     with TemporaryDirectory() as folder:
@@ -96,24 +126,28 @@ def step(variant: str) -> dict[str, float]:
             logging_steps=1,
             max_steps=1,
             num_generations=GROUP,
-            per_device_train_batch_size=8,
-            gradient_accumulation_steps=EPISODES // 8,
+            per_device_train_batch_size=ROWS,
+            gradient_accumulation_steps=EPISODES // ROWS,
             gradient_checkpointing=False,
             max_completion_length=512,
             learning_rate=1e-5,
             # Any option that is only model.generate's makes the engine generate whole prompts in lockstep.
             generation_kwargs={"cache_implementation": "dynamic"} if made.get("lockstep") else None,
         )
-        Clock(
+        trainer = Clock(
             model=model,
             processing_class=tokenizer,
             args=args,
             train_dataset=spec.train_dataset,
             reward_funcs=spec.reward_funcs,
             rollout_func=rollout_func,
-        ).train()
+        )
+        embedding = trainer.model.get_input_embeddings()
+        embedding.register_forward_pre_hook(lambda module, given: computed.append(given[0].numel()))
+        trainer.train()
     found["rollout"] = played[-1]
     found["training"] = found["seconds"] - played[-1]
+    found["padding"] = 1 - EPISODES * found["tokens"] / sum(computed)
     found["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return found
 
@@ -123,32 +157,42 @@ def main() -> None:
     from gym_trl.testing import pretrained_folder
 
     pretrained_folder()
-    steps: dict[str, list[dict[str, float]]] = {name: [] for name in VARIANTS}
+    steps: dict[tuple[str, str], list[dict[str, float]]] = {case: [] for case in MEASURED}
     for number in range(ROUNDS):
-        for name, made in VARIANTS.items():
-            if number and name not in EVERY_ROUND:
-                continue
-            for variable, value in KEEPING.items():
-                os.environ.pop(variable, None)
-                if made.get("keeping"):
-                    os.environ[variable] = value
-            steps[name].append(in_process(step, name))
-            print(name, {key: round(value, 2) for key, value in steps[name][-1].items()}, flush=True)
-    rows = [
-        {"name": name, "rounds": len(found), **{key: statistics.median(one[key] for one in found) for key in found[0]}}
-        for name, found in steps.items()
-    ]
+        for case in MEASURED[:: 1 if number % 2 else -1]:
+            steps[case].append(in_process(step, *case))
+            print(*case, {key: round(value, 2) for key, value in steps[case][-1].items()}, flush=True)
+    rows: list[dict[str, Any]] = []
+    for (game, name), found in steps.items():
+        seconds = [one["seconds"] for one in found]
+        rows.append(
+            {
+                "game": game,
+                "name": name,
+                "rounds": len(found),
+                **{key: statistics.median(one[key] for one in found) for key in found[0]},
+                "spread": f"{min(seconds):.3g} to {max(seconds):.3g}",
+            }
+        )
+    for row in rows:
+        row["faster"] = next(r["seconds"] for r in rows if r["game"] == row["game"]) / row["seconds"]
     columns: list[Column] = [
+        ("episodes", "game"),
         ("", "name"),
         ("seconds a step", "seconds"),
+        ("from to", "spread"),
+        ("times as fast as the first", "faster"),
         ("rollout", "rollout"),
         ("forward and backward", "training"),
+        ("its seconds of processor", "processor"),
         ("peak GB", "peak_gb"),
+        ("padding", "padding"),
         ("tokens a row", "tokens"),
         ("sampled", "sampled"),
         ("rounds", "rounds"),
     ]
-    publish("lm_step", {"steps": steps, "medians": rows}, tables=[Table.of("lm_step", columns, rows)])
+    figures = {f"{game}: {name}": found for (game, name), found in steps.items()}
+    publish("lm_step", {"steps": figures, "medians": rows}, tables=[Table.of("lm_step", columns, rows)])
 
 
 if __name__ == "__main__":
