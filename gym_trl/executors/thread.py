@@ -37,7 +37,7 @@ class ThreadPool(WorkerPool["_Worker"]):
 
     Args:
         make: Makes an environment from its id.
-        workers: Maximum number of threads, and so of environments that can wait at once.
+        workers: Maximum number of threads, and so of environments that can wait at once. They are started as needed.
         reset_timeout: Maximum seconds for making and resetting an environment.
         step_timeout: Maximum seconds for a step.
     """
@@ -46,7 +46,7 @@ class ThreadPool(WorkerPool["_Worker"]):
         self,
         make: EnvFactory,
         *,
-        workers: int = 64,
+        workers: int = 1024,
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
     ) -> None:

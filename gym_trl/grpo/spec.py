@@ -132,7 +132,7 @@ class GymSpec:
             or processes if any of the next three arguments is given. If no step can be measured, for example because
             actions are text, the choice is ``"auto"``: environments are stepped inline, and move to threads once steps
             are found to wait (``AdaptivePool``). The attribute ``executor`` holds the choice.
-        workers: Number of threads or processes. Default: 64 threads, or one process per core (of the cluster).
+        workers: Number of threads or processes. Default: 1,024 threads, or one process per core (of the cluster).
         reset_timeout: Maximum seconds for making and resetting an environment in a thread or a process.
         step_timeout: Maximum seconds for a step there; an episode that exceeds it ends with ``timeout``.
         deterministic: Make threads and processes reproduce ``"inline"`` to the last bit: the model is asked for all
