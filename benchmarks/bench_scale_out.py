@@ -8,9 +8,9 @@ $ python benchmarks/bench_scale_out.py [--quick]
   own, and rows alternate: this library with no option, with threads by hand, and as the floor a client of coroutines
   that only sends the same requests.
 * ranks: processes of one machine as the ranks of one GRPO training. TRL's sampler and accelerate's shards give each of
-  them its rows. It plays them with an engine whose steps take a fixed time and an environment that sleeps. The rows of all
-  ranks together are checked: each group whole on one rank, every task with a seed of its own, none played twice. The
-  seconds are compared with those of the simulation (``bench_scale_simulation.py``).
+  them its rows. It plays them with an engine whose steps take a fixed time and an environment that sleeps. The rows of
+  all ranks together are checked: each group whole on one rank, every task with a seed of its own, none played twice.
+  The seconds are compared with those of the simulation (``bench_scale_simulation.py``).
 """
 
 import asyncio

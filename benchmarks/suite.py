@@ -52,7 +52,6 @@ SUITE = (
     Benchmark("server", "How much of a vLLM server's throughput is left?"),
     # After the server, whose figures it uses.
     Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
-    Benchmark("scale_out", "What do 1,000 environments behind servers, and 8 processes, reach of the ideal?"),
     Benchmark("records", "What does it cost to record every episode?"),
     Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
     Benchmark("self_play_loop", "What does it cost to play all seats?"),
