@@ -13,7 +13,7 @@ from gym_trl.types import EpisodeResult, Task
 from systems import Game, Played, Run
 from systems.game import far_away
 from systems.generator import CONTEXT, Generator
-from systems.trainers import call_rollout_func
+from systems.trainers import call_rollout_func, make_trainer
 
 
 def spec_of(game: Game) -> GymSpec:
@@ -29,7 +29,12 @@ def spec_of(game: Game) -> GymSpec:
 
 
 def play(game: Game, generator: Generator) -> Run:
-    return call_rollout_func(game, generator, spec_of(game).rollout_func, rewards="episode_return", turns="num_turns")
+    spec = spec_of(game)
+    trainer = make_trainer(game, generator, rollout_func=spec.rollout_func)
+    spec.attach(trainer)  # once a training, as making the trainer: it checks the model for the training's own passes
+    return call_rollout_func(
+        game, generator, spec.rollout_func, rewards="episode_return", turns="num_turns", trainer=trainer
+    )
 
 
 def play_served(game: Game, generator: Generator) -> Run:
