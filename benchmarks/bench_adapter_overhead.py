@@ -64,10 +64,7 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
         ("", "title"),
         (f"{TURNS[0]} turns", lambda row: row.get("why_not") or row["by_turns"][TURNS[0]]),
         *((f"{turns} turns", by(turns)) for turns in TURNS[1:]),
-        (
-            f"lowest to highest at {MIDDLE}",
-            lambda row: "{:.4g} to {:.4g}".format(*row["spread"]) if "spread" in row else None,
-        ),
+        (f"lowest to highest at {MIDDLE}", _spread),
         (f"of ours at {MIDDLE}", of_ours(by(MIDDLE))),
         ("each turn more", "each_turn_more"),
         ("of ours", of_ours(lambda row: row["each_turn_more"])),
@@ -80,7 +77,7 @@ def table(figures: dict[str, dict[str, Any]]) -> Table:
     return Table.of("adapter_overhead", columns, rows)
 
 
-def _spread(row: dict[str, Any]) -> str:
+def _spread(row: Any) -> str:
     low, high = row.get("spread", (0.0, 0.0))
     return f"{low:,.0f} to {high:,.0f}" if high else ""
 
