@@ -43,7 +43,7 @@ from gym_trl.types import Task
 KILOBYTE = "x" * 1024
 SLOW_S, SLEEP_S = 0.1, 0.02
 TURNS, ROUNDS = 6, 1 if QUICK else 5
-SLEEPERS = (16,) if QUICK else (16, 64, 256)
+SLEEPERS, SLEEPERS_S = (16,) if QUICK else (16, 64, 256), 3.0
 POOLS: tuple[tuple[str, Callable[..., Any], dict[str, int]], ...] = (
     ("inline", InlinePool, {}),
     ("inline, measured while it is played", AdaptivePool, {}),
@@ -131,13 +131,19 @@ def vector_beside_a_slow_one() -> float:
 
 
 def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
+    """Return the medians of three rounds of ``sleeping``."""
+    rounds = [sleeping(pool, number) for _ in range(3)]
+    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+
+
+def sleeping(pool: EnvPool, number: int) -> dict[str, float]:
     """Return the share of the ideal that sleeping environments reach, and processor microseconds per step."""
     begin(pool, [SLEEP_S] * number)
     for place in range(number):
         pool.step(str(place), "go")
     others = psutil.Process().children()
     done, began, here, there = 0, time.perf_counter(), time.process_time(), processor(others)
-    while (now := time.perf_counter()) - began < 4:
+    while (now := time.perf_counter()) - began < SLEEPERS_S:
         for key, _ in pool.collect(block=True):
             done += 1
             pool.step(key, "go")

@@ -33,7 +33,7 @@ FEW, SOME = 4, 16
 GAMES = ("GuessNumber",) if QUICK else ("GuessNumber", "Wordle")
 LATENCIES_MS = (100,) if QUICK else (100, 0)
 ROUNDS = 1 if QUICK else 3
-MINUTES = 1 if QUICK else 10
+MINUTES = 1 if QUICK else 6
 OURS = "gym_trl"
 
 

@@ -131,7 +131,7 @@ GOALS = (
             "rollouts", rollouts(latency_ms, served), 1.25,
             reason="two thirds of the server's API process are vLLM's work for the engine's outputs",
         )
-        for latency_ms in (0, 20, 100)
+        for latency_ms in (0, 100)
     ),
     Goal(
         "no option set, environment of 100 ms with text actions: seconds over threads chosen by hand",

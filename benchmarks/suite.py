@@ -1,6 +1,6 @@
 """Run every comparison, one after the other, each in a process of its own.
 
-    python benchmarks/suite.py            # all; if it is stopped, finished results are kept
+    python benchmarks/suite.py            # all but the long ones; if it is stopped, finished results are kept
     python benchmarks/suite.py --quick    # a small version of each, into results/quick/
     python benchmarks/suite.py envs scale # only these
 
@@ -36,16 +36,23 @@ class Benchmark:
     words: tuple[str, ...] = ()
     """Arguments of the full version; the quick one has none."""
     limit_minutes: float = 12.0
+    long: bool = False
+    """Run only if it is named."""
 
 
 SUITE = (
     Benchmark("rollouts", "How fast are whole rollouts, compared with other systems?", limit_minutes=15.0),
     Benchmark("fidelity", "Are the trained tokens the ones that the model saw?"),
-    Benchmark("credit", "How close to the truth are estimators of each turn's advantage?", limit_minutes=20.0),
+    Benchmark(
+        "credit", "How close to the truth are estimators of each turn's advantage?", limit_minutes=20.0, long=True
+    ),
     Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),
     Benchmark("scale", "What do thousands of concurrent episodes cost?"),
+    Benchmark(
+        "scale_out", "What do 1,000 environments behind servers, and 8 processes, reach of the ideal?", long=True
+    ),
     Benchmark("import", "How long does a start take, and how much is installed?"),
     Benchmark("train_start", "How long does `gym-trl train` take to its first step?"),
     Benchmark("executors", "What does a step in another process cost?"),
@@ -57,7 +64,7 @@ SUITE = (
     Benchmark("self_play_loop", "What does it cost to play all seats?"),
     Benchmark("kv_reuse", "What do turns cost without vLLM?", limit_minutes=25.0),
     Benchmark("lm_step", "What does a step of a pretrained model cost?", limit_minutes=25.0),
-    Benchmark("learning_beside_trl", "What is learned per episode and per minute?", limit_minutes=20.0),
+    Benchmark("learning_beside_trl", "What is learned per episode and per minute?", limit_minutes=20.0, long=True),
 )
 
 
@@ -91,7 +98,7 @@ def main() -> int:
     if wrong := [name for name in names if name not in known]:
         print(f"no benchmark is called {wrong[0]!r}: there are {', '.join(known)}")
         return 2
-    chosen = [benchmark for benchmark in SUITE if not names or benchmark.name in names]
+    chosen = [benchmark for benchmark in SUITE if (benchmark.name in names if names else not benchmark.long)]
     console = Console()
     rows: list[list[Cell]] = []
     failed, total_s = 0, 0.0
