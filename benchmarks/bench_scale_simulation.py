@@ -608,7 +608,7 @@ def _measured_engine(model: Any, slots: int) -> EngineModel:
     """Measure the steps of a real engine, alone and batched."""
     from gym_trl.engines.vllm import VLLMEngine
 
-    llm, letters = model.llm, model.tokenizer.encode("abcdefgh", add_special_tokens=False)
+    llm, letters = model.llm, model.llm.get_tokenizer().encode("abcdefgh", add_special_tokens=False)
 
     def seconds(batch: int, prompt: int, tokens: int) -> float:
         made = []
@@ -635,7 +635,7 @@ def _measured_client(model: Any, requests: int = 200) -> float:
 
     from gym_trl.engines.vllm import VLLMEngine
 
-    made, letters = [], model.tokenizer.encode("abcdefgh", add_special_tokens=False)
+    made, letters = [], model.llm.get_tokenizer().encode("abcdefgh", add_special_tokens=False)
     for _ in range(6):
         engine = VLLMEngine(model.llm)
         began = time.process_time()
@@ -742,20 +742,30 @@ def main() -> None:
         ("training, s", "train_s"),
         ("sampled tokens/s, all in all", lambda row: round(row["step_tokens_s"])),
     ]
-    compared: list[list[Any]] = [
-        [f"this machine, tiny model, environments of {latency_ms} ms: s", *seconds]
-        for latency_ms, *seconds in (row.values() for row in checks)
+    compared: list[dict[str, Any]] = [
+        {"name": f"this machine, tiny model, environments of {row['latency_ms']} ms: s", **row} for row in checks
     ]
     compared += [
-        [f"GH200, 8B, {batch} at once: tokens/s", *rates, None]
-        for batch, *rates in (row.values() for row in published())
+        {
+            "name": f"GH200, 8B, {row['concurrency']} at once: tokens/s",
+            "predicted_s": row["model_tokens_s"],
+            "measured_s": row["measured_tokens_s"],
+        }
+        for row in published()
+    ]
+    checked: list[Column] = [
+        ("", "name"),
+        ("the model says", "predicted_s"),
+        ("measured", "measured_s"),
+        ("measured over the model", lambda row: row["measured_s"] / row["predicted_s"]),
+        ("by the clock", "by_the_clock_s"),
     ]
     publish(
         "scale_simulation",
         {"client_s": asks, "checks": checks, "published": published(), "rows": rows},
         tables=[
             Table.of("scale_simulation", columns, rows),
-            Table("scale_simulation_checks", ["", "the model says", "measured", "by the clock"], compared),
+            Table.of("scale_simulation_checks", checked, compared),
         ],
         picture=lambda figure: draw(figure, rows),
     )
