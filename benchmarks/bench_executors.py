@@ -42,7 +42,7 @@ from gym_trl.types import Task
 
 KILOBYTE = "x" * 1024
 SLOW_S, SLEEP_S = 0.1, 0.02
-TURNS, ROUNDS = 6, 1 if QUICK else 5
+TURNS, ROUNDS = 6, 1 if QUICK else 3
 SLEEPERS, SLEEPERS_S = (16,) if QUICK else (16, 64, 256), 3.0
 POOLS: tuple[tuple[str, Callable[..., Any], dict[str, int]], ...] = (
     ("inline", InlinePool, {}),

@@ -36,7 +36,7 @@ from gym_trl.types import Closing, Completion, EnvFailure, EpisodeResult, Reques
 from gym_trl.wrappers.parse_action import ParseAction
 
 COUNTS = (64, 256) if QUICK else (64, 256, 1024, 4096, 16_384)
-EVENTS = 10_000 if QUICK else 50_000
+EVENTS = 10_000 if QUICK else 30_000
 """Minimum number of events of a row, so that rows with few episodes are as exact as those with many."""
 TURNS = 4
 REPEATS = 1 if QUICK else 3

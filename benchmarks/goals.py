@@ -51,8 +51,17 @@ def rollouts(latency_ms: int, figure: Callable[[Figures], list[float]]) -> Calla
     return figures
 
 
+SHARED = ("skyrl", "textarena")
+"""Systems whose loops of single episodes get an engine loop of ours in the benchmark (``systems/shared_engine.py``)."""
+
+
 def best_peer(entry: Figures) -> list[float]:
-    return [min(one["times"] for name, one in entry["systems"].items() if not name.startswith("gym_trl"))]
+    peers = (one for name, one in entry["systems"].items() if not name.startswith(("gym_trl", *SHARED)))
+    return [min(one["times"] for one in peers)]
+
+
+def best_on_our_engine(entry: Figures) -> list[float]:
+    return [min(entry["systems"][name]["times"] for name in SHARED)]
 
 
 def over_floor(entry: Figures) -> list[float]:
@@ -99,7 +108,7 @@ def first_step(found: Figures) -> list[float]:
 
 
 def imported(found: Figures) -> list[float]:
-    return [1e3 * (found["rows"]["gym-trl"]["import_s"] - found["rows"]["gymnasium alone"]["import_s"])]
+    return [1e3 * found["rows"]["gym-trl after gymnasium"]["import_s"]]
 
 
 def soaked(found: Figures) -> list[float]:
@@ -118,7 +127,12 @@ GOALS = (
     Goal(
         "rollouts, environments of 0 ms: the best peer's seconds over ours",
         "rollouts", rollouts(0, best_peer), 1.25, at_least=True,
-        reason="95% of ours is the engine's own step, and a step of fewer episodes costs a CPU less",
+        reason="most of ours is the engine's own step, and a step of fewer episodes costs a CPU less",
+    ),
+    Goal(
+        "the same, for SkyRL's and TextArena's loops, which get our engine loop here",
+        "rollouts", rollouts(0, best_on_our_engine), 1.25, at_least=True,
+        reason="the engine is stepped alike; SkyRL's own client sends HTTP, and TextArena asks for no logprobs",
     ),
     Goal(
         "rollouts, 100 ms: seconds over the floor",
@@ -141,7 +155,7 @@ GOALS = (
     Goal(
         "overhead per turn, 64 turns: the best peer's over ours",
         "adapter_overhead", peers_overhead, 5.0, at_least=True,
-        reason="a third of ours is the tokenizer's own",
+        reason="the best one is SkyRL's generator; a third of ours is the tokenizer's own",
     ),
     Goal(
         "the same without the tokenizer: at 64 turns, and each turn more",
@@ -158,7 +172,7 @@ GOALS = (
     ),
     Goal(
         "256 sleeping environments, a process each: share of the ideal", "executors", sleepers, 0.85, at_least=True,
-        reason="a process that has slept finds cold caches and needs 200 µs of one of two cores; threads reach 90%",
+        reason="a process that has slept finds cold caches: it needs 130 µs of one of two cores; threads reach 98%",
     ),
     Goal(
         "`gym-trl train` to the first step", "train_start", first_step, 8.0, "s",
@@ -167,10 +181,10 @@ GOALS = (
     Goal("`import gym_trl` beyond Gymnasium's", "import", imported, 3.0, "ms"),
     Goal(
         "growth of memory in 1,000 episodes, inline and in processes", "soak", soaked, 1.0, "KB",
-        reason="memory is taken in pages",
+        reason="memory is taken in pages; in processes, CPython's free list of tuples grows to its bound",
     ),
     Goal("tokens computed of an episode's length, Transformers", "kv_reuse", computed, 1.1),
-    Goal("all of `make bench`", "suite", minutes, 30.0, "minutes", reason="real engines and eleven systems"),
+    Goal("all of `make bench`", "suite", minutes, 30.0, "minutes", reason="real engines and eleven other systems"),
 )  # fmt: skip
 
 

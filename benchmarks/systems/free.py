@@ -6,6 +6,7 @@ results, and for tokenizing if its prompts are text, as in ``LLM.generate``. For
 it is a server in another process, whose time is not counted.
 """
 
+import gc
 import json
 import string
 import subprocess
@@ -57,6 +58,7 @@ class FreeGenerator:
     @contextmanager
     def measured(self) -> Iterator[Counts]:
         self.llm.calls = 0
+        gc.collect()  # what trainers of earlier rounds left
         counts, began = Counts(), time.process_time()
         yield counts
         counts.seconds = time.process_time() - began
