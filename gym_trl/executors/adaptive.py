@@ -249,12 +249,15 @@ class AdaptivePool(Closing):
     def _follow(self, key: str, played: _Played, results: list[tuple[str, StepResult | EnvFailure]]) -> None:
         """Execute a call in the scout's thread, and wait until it has returned or is found to wait."""
         kind, work = played.kind, played.asked[-1]
+        of, watch = f"a {name_of(work)}", played.watch
+        if watch is not None:  # before the thread begins, because starting it takes turns with that
+            watch.start()
         self._send(key, work)
         if kind.settled:
             return
-        of = f"a {name_of(work)}"
-        watch = played.watch = played.watch or Watch(self._threads.thread(key))
-        watch.start()
+        if watch is None:
+            watch = played.watch = Watch(self._threads.thread(key))
+            watch.start()
         spent = watch.spent(of)
         while key in self._waiting and spent.waiting < LONG_S:
             self._take(self._threads.collect(block=True, patience=max(0.001, LONG_S - spent.waiting)), results)
