@@ -17,7 +17,7 @@ from systems.worker import Worker, compared, each_system
 
 TURNS = (2, 16, 64) if QUICK else (2, 16, 64, 256)
 VOCABULARY, MIDDLE = 150_000, 64
-ROUNDS = 3
+ROUNDS = 1 if QUICK else 3
 PATIENCE_US = 30_000
 """A system that needs more for a turn is not measured with longer episodes."""
 

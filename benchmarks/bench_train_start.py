@@ -13,7 +13,7 @@ from time import monotonic
 
 from report import QUICK, Column, Table, publish, run
 
-ROUNDS = 2 if QUICK else 3
+ROUNDS = 1 if QUICK else 3
 STARTS = (
     (
         ["-c", "from trl import GRPOTrainer; print('imported', flush=True)"],
