@@ -100,6 +100,10 @@ def test_a_goal_has_its_figures_in_bold_and_a_reason_if_one_of_them_misses_it(tm
         assert goals.row(goal) == ["two games", "at least 1.1", *cells]
 
 
+def test_every_goal_finds_its_figures_in_the_published_results():
+    assert [goal.what for goal in goals.GOALS if goals.row(goal)[2] == "not measured"] == []
+
+
 def test_cells_are_shown_with_three_digits():
     assert [report.shown(cell) for cell in ("a", 1234.5, 0.0123, 16384, 2.0, None)] == [
         "a", "1,230", "0.0123", "16,384", "2", "",
