@@ -28,6 +28,7 @@ _FLAGS = (
 _CHROMIUM, _DRIVER = ("chromium", "chromium-browser", "google-chrome"), ("chromedriver",)
 _LIMIT = 30
 """Maximum seconds of a browser command."""
+_LOADED = "return document.readyState === 'complete' && location.href !== 'about:blank';"
 # Script of a watchdog that cleans up after a killed process, whose end of the pipe closes when it dies.
 _WATCH = """
 import shutil, sys, psutil
@@ -90,6 +91,19 @@ class Tab:
 
     def __exit__(self, *raised: object) -> None:
         Tab._lock.release()
+
+    def load(self, url: str) -> None:
+        """Show a page, and wait until all of it is loaded.
+
+        Raises:
+            TimeoutException: It is not loaded within 30 seconds; Selenium's.
+        """
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        with self as driver:
+            driver.get(url)
+            # chromedriver can return early: it takes the end of the new tab's empty page for the end of this one.
+            WebDriverWait(driver, _LIMIT, 0.02).until(lambda driver: driver.execute_script(_LOADED))
 
     def close(self) -> None:
         """Close the tab, and the browser if it was the last one."""

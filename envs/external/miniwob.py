@@ -84,7 +84,7 @@ class MiniWoB(Adapter):
         if before is not None:
             before.close()
         with self._tab as driver:
-            driver.get(self._page)
+            self._tab.load(self._page)
             driver.execute_script(_BEGIN, seed)
             last = time.monotonic() + _READY_SECONDS
             while not driver.execute_script("return WOB_TASK_READY;") and time.monotonic() < last:
