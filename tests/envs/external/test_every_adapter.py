@@ -19,7 +19,20 @@ from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
 
 pytestmark = pytest.mark.external
 
-make: Any = gym.make  # whose type knows only its own arguments
+_made: list[gym.Env[Any, Any]] = []
+
+
+def make(*args: Any, **kwargs: Any) -> Any:
+    env = gym.make(*args, **kwargs)
+    _made.append(env)
+    return env
+
+
+@pytest.fixture(autouse=True)
+def all_are_closed():
+    yield
+    while _made:
+        _made.pop().close()
 
 
 # What to import, the id, its arguments, and actions that do not all end it.

@@ -60,6 +60,17 @@ def click_button(observation):
     return f"click({number})"
 
 
+def test_a_page_is_awaited_even_if_the_driver_takes_it_for_loaded(browser, tmp_path):
+    (tmp_path / "page.html").write_text("""<script>
+        var state = "loading";
+        Object.defineProperty(document, "readyState", {get: () => state});
+        onload = () => setTimeout(() => { state = "complete"; }, 500);
+    </script>""")
+    browser.load((tmp_path / "page.html").as_uri())
+    with browser as driver:
+        assert driver.execute_script("return state;") == "complete"
+
+
 @with_task("click-button")
 def test_a_scripted_policy_solves_a_click_task(env):
     for seed in range(5):
@@ -190,14 +201,3 @@ def test_it_is_a_spec_as_any_other():
         "External/MiniWoB-v0", env_kwargs={"task": "click-button"}, action_format="plain", turn_limit=3, num_tasks=2
     )
     assert "Do what the web page asks." in spec.train_dataset[0]["prompt"][0]["content"]
-
-
-def test_a_page_is_awaited_even_if_the_driver_takes_it_for_loaded(browser, tmp_path):
-    (tmp_path / "page.html").write_text("""<script>
-        var state = "loading";
-        Object.defineProperty(document, "readyState", {get: () => state});
-        onload = () => setTimeout(() => { state = "complete"; }, 500);
-    </script>""")
-    browser.load((tmp_path / "page.html").as_uri())
-    with browser as driver:
-        assert driver.execute_script("return state;") == "complete"
