@@ -242,6 +242,7 @@ def test_an_evaluation_plays_it(case):
     env = spec.make(env_id)
     env.reset(seed=0)
     assert isinstance(env.step(actions[0])[0], str)
+    env.close()
 
 
 @pytest.mark.parametrize(
