@@ -351,7 +351,7 @@ BROKEN = [
     ("info", stepping(lambda self, action, *step: (*step[:4], {"action_valid": "yes"})), PROBLEM, "= str 'yes'"),
     ("size", Repeats, WARNING, "each repeats the previous one"),
     ("size", Talkative, WARNING, "characters an observation"),
-    ("speed", Slow, WARNING, "a step 2"),
+    ("speed", Slow, WARNING, " ms (at most "),
     ("threads", Shares, WARNING, "seed "),
     ("threads", MainThread, WARNING, "raised ValueError: signal only works in main thread"),
     ("closing", Leaks, WARNING, "five closed instances left 5 files"),
