@@ -25,7 +25,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.testing.pretrained import pretrained_folder
 from gym_trl.types import Request, TokenIds
 
-EPISODES, GROUP, TURNS = (4, 2, 2) if QUICK else (12, 4, 4)
+EPISODES, GROUP, TURNS = (4, 2, 2) if QUICK else (8, 4, 4)
 ROUNDS = 1 if QUICK else 3
 CONTEXT = 1024
 RULES = "Rules: name one thing that lives in the sea and has not been named before. Answer in one short sentence. " * 2

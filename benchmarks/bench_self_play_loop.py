@@ -26,7 +26,7 @@ from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Message, Task
 
 GAMES = ("TicTacToe", "Nim", "KuhnPoker")
-COUNT = 8 if QUICK else 64
+COUNT = 8 if QUICK else 48
 ROUNDS = 1 if QUICK else 3
 TOKENS = 4
 
