@@ -186,6 +186,23 @@ def test_the_opening_is_what_the_template_renders(name: str) -> None:
         assert chat.open(opening) == tokenize(name, opening)
 
 
+def test_equal_openings_are_equal_lists_that_share_nothing() -> None:
+    chat = TemplateChat(make_tokenizer(TEMPLATES["qwen3"]))
+    first = chat.open(OPENING)
+    before = first.copy()
+    first.append(0)
+    for turn in range(40):  # more than are kept
+        chat.open([*OPENING, Message("assistant", f"{turn}"), Message("user", "Lower.")])
+    assert chat.open(OPENING) == chat.open(tuple(OPENING)) == before
+
+
+def test_an_opening_with_the_date_is_rendered_each_time() -> None:
+    chat = TemplateChat(make_tokenizer("{{ strftime_now('%d %B %Y') }}" + CHATML))
+    before = chat.open(OPENING)
+    chat._kwargs["strftime_now"] = lambda _: "another day"
+    assert chat.open(OPENING) != before
+
+
 @pytest.mark.parametrize("name", sorted(KEEPS_HISTORY & TEMPLATES.keys()))
 @examples(10)
 @given(question=texts, turns=conversations)

@@ -12,14 +12,19 @@ from gymnasium.envs.registration import load_env_creator
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import MAX_LENGTH, holds_text
 
+_MISSING = object()
+
 
 def attribute_of(env: gym.Env[Any, Any], name: str, default: Any = None) -> Any:
-    """Return an attribute of an environment or one of its wrappers, or ``default``.
+    """Return an attribute of an environment or of its outermost wrapper that has it, or ``default``.
 
     >>> attribute_of(gym.make("TrlEnv/GuessNumber-v0"), "high"), attribute_of(gym.make("FrozenLake-v1"), "high", 0)
     (50, 0)
     """
-    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else default
+    # Gymnasium's methods ask each wrapper three times, and a property such as instructions asks the next ones in turn.
+    while (found := getattr(env, name, _MISSING)) is _MISSING and isinstance(env, gym.Wrapper):
+        env = env.env
+    return default if found is _MISSING else found
 
 
 def instructions_of(env: gym.Env[Any, Any]) -> str:

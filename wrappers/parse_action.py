@@ -89,8 +89,9 @@ class ParseAction(FrozenAfterEnd):
         self.end_after = end_after
         self.cut_actions = cut_actions
         self._format = None if format is None else ActionFormat(format, strict=strict)
-        # A subclass may read responses, or step, in its own way.
-        self._find = None if self._format is None or type(self) is not ParseAction else self._format.find
+        # A subclass may read responses, or step, in its own way; a plain action may be empty.
+        usual = self._format if format != "plain" and type(self) is ParseAction else None
+        self._search = None if usual is None else usual.search
         self._unreadable_row = 0
         self._invalid_row = 0
         self._cut_off = False
@@ -120,12 +121,13 @@ class ParseAction(FrozenAfterEnd):
 
     def step(self, action: str) -> Step:
         """Play the action in a response."""
-        # The usual case in one call: the same as the base class's step, _step and find_action.
-        if self._find is None or type(action) is not str or not self._started or self._end is not None:
+        # The usual case in one call: the same as the base class's step, _step, find_action and ActionFormat.find.
+        if self._search is None or type(action) is not str or not self._started or self._end is not None:
             return super().step(action)
         thinks = "|" in action or "think>" in action  # every mark contains one, as in answer_of
-        found = self._find(answer_of(action) if thinks else action.strip())
-        if found is None:
+        found = self._search(answer_of(action) if thinks else action.strip())
+        found = found.strip() if found else None
+        if not found:
             observation, reward, terminated, truncated, info = self._unreadable(action)
         else:
             observation, reward, terminated, truncated, info = self.env.step(found)

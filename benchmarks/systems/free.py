@@ -169,6 +169,9 @@ class _Replay:
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
+        # Asked at each encoding; by way of __getattr__ that would cost a microsecond.
+        self.truncation, self.padding = backend.truncation, backend.padding
+        self.encode_special_tokens = backend.encode_special_tokens
         self._encoded: dict[str, list[Any]] = {}
         self._decoded: dict[tuple[int, ...], str] = {}
 

@@ -36,6 +36,7 @@ _KINDS = 16
 # Credit for comparing whole conversations, in messages: this much at first, and this much more for each turn.
 _FIRST_CREDIT, _CREDIT = 24.0, 0.05
 _MOST_FACTS = 16
+_MOST_OPENINGS = 16
 _FACTS: "dict[Hashable, _Facts]" = {}
 
 
@@ -126,6 +127,7 @@ class TemplateChat:
         self._kwargs = chat_template_kwargs
         self._source = _source(self._tokenizer, self._template)
         self._codec = tokenizer_codec(self._tokenizer, written=self._source)
+        self._openings: dict[tuple[Message, ...], TokenIds] = {}
         self._credit = _FIRST_CREDIT
         facts = self._facts()
         self._parts, self._folds_system = facts.parts, facts.folds_system
@@ -138,6 +140,17 @@ class TemplateChat:
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids that start an episode, up to and including the generation prompt."""
+        key = tuple(messages)
+        ids = self._openings.get(key)  # the members of a group begin alike
+        if ids is None:
+            ids = self._written(key)
+            if "strftime_now" not in self._source:
+                if len(self._openings) >= _MOST_OPENINGS:
+                    self._openings.clear()
+                self._openings[key] = ids
+        return ids.copy()
+
+    def _written(self, messages: Sequence[Message]) -> TokenIds:
         spoken = _fold_system(messages) if self._folds_system else messages
         roles = tuple(message.role for message in spoken)
         images = [message.images for message in spoken]

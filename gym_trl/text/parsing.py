@@ -132,7 +132,8 @@ class ActionFormat:
 
     def __init__(self, format: str | re.Pattern[str] = "tag", *, strict: bool = False) -> None:  # noqa: A002
         self.strict = strict
-        self.sentence, self._search = _compile(format, strict)
+        self.sentence, self.search = _compile(format, strict)
+        """``search`` returns the text inside the mark with its whitespace, or ``None``, if nothing was cut off."""
         self._is_complete = _completeness(format)
         self._format = format
         self._plain = format == "plain"
@@ -143,7 +144,7 @@ class ActionFormat:
         """Return the action in ``text``, or ``None`` if there is none; ``cut``: ``max_tokens`` cut the text off."""
         if cut and not self._is_complete(text):
             return None
-        found = self._search(text)
+        found = self.search(text)
         action = None if found is None else found.strip()
         return action if action or self._plain else None
 

@@ -6,6 +6,7 @@ import pytest
 from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
 from gym_trl.wrappers import Instructions, ParseAction
+from gym_trl.wrappers.inner import instructions_of
 
 
 def test_they_stand_instead_of_the_environments_own_or_below_them() -> None:
@@ -18,6 +19,25 @@ def test_they_stand_instead_of_the_environments_own_or_below_them() -> None:
 def test_the_sentence_of_a_format_is_added_to_them() -> None:
     env = ParseAction(Instructions(Echo(), "Play."), format="plain")
     assert env.instructions == "Play. Answer with your action alone."
+
+
+class Asked(gym.Wrapper[str, str, str, str]):
+    """Wrapper that counts how often its instructions are read."""
+
+    times = 0
+
+    @property
+    def instructions(self) -> str:
+        self.times += 1
+        return instructions_of(self.env)
+
+
+def test_they_are_read_once_through_any_number_of_wrappers() -> None:
+    layers = [Asked(gym.make("TrlEnv/Echo-v0"))]
+    for _ in range(3):
+        layers.append(Asked(gym.wrappers.TimeLimit(layers[-1], 9)))
+    assert instructions_of(layers[-1]) == Echo().instructions
+    assert [layer.times for layer in layers] == [1, 1, 1, 1]
 
 
 def test_an_environment_of_numbers_can_have_some() -> None:

@@ -267,7 +267,7 @@ RESPONSES = st.lists(
         ),
         max_size=8,
     ),
-    how=st.sampled_from(("tag", "boxed", "plain", None)),
+    how=st.sampled_from(("tag", "boxed", "plain", "json:move", "regex:(x)|[0-9 ]*", None)),
     end_after=st.sampled_from((None, 2)),
     penalty=st.sampled_from((0.0, 0.25)),
 )
