@@ -17,14 +17,16 @@ class NetHack(Adapter):
 
         env = gym.make("External/NetHack-v0", task="NetHackScore-v0")
         env.reset(seed=0)[0].splitlines()[0]
-        'Hello Agent, welcome to NetHack!  You are a neutral female human Valkyrie.'
+        'Hello Agent, welcome to NetHack!  You are a neutral male human Monk.'
         env.step("far east")
 
     An observation is the screen without empty lines. Actions are the names of the task's actions: directions
     (``north``, ``far north``) and commands such as ``kick``; ``info["admissible_actions"]`` lists them, and other
     actions do not reach the game. NetHack ignores Gymnasium's seeds and reseeds itself during a game; the adapter sets
-    fixed seeds for each episode. Rewards are the task's. ``success`` is a task that reports success, or an ascension; a
-    task without either (``NetHackScore-v0``) never succeeds. The task ends after 5,000 steps, so set a ``turn_limit``.
+    fixed seeds for each episode, from which the moon and the time of day follow, too. Names and prices of shops still
+    depend on the clock (NLE's issue 129). Rewards are the task's. ``success`` is a task that reports success, or an
+    ascension; a task without either (``NetHackScore-v0``) never succeeds. The task ends after 5,000 steps, so set a
+    ``turn_limit``.
 
     Args:
         task: Gymnasium id of the task; ``NetHackChallenge-v0`` cannot be seeded.
@@ -44,7 +46,7 @@ class NetHack(Adapter):
         if task not in (known := sorted(env_id for env_id in gym.registry if env_id.startswith("NetHack"))):
             raise ConfigError(f"NetHack has no task {task!r}; it has {known}")
         self.task = task
-        made: Any = gym.make(task, disable_env_checker=True, **settings)
+        made: Any = gym.make(task, disable_env_checker=True, **{"fix_moon_phase": True} | settings)
         self._game = made.unwrapped
         try:
             self._game.seed(core=1, disp=1, reseed=False)

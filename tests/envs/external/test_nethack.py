@@ -26,7 +26,7 @@ def env():
 
 def test_the_screen_is_text_and_stays_as_it_was(env):
     observation, info = env.reset(seed=0)
-    assert observation.startswith("Hello Agent, welcome to NetHack!")
+    assert observation.startswith("Hello Agent, welcome to NetHack!")  # the seed has a day without a moon
     assert observation.count("@") >= 1
     assert "Dlvl:1" in observation.splitlines()[-1]
     assert "\n\n" not in observation
@@ -55,6 +55,11 @@ def test_a_seed_is_one_game_again_and_again_though_nethack_ignores_gymnasiums(en
         shown += [env.step(action)[0] for action in actions]
         games.append(shown)
     assert games[0] == games[1] != games[2]
+
+
+def test_the_moon_follows_from_the_seed_and_not_from_the_date(env):
+    seen = [env.reset(seed=seed)[0] for seed in range(20)]
+    assert {"New", "Full"} <= {screen.partition(" moon tonight.")[0].split()[-1] for screen in seen}
 
 
 def test_a_long_game_ends_and_says_so():
