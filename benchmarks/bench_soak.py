@@ -9,9 +9,8 @@ games with the scripted engine, ``vllm`` with a real colocated vLLM on a CPU, ``
 tiny model. ``traced`` is ``inline`` with ``tracemalloc``, which counts every byte that Python allocates.
 
 Memory is USS (what would be free if the process ended; RSS also counts what is shared with others), of the process
-and, separately, of its children. Its slope is by least squares over the last 100,000 episodes, or in a shorter part
-after a warm-up of a fifth: the free lists of a child are full by then. The allocator takes memory by the megabyte: the
-blocks in use and the objects of the garbage collector say more about small leaks.
+and, separately, of its children. Its slope is by least squares after a warm-up of a fifth. The allocator takes memory
+by the megabyte: the blocks in use and the objects of the garbage collector say more about small leaks.
 """
 
 import gc
@@ -53,7 +52,6 @@ SAMPLES = 100
 BEGAN = time.perf_counter()
 AT_ONCE = 500
 WARM_UP = 0.2
-LAST = 100_000
 GOAL_KB = 1.0  # per 1,000 episodes
 GAMES = ("GuessNumber", "TicTacToe", "Hangman", "FrozenLake")
 WORDS = ("50", "center", "e", "right", "25", "1", "a", "down", "75", "9", "t", "left")
@@ -218,9 +216,8 @@ def samples_of(name: str) -> list[dict[str, Any]]:
 
 
 def slope(samples: Sequence[dict[str, Any]], measure: str) -> tuple[float, float]:
-    """Return the growth of a measure in 1,000 episodes over the last ones, and two standard errors of it."""
-    number = samples[-1]["episodes"]
-    warm = [line for line in samples if line["episodes"] > max(WARM_UP * number, number - LAST)]
+    """Return the growth of a measure in 1,000 episodes after the warm-up, and two standard errors of it."""
+    warm = [line for line in samples if line["episodes"] > WARM_UP * samples[-1]["episodes"]]
     thousands, values = [line["episodes"] / 1000 for line in warm], [line[measure] for line in warm]
     (grows, _), covariance = np.polyfit(thousands, values, 1, cov=True)
     return float(grows), 2 * float(covariance[0, 0]) ** 0.5
