@@ -141,7 +141,7 @@ def sleeping(pool: EnvPool, number: int) -> dict[str, float]:
     begin(pool, [SLEEP_S] * number)
     for place in range(number):
         pool.step(str(place), "go")
-    others = psutil.Process().children(recursive=True)
+    others = psutil.Process().children()
     done, began, here, there = 0, time.perf_counter(), time.process_time(), processor(others)
     while (now := time.perf_counter()) - began < SLEEPERS_S:
         for key, _ in pool.collect(block=True):

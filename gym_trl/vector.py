@@ -344,7 +344,7 @@ class _Processes(_Crew):
 
     def __init__(self, makers: list[Maker], mode: AutoresetMode, workers: int) -> None:
         self._builds = [partial(_Inline, makers[first::workers], mode) for first in range(workers)]
-        self._workers = [Worker(build, forked=True) for build in self._builds]
+        self._workers = [Worker(build) for build in self._builds]
 
     def about(self) -> list[dict[str, Any]]:
         for worker in self._workers:
@@ -399,7 +399,7 @@ class _Processes(_Crew):
 
     def _renew(self, number: int) -> None:
         self._workers[number].kill()
-        self._workers[number] = Worker(self._builds[number], forked=True)
+        self._workers[number] = Worker(self._builds[number])
 
 
 _CREWS: dict[str, Callable[[list[Maker], AutoresetMode, int], _Crew]] = {

@@ -32,7 +32,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End every process that a test has left behind, and name it."""
     if hasattr(config, "workerinput"):
         return
-    # The fork servers, and the resource tracker of multiprocessing, end with the process that has started them.
+    # The fork server and resource tracker of multiprocessing end with this process.
     _, left = psutil.wait_procs(_started_by_tests(), timeout=_PATIENCE_S)
     for process in left:
         with suppress(psutil.Error):
@@ -47,17 +47,10 @@ def _started_by_tests() -> list[psutil.Process]:
             if process.environ().get(_MARK) == str(os.getpid()):
                 found[process.pid] = process
     found.pop(os.getpid(), None)
-    return [process for process in found.values() if not _ends_by_itself(process, {os.getpid(), *found})]
+    return [process for process in found.values() if not _is_multiprocessings(process)]
 
 
-def _ends_by_itself(process: psutil.Process, of_tests: set[int]) -> bool:
+def _is_multiprocessings(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
-        if _runs(process, "from gym_trl.executors import fork_server"):  # so do its workers
-            parent = process.parent()
-            return parent is not None and parent.pid in of_tests and not _runs(parent, "from gym_trl.executors import")
-        return _runs(process, "from multiprocessing.")
+        return any(word.startswith("from multiprocessing.") for word in process.cmdline())
     return False
-
-
-def _runs(process: psutil.Process, code: str) -> bool:
-    return any(word.startswith(code) for word in process.cmdline())

@@ -40,12 +40,12 @@ class ProcessPool(WorkerPool["_Process"]):
     >>> key, type(result).__name__
     ('a', 'StepResult')
 
-    Each process is a new interpreter or, on Linux, a fork of one that has imported this package, never of the program
-    (no ``__main__`` guard). It holds the environments of several episodes and steps them one at a time. A new episode
-    goes to the process with the fewest episodes. A process that ends, or exceeds a time limit, is killed with all its
-    child processes and replaced. The episode whose step it was executing ends with ``crashed``, or with ``env_error``
-    if a signal from outside ended the process (``gym_trl.errors`` has the rule); the process's other episodes end with
-    ``env_error``. Of an environment's ``info``, strings, numbers, booleans and ``None`` are transferred.
+    Each process is a new interpreter (no fork, no ``__main__`` guard) that holds the environments of several episodes
+    and steps them one at a time. A new episode goes to the process with the fewest episodes. A process that ends, or
+    exceeds a time limit, is killed with all its child processes and replaced. The episode whose step it was executing
+    ends with ``crashed``, or with ``env_error`` if a signal from outside ended the process (``gym_trl.errors`` has the
+    rule); the process's other episodes end with ``env_error``. Of an environment's ``info``, strings, numbers, booleans
+    and ``None`` are transferred.
 
     Args:
         make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
@@ -202,7 +202,7 @@ class ProcessPool(WorkerPool["_Process"]):
         staying = [process for process in self._processes if process is not self._leaving]
         idle = min(staying, key=lambda process: process.load, default=None)
         if idle is None or (idle.load and len(staying) < self._size):
-            idle = _Process(Worker(partial(_Host, self._make, registered()), forked=True))
+            idle = _Process(Worker(partial(_Host, self._make, registered())))
             self._processes.append(idle)
             self._selector.register(idle.worker, EVENT_READ, idle)
         idle.played += 1

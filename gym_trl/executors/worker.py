@@ -1,7 +1,7 @@
 """Separate Python process that holds an object and calls its methods on request, over pipes.
 
-It inherits no state of the program, and needs no ``if __name__ == "__main__"``; its prints go to stderr. It has its
-own session, so that its child processes can be killed with it, and it ends when its parent does.
+It is started without fork, so it inherits no state, and needs no ``if __name__ == "__main__"``; its prints go to
+stderr. It has its own session, so that its child processes can be killed with it, and it ends when its parent does.
 """
 
 import os
@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread
 from typing import Any
-
-from gym_trl.executors.fork_server import ForkedProcess, enter, importable, surroundings
 
 _LENGTH = struct.Struct("!Q")
 _AT_ONCE = 1 << 16  # capacity of a pipe; a larger buffer would be reallocated at each read
@@ -52,29 +50,25 @@ class Worker:
 
     ``build`` is transferred by value (cloudpickle), so it may be a lambda.
 
-    Args:
-        build: Makes the object.
-        forked: Fork the process from a server that has imported this package, which takes milliseconds, instead of
-            starting an interpreter. All forks have the same hashes of strings. Only Linux forks.
-
     Raises:
         WorkerError: ``build`` raised.
     """
 
-    def __init__(self, build: Callable[[], Any], *, forked: bool = False) -> None:
+    def __init__(self, build: Callable[[], Any]) -> None:
         import cloudpickle
 
-        asked, stdin = os.pipe()
-        stdout, answers = os.pipe()
-        self._stdin, self._stdout = os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb", 0)
-        start = ForkedProcess if forked and sys.platform == "linux" else _interpreter
-        try:
-            self._process = start(asked, answers)
-        except BaseException:
-            self._stdin.close()
-            self._stdout.close()
-            raise
-        self.send(surroundings())
+        paths = os.pathsep.join(path for path in sys.path if path and isinstance(path, str))  # the format of PYTHONPATH
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from gym_trl.executors.worker import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._inbox = _Inbox(self._stdout.fileno())
         self._arrived: deque[memoryview] = deque()
         self._built = False
@@ -235,43 +229,17 @@ def _started_by(pid: int) -> list[int]:
         return []
 
 
-def _interpreter(stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
-    """Start an interpreter with these pipes, which are closed here."""
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-c", "from gym_trl.executors.worker import serve_stdin; serve_stdin()"],
-            stdin=stdin,
-            stdout=stdout,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(importable())},
-            start_new_session=True,
-        )
-    finally:
-        os.close(stdin)
-        os.close(stdout)
-
-
-def serve_stdin() -> None:
-    """Run a process whose calls are its input."""
+def serve() -> None:
+    """Run the process: build the object, then execute one call after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
+    Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     asked, answers = os.dup(0), os.dup(1)
+    os.dup2(2, 1)  # prints must not mix with the answers
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # code that reads stdin must not consume the calls
     os.close(nothing)
-    serve(asked, answers, os.getppid())
-
-
-def serve(asked: int, answers: int, parent: int) -> None:
-    """Run the process: build the object, then execute one call after the other."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
-    Thread(target=_die_with, args=(parent,), daemon=True).start()
-    os.dup2(2, 1)  # prints must not mix with the answers
-    for pipe in (asked, answers):
-        os.set_inheritable(pipe, False)
     _forks_leave([asked, answers])
     questions = _questions(_Inbox(asked))
-    around = next(questions, None)
-    if around is None:
-        return
-    enter(around)
     build = next(questions, None)
     if build is None:
         return
