@@ -92,6 +92,10 @@ class VLLMDouble:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _kill(self):
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        # What was just accepted gets its transport now: a closed server has none (CPython 3.11).
+        await asyncio.sleep(0)
         self._server.close()
         known = -1
         while known != self.connections or self._tasks:  # what was accepted already becomes a task only now
