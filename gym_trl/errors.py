@@ -25,9 +25,9 @@ episode is scored, by the rule of ``caused_by_model``:
   includes making and resetting, the engine, cutoffs, a worker that was lost with another episode's environment or was
   killed from outside (SIGKILL, SIGTERM), malformed results (an observation that is not text, a reward that is not a
   finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``, ``TimeoutError``, a full disk or too many
-  open files among them), ``ImportError``, an exception of a network client, an exception of this library (a sign of a
-  wrong setup), or any exception from the code of a wrapper of this library or Gymnasium, which received a malformed
-  result.
+  open files among them), ``ImportError``, an exception of a network client, ``asyncio.CancelledError``, an exception of
+  this library (a sign of a wrong setup), or any exception from the code of a wrapper of this library or Gymnasium,
+  which received a malformed result.
 
 An ``OSError`` about a name that an action can choose is caused by the model all the same: ``FileNotFoundError``,
 ``FileExistsError``, ``PermissionError``, ``IsADirectoryError``, ``NotADirectoryError``, and names that are too long,
@@ -39,8 +39,10 @@ An environment or a wrapper can override the rule by raising ``ModelFaultError``
 """
 
 import errno
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 
 
 class GymTRLError(Exception):
@@ -179,10 +181,12 @@ _BY_NAME = frozenset(
         ("grpc", "RpcError"),
         ("aiohttp", "ClientConnectionError"),
         ("ray", "RayError"),
+        ("asyncio", "CancelledError"),
         ("gymnasium", "ResetNeeded"),
     }
 )
-"""Package and base class of network clients' exceptions that are not ``OSError``, and of a step before reset."""
+"""Package and base class of network clients' exceptions that are not ``OSError``, of a cancelled task, and of a step
+before reset."""
 
 
 def caused_by_model(error: BaseException) -> bool:
@@ -231,18 +235,39 @@ def apart_from_the_model(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if caused_by_model(error):
-            raise InfrastructureError(f"{name} raised {type(error).__name__}: {error}") from error
+            raise InfrastructureError(f"{name} raised {described(error)}") from error
         raise
 
 
 def ends_an_episode(error: BaseException) -> bool:
-    """Return whether an exception of an environment ends its episode only: no interrupt and no cancelled task.
+    """Return whether an exception of an environment ends its episode only: all but an interrupt of this program.
 
     >>> ends_an_episode(SystemExit(1)), ends_an_episode(KeyboardInterrupt())
     (True, False)
+
+    Interrupts are ``KeyboardInterrupt`` and what a signal handler of this program raised, such as the ``SystemExit`` of
+    a handler for SIGTERM. They stop the rollout. The rule is the same for making, resetting, stepping and closing an
+    environment, and in every executor.
     """
-    # A panic of an environment in Rust is raised as a BaseException, although nobody wants the program to end.
-    return isinstance(error, Exception | SystemExit) or type(error).__name__ == "PanicException"
+    if isinstance(error, Exception):
+        return True
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    by_handler = any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
+    return not isinstance(error, KeyboardInterrupt) and not by_handler
+
+
+def described(error: BaseException) -> str:
+    """Return the type and message of an exception, also if its ``__str__`` raises.
+
+    >>> described(KeyError("north"))
+    "KeyError: 'north'"
+    """
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException as problem:
+        if not ends_an_episode(problem):
+            raise
+        return f"{type(error).__name__} (its message cannot be shown: __str__ raised {type(problem).__name__})"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

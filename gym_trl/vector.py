@@ -15,7 +15,8 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import ConfigError, check_counts, described, ends_an_episode
+from gym_trl.executors.step import close_env
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
 from gym_trl.types import Closing
 
@@ -264,7 +265,7 @@ class _Inline(_Crew):
                 result = envs[index].step(action)  # type: ignore[union-attr]  # checked above
                 if self._same_step and (result[2] or result[3]):
                     result = self._begun_anew(index, result)
-            except Exception as error:  # any exception becomes its episode's result
+            except BaseException as error:
                 result = self._failed(index, error)
             results.append(result)
         return results
@@ -285,7 +286,7 @@ class _Inline(_Crew):
     def _begun(self, index: int, seed: int | None = None, options: dict[str, Any] | None = None) -> EnvStep:
         try:
             observation, info = self._env(index).reset(seed=seed, options=options)
-        except Exception as error:
+        except BaseException as error:
             return self._failed(index, error)
         return observation, 0.0, False, False, info
 
@@ -293,9 +294,8 @@ class _Inline(_Crew):
         observation, reward, terminated, truncated, info = result
         try:
             began, begun = self._env(index).reset()
-        except Exception as error:  # of the next episode; the next step starts another
-            self._drop(index)
-            began, begun = "", {"error": f"{type(error).__name__}: {error}"}
+        except BaseException as error:  # of the next episode; the next step starts another
+            began, begun = "", {"error": self._failed(index, error)[4]["error"]}
         return began, reward, terminated, truncated, {"final_obs": observation, "final_info": info, **begun}
 
     def _stepped(self, index: int, action: Any) -> EnvStep:
@@ -310,15 +310,17 @@ class _Inline(_Crew):
         self._env(index).set_wrapper_attr(name, value)
         return None, 0.0, False, False, {}
 
-    def _failed(self, index: int, error: Exception) -> EnvStep:
+    def _failed(self, index: int, error: BaseException) -> EnvStep:
+        """Drop an environment that raised and return its episode's result; an interrupt of the program is raised."""
         self._drop(index)
+        if not ends_an_episode(error):
+            raise error
         return _failed(error)
 
     def _drop(self, index: int) -> None:
         env, self._envs[index] = self._envs[index], None
         if env is not None:
-            with suppress(Exception):  # it is broken, and close may raise
-                env.close()
+            close_env(env, broken=True)
 
 
 class _Threads(_Crew):
@@ -419,8 +421,8 @@ def _check_same_spaces(about: Sequence[Mapping[str, Any]]) -> None:
                 )
 
 
-def _failed(error: Exception) -> EnvStep:
-    info = {"error": f"{type(error).__name__}: {error}", "action_valid": False}
+def _failed(error: BaseException) -> EnvStep:
+    info = {"error": described(error), "action_valid": False}
     return "", 0.0, False, True, info
 
 

@@ -32,6 +32,13 @@ on_ray = [pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="
 WHERE = ["process", pytest.param("ray", marks=on_ray)]
 
 
+DAEMON = """
+import subprocess
+nothing = subprocess.DEVNULL
+print(subprocess.Popen(["sleep", "300"], start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing).pid)
+"""
+
+
 class Obedient(gym.Env):
     """Does what the action says."""
 
@@ -42,7 +49,7 @@ class Obedient(gym.Env):
     def reset(self, *, seed=None, options=None):
         return str(os.getpid()), {}
 
-    def step(self, action):
+    def step(self, action):  # noqa: PLR0912 -- one for each thing that it can do
         match action.split():
             case ["die"]:
                 os.kill(os.getpid(), signal.SIGSEGV)
@@ -57,6 +64,11 @@ class Obedient(gym.Env):
             case ["start"]:
                 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
                 return str(child.pid), 0.0, False, False, {}
+            case ["daemon"]:  # in a session of its own, and without a parent here
+                started = subprocess.run(
+                    [sys.executable, "-c", DAEMON], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+                )
+                return started.stdout, 0.0, False, False, {}
             case ["derive"]:
                 own = type("Own", (str,), {})("mine")
                 return own, 0.0, False, False, {"own": own, "reason": StopReason.SUCCESS, own: np.float64(0.5)}
@@ -288,11 +300,12 @@ class TestAProcessThatEnds:
             begin(pool)
             assert "by signal SIGKILL" in step(pool, "fork_and_die").error
 
-    def test_takes_with_it_what_it_has_started(self, pool):
+    @pytest.mark.parametrize("end", ["hang", "die", "exit", "kill"])
+    def test_takes_with_it_what_it_has_started(self, pool, end):
         begin(pool)
-        started = int(step(pool, "start").observation)
-        step(pool, "hang")
-        assert gone(started)
+        started = [int(step(pool, action).observation) for action in ("start", "daemon")]
+        step(pool, end)
+        assert all(map(gone, started))
         pool.release("a")
 
 
@@ -391,7 +404,12 @@ def main():
     replies = {{}}
     while len(replies) < 2:
         replies.update(pool.collect(block=True))
-    print(*[reply.observation for reply in replies.values()], flush=True)
+    started = []
+    for action in ("start", "daemon"):
+        pool.step("a", action)
+        [(_, reply)] = pool.collect(block=True)
+        started.append(reply.observation.strip())
+    print(*[reply.observation for reply in replies.values()], *started, flush=True)
     pool.step("a", "hang")
     {how}
 
@@ -399,7 +417,7 @@ main()
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     pids = [int(pid) for pid in ran.stdout.split()]
-    assert len(pids) == 2, ran.stderr
+    assert len(pids) == 4, ran.stderr
     assert all(map(gone, pids))
 
 

@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Law 14: what the model caused is scored, and only what the infrastructure caused is not."""
 
+import asyncio
 import errno
 import os
 import pickle
@@ -8,6 +9,7 @@ import signal
 import socket
 import ssl
 import time
+import warnings
 
 import gymnasium as gym
 import pytest
@@ -23,11 +25,23 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 from gym_trl.wrappers import Discount, History, ParseAction, TurnLimit
 
 CHAT = ByteChat()
 OWN = type("TransportError", (Exception,), {"__module__": "httpx"})
+
+
+class UnprintableError(Exception):
+    """Exception whose message cannot be made."""
+
+    def __str__(self):
+        raise ValueError("no message")
+
+
+class OwnEnd(BaseException):
+    """Exception of a package that ``except Exception`` does not catch."""
+
 
 PANIC = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})  # of environments in Rust
 
@@ -69,7 +83,14 @@ RAISED = {
     "runtime_of_connection": (wrapped(RuntimeError("request failed"), ConnectionResetError()), False),
     "client": (OWN("gone"), False),
     "config": (errors.ConfigError("wrong"), False),
+    "cancelled": (asyncio.CancelledError(), False),
+    "generator": (GeneratorExit(), True),
+    "own": (OwnEnd("over"), True),
+    "group": (BaseExceptionGroup("both", [OwnEnd()]), True),
+    "unprintable": (UnprintableError(), True),
 }
+ENDS = ["exit", "panic", "cancelled", "generator", "own", "group", "unprintable"]
+"""Those that ``except Exception`` does not catch, or that cannot be described."""
 
 
 class Breaks(gym.Env):
@@ -77,11 +98,20 @@ class Breaks(gym.Env):
 
     def __init__(self):
         self.observation_space = self.action_space = gym.spaces.Text(99)
+        self.at_close = None
 
     def reset(self, *, seed=None, options=None):
-        if (options or {}).get("fails"):
+        options = options or {}
+        if options.get("fails"):
             raise ValueError("no start")
-        return "begin", {}
+        if "raises" in options:
+            raise RAISED[options["raises"]][0]
+        self.at_close = options.get("at_close")
+        return options.get("observation", "begin"), {}
+
+    def close(self):
+        if self.at_close is not None:
+            raise RAISED[self.at_close][0]
 
     def step(self, action):
         if action in RAISED:
@@ -129,6 +159,14 @@ def pool(request):
         yield pool
 
 
+def gather(pool, number):
+    """Return so many results by their episodes."""
+    results: dict[str, StepResult | EnvFailure] = {}
+    while len(results) < number:
+        results.update(pool.collect(block=True))
+    return results
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("action", RAISED)
 def test_what_a_step_raises_is_scored_only_where_the_model_caused_it(pool, action):
@@ -149,6 +187,96 @@ def test_a_malformed_result_is_not_scored(pool, action):
 @pytest.mark.processes
 def test_what_does_not_start_is_not_scored(pool):
     assert ends(pool, "on", fails=True).stop_reason is StopReason.ENV_ERROR
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("raised", ENDS)
+def test_what_a_reset_raises_is_its_episodes_result_in_every_executor(pool, raised):
+    played = ends(pool, "on", raises=raised)
+    assert played.stop_reason is StopReason.ENV_ERROR
+    assert type(RAISED[raised][0]).__name__ in played.error
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("observation", [b"begin", 7, None, ["begin"]])
+def test_a_reset_without_text_is_its_episodes_result_in_every_executor(pool, observation):
+    played = ends(pool, "on", observation=observation)
+    assert (played.stop_reason, "observation must be text" in played.error) == (StopReason.ENV_ERROR, True)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("raised", ENDS)
+def test_an_exception_costs_its_own_episode_and_none_beside_it(raised):
+    for kind in (InlinePool, ThreadPool, ProcessPool):
+        with kind(lambda env_id: Breaks(), **({} if kind is InlinePool else {"workers": 1})) as pool:
+            for key in "abcdefgh":
+                pool.reset(key, Task("Breaks", 0))
+            gather(pool, 8)
+            for key in "abcdefgh":
+                pool.step(key, raised if key == "c" else "on")
+            results = gather(pool, 8)
+        failed = {key for key, result in results.items() if isinstance(result, EnvFailure)}
+        assert failed == {"c"}, kind
+
+
+@pytest.mark.parametrize("raised", ENDS)
+def test_what_closing_raises_is_a_warning(raised):
+    pool = InlinePool(lambda env_id: Breaks())
+    pool.reset("a", Task("Breaks", 0, {"at_close": raised}))
+    gather(pool, 1)
+    with pytest.warns(UserWarning, match=f"closing .* raised {type(RAISED[raised][0]).__name__}"):
+        pool.close()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", [InlinePool, ThreadPool, ProcessPool])
+def test_an_interrupt_stops_the_rollout_in_every_executor(kind):
+    class Interrupting(Breaks):
+        def step(self, action):
+            raise KeyboardInterrupt
+
+    with kind(lambda env_id: Interrupting()) as pool, pytest.raises(KeyboardInterrupt):
+        ends(pool, "on")
+
+
+def test_what_a_signal_handler_of_the_program_raises_is_no_failure_of_an_episode():
+    class Terminated(Breaks):
+        def step(self, action):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    def leave(number, frame):
+        raise SystemExit(3)
+
+    before = signal.signal(signal.SIGTERM, leave)  # as a scheduler's job does that saves before it ends
+    try:
+        with InlinePool(lambda env_id: Terminated()) as pool, pytest.raises(SystemExit):
+            ends(pool, "on")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", [InlinePool, ThreadPool, ProcessPool])
+@pytest.mark.parametrize("way", ["return", "raise"])
+def test_a_fork_that_leaves_a_step_ends_there(kind, way, tmp_path):
+    class Forking(Breaks):
+        def step(self, action):
+            if (child := os.fork()) == 0:
+                (tmp_path / str(os.getpid())).touch()
+                if way == "raise":
+                    raise ValueError("in the fork")
+                return "fork", 9.0, True, False, {}
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+            return str(child), 0.0, False, False, {}
+
+    with warnings.catch_warnings(), kind(lambda env_id: Forking()) as pool:
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+        pool.reset("a", Task("Forking", 0))
+        gather(pool, 1)
+        pool.step("a", "on")
+        result = gather(pool, 1)["a"]
+        assert [path.name for path in tmp_path.iterdir()] == [result.observation]  # one fork, which has ended
 
 
 @pytest.mark.processes

@@ -1,25 +1,12 @@
 """Executor that steps environments in the calling thread."""
 
+import os
 from collections import defaultdict, deque
 
 from gym_trl.errors import ends_an_episode
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import (
-    close_env,
-    failed,
-    images_of,
-    read_declares_success,
-    state_of,
-    take_step,
-    text_of,
-    with_settlement,
-)
+from gym_trl.executors.step import begin, close_env, failed, take_step
 from gym_trl.types import Closing, EnvFailure, StepResult, Task
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.state_key import StateKey
-
-_TOLD_AT_RESET = ("to_move", "admissible_actions")
-"""Entries of the ``info`` of ``reset`` that a game of several seats needs."""
 
 
 class InlinePool(Closing):
@@ -76,7 +63,11 @@ class InlinePool(Closing):
             close_env(env)
 
     def execute(self, key: str, work: Task | str) -> StepResult | EnvFailure:
-        """Execute one reset or step, and return its result."""
+        """Execute one reset or step, and return its result.
+
+        A fork in which the call returns ends here: it would go on as a second copy of the whole program.
+        """
+        process = os.getpid()
         try:
             if isinstance(work, Task):
                 return self._begin(key, work)
@@ -90,20 +81,12 @@ class InlinePool(Closing):
             if not ends_an_episode(error):  # interrupted in the middle of a call: its state is unknown
                 raise
             return failed(work, error)
+        finally:
+            if os.getpid() != process:
+                os._exit(1)
 
     def _begin(self, key: str, task: Task) -> StepResult:
         free = self._free[task.env_id]
         env = free.pop() if free else self._make(task.env_id)
         self._playing[key] = (task.env_id, env)
-        observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
-        result = StepResult(
-            text_of(observation),
-            info={name: info[name] for name in _TOLD_AT_RESET if name in info},
-            instructions=instructions_of(env),
-            declares_success=read_declares_success(env),
-            state=state_of(env),
-            markov_keys=isinstance(env, StateKey) and env.markov_state_key,
-            task_key=env.task_key if isinstance(env, StateKey) else "",
-            images=images_of(info),
-        )
-        return with_settlement(result, env)
+        return begin(env, task)

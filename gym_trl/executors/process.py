@@ -155,6 +155,8 @@ class ProcessPool(WorkerPool["_Process"]):
             process.started = True
             process.on_its_way -= process.asked.popleft()[3]
             if self._answered(ticket, key):
+                if len(said) == 1:
+                    raise said[0]
                 results.append((key, StepResult(*said) if len(said) > 2 else EnvFailure(*said)))
         if answers or process.worker.answering:  # a long result arrives in pieces
             self._set_due(process)
@@ -252,7 +254,10 @@ class _Host:
         """Release the episodes in ``released``, execute one call, and return its result's fields as plain objects."""
         for gone in released:
             self._pool.release(gone)
-        result = self._pool.execute(key, work)
+        try:
+            result = self._pool.execute(key, work)
+        except BaseException as interrupt:  # raised in the process of the pool
+            return ticket, key, interrupt
         if isinstance(result, EnvFailure):
             return ticket, key, result.error, result.reason
         info: dict[Any, Any] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import caused_by_model, ends_an_episode
+from gym_trl.errors import caused_by_model, described, ends_an_episode
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
@@ -23,7 +23,7 @@ from gym_trl.types import (
     add_reward,
 )
 from gym_trl.wrappers.image_observation import IMAGES
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.inner import attribute_of, instructions_of
 from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.state_key import StateKey
 
@@ -45,7 +45,35 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     """
     by_model = not isinstance(work, Task) and caused_by_model(error)
     reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
-    return EnvFailure(f"{name_of(work)} raised {type(error).__name__}: {error}", reason)
+    return EnvFailure(f"{name_of(work)} raised {described(error)}", reason)
+
+
+_TOLD_AT_RESET = ("to_move", "admissible_actions")
+"""Entries of the ``info`` of ``reset`` that a game of several seats needs."""
+
+
+def begin(env: TextEnvironment, task: Task) -> StepResult:
+    """Reset an environment for a task and return the checked result.
+
+    >>> begin(gym.make("TrlEnv/Echo-v0"), Task("TrlEnv/Echo-v0", seed=0)).observation
+    'woadw'
+
+    Raises:
+        TypeError: the observation is not text.
+        BaseException: ``reset`` raised.
+    """
+    observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
+    result = StepResult(
+        text_of(observation),
+        info={name: info[name] for name in _TOLD_AT_RESET if name in info},
+        instructions=instructions_of(env),
+        declares_success=read_declares_success(env),
+        state=state_of(env),
+        markov_keys=isinstance(env, StateKey) and env.markov_state_key,
+        task_key=env.task_key if isinstance(env, StateKey) else "",
+        images=images_of(info),
+    )
+    return with_settlement(result, env)
 
 
 _NO_ACTION = UnfinishedResponse, RefusedResponse
@@ -83,7 +111,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
             return replace(result, reward=result.reward + owed) if owed else result
         return with_settlement(result, env)
     except Exception as error:  # a malformed result is the environment's own fault
-        return EnvFailure(f"step raised {type(error).__name__}: {error}")
+        return EnvFailure(f"step raised {described(error)}")
 
 
 def with_settlement(result: StepResult, env: gym.Env[Any, Any]) -> StepResult:
@@ -189,12 +217,15 @@ def text_of(observation: object) -> str:
     return observation
 
 
-def close_env(env: gym.Env[Any, Any]) -> None:
-    """Close an environment; an exception becomes a warning.
+def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
+    """Close an environment; an exception becomes a warning, or is ignored if the environment is known to be broken.
 
     >>> close_env(gym.make("TrlEnv/Echo-v0"))
     """
     try:
         env.close()
-    except Exception as error:  # closing must not lose the episodes that were played
-        gym.logger.warn(f"closing {env} raised {type(error).__name__}: {error}")
+    except BaseException as error:  # closing must not lose the episodes that were played
+        if not ends_an_episode(error):
+            raise
+        if not broken:
+            gym.logger.warn(f"closing {env} raised {described(error)}")

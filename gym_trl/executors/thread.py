@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from gym_trl.errors import check_counts
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, check_timeouts
-from gym_trl.executors.step import failed, name_of
+from gym_trl.executors.step import name_of
 from gym_trl.executors.worker_pool import WorkerPool
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
@@ -74,6 +74,8 @@ class ThreadPool(WorkerPool["_Worker"]):
                     continue
                 break
             if self._answered(ticket, key):
+                if isinstance(result, BaseException):
+                    raise result
                 results.append((key, result))
         return results
 
@@ -157,7 +159,7 @@ class ThreadPool(WorkerPool["_Worker"]):
         return started
 
 
-_Result: TypeAlias = tuple[int, str, StepResult | EnvFailure]
+_Result: TypeAlias = tuple[int, str, StepResult | EnvFailure | BaseException]
 
 
 class _Doing(NamedTuple):
@@ -189,10 +191,11 @@ class _Worker:
             if key in self.given_up or work is None:
                 continue
             self.doing = _Doing(name_of(work), key, monotonic())
+            result: StepResult | EnvFailure | BaseException
             try:
                 result = self._pool.execute(key, work)
-            except BaseException as error:  # exit() must not end this thread without a result
-                result = failed(work, error)
+            except BaseException as interrupt:  # raised in the thread of the pool
+                result = interrupt
             self.doing = None
             if self.left:
                 break

@@ -1,7 +1,9 @@
 """Separate Python process that holds an object and calls its methods on request, over pipes.
 
 It is started without fork, so it inherits no state, and needs no ``if __name__ == "__main__"``; its prints go to
-stderr. It has its own session, so that its child processes can be killed with it, and it ends when its parent does.
+stderr. It has its own session, and adopts the orphans among the processes that it starts (on Linux), so that all of
+them end with it, and it ends when its parent does. An environment that hangs in C code without releasing the
+interpreter's lock does not notice the end of its parent.
 """
 
 import os
@@ -17,6 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread
 from typing import Any
+from uuid import uuid4
+
+from gym_trl.executors.process_tree import MARK, adopt_orphans, descendants, end, end_descendants, marked
 
 _LENGTH = struct.Struct("!Q")
 _AT_ONCE = 1 << 16  # capacity of a pipe; a larger buffer would be reallocated at each read
@@ -57,13 +62,14 @@ class Worker:
     def __init__(self, build: Callable[[], Any]) -> None:
         import cloudpickle
 
+        self._mark = uuid4().hex
         paths = os.pathsep.join(path for path in sys.path if path and isinstance(path, str))  # the format of PYTHONPATH
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from gym_trl.executors.worker import serve; serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": paths, MARK: self._mark},
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -124,24 +130,28 @@ class Worker:
         """Kill the process with all its child processes."""
         if self._stdout.closed:  # the pid may have been reused
             return
-        self._end(_started_by(self.pid))
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGSTOP)  # it starts no others meanwhile
+        end_descendants(self.pid)
+        self._end()
 
     def close(self) -> None:
         """Let the process close its object and end, and wait for it; after five seconds it is killed."""
         if self._stdout.closed:
             return
-        started = _started_by(self.pid)
+        started = descendants(self.pid)
         with suppress(OSError):
             self._stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        self._end(started)
+        end(started)
+        self._end()
 
-    def _end(self, started: list[int]) -> None:
-        for end, number in ((os.killpg, self.pid), *((os.kill, number) for number in started)):
-            with suppress(ProcessLookupError, PermissionError):
-                end(number, signal.SIGKILL)
-        self._process.wait()
+    def _end(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._process.wait() != 0:  # it could not end its own children
+            end(marked(self._mark))
         with suppress(OSError):
             self._stdin.close()
         self._stdout.close()
@@ -217,21 +227,10 @@ def _how(status: int | None) -> str:
     return f"with status {status}"
 
 
-def _started_by(pid: int) -> list[int]:
-    """Return a process's descendants, including those in sessions of their own, such as browsers."""
-    try:
-        import psutil
-    except ImportError:  # then only its session can be killed
-        return []
-    try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
 def serve() -> None:
     """Run the process: build the object, then execute one call after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
+    adopt_orphans()
     Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     asked, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # prints must not mix with the answers
@@ -252,6 +251,7 @@ def serve() -> None:
         _answer(answers, right, result)
     if hasattr(held, "close"):
         held.close()
+    end_descendants(os.getpid())
 
 
 def _forks_leave(pipes: list[int]) -> None:
@@ -270,10 +270,11 @@ def _questions(inbox: _Inbox) -> Iterator[memoryview]:
 
 
 def _die_with(parent: int) -> None:
-    """End this session when the parent has ended, even if the object hangs and never reads its pipe."""
+    """End this process and all below it when the parent has ended, even if the object never reads its pipe."""
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
     time.sleep(_LOOK_S)  # time to close normally
+    end_descendants(os.getpid())
     os.killpg(0, signal.SIGKILL)
 
 
