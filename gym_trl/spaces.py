@@ -118,6 +118,40 @@ def holds_text(space: spaces.Space[Any]) -> bool:
     return not isinstance(space, _NOT_TEXT)
 
 
+def sample_allowed(space: spaces.Space[Any], mask: Any | None = None) -> Any:
+    """Return a sample that a mask allows, whatever numbers or truth values the mask is made of.
+
+    >>> int(sample_allowed(spaces.Discrete(3, start=5), np.array([False, False, True])))
+    7
+    >>> sample_allowed(spaces.MultiDiscrete([2, 2]), [[0, 1], [1, 0]]).tolist(), sample_allowed(spaces.Discrete(1), "?")
+    ([1, 0], np.int64(0))
+
+    ``Space.sample`` takes arrays of ``int8`` only, and many environments have masks of another type. A mask of another
+    shape is ignored.
+    """
+    try:
+        return space.sample(_as_mask(space, mask))
+    except (AssertionError, IndexError, KeyError, TypeError, ValueError):
+        return space.sample()
+
+
+def _as_mask(space: spaces.Space[Any], mask: Any) -> Any:
+    """Return a mask in the form that ``Space.sample`` takes."""
+    if mask is None or isinstance(space, spaces.MultiBinary):
+        return mask if mask is None else np.asarray(mask, np.int8)
+    if isinstance(space, spaces.Discrete):
+        return (np.asarray(mask) != 0).astype(np.int8)
+    if isinstance(space, spaces.Dict):
+        return {name: _as_mask(inner, mask[name]) for name, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_as_mask(inner, part) for inner, part in zip(space.spaces, mask, strict=True))
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        if np.size(mask[0]) == 1:  # all in one row
+            mask = np.split(np.asarray(mask), np.cumsum(space.nvec)[:-1])
+        return tuple((np.asarray(part) != 0).astype(np.int8) for part in mask)
+    return mask
+
+
 def _has_surrogates(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 

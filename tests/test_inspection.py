@@ -267,6 +267,36 @@ class Array(Higher):
         return (np.array([0.5, 3.0]), *rest)
 
 
+class Numbered(gym.Env):
+    """Has actions whose numbers mean moves, as of a board game's table of moves."""
+
+    observation_space = gym.spaces.Discrete(9)
+    action_space = gym.spaces.Discrete(20_481)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return int(self.np_random.integers(9)), {}
+
+    def step(self, action):
+        return 0, float(action % 2), True, False, {"success": bool(action % 2)}
+
+
+class Forbidding(gym.Env):
+    """Raises at what its mask forbids."""
+
+    observation_space = gym.spaces.Discrete(9)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return int(self.np_random.integers(9)), {"action_mask": np.array([False, True, True])}
+
+    def step(self, action):
+        if action == 0:
+            raise ValueError("an occupied square")
+        return 0, float(action == 1), True, False, {"success": action == 1}
+
+
 class Picture(Array):
     observation_space = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
 
@@ -298,6 +328,7 @@ BROKEN = [
     ("spaces", changed(observation_space=gym.spaces.Text(20)), PROBLEM, "is not in Text(1, 20"),
     ("spaces", Array, PROBLEM, "of float64 (2,), which is not in Box(0.0, 1.0, (2,), float32)"),
     ("words", Picture, PROBLEM, "cannot be converted to text"),
+    ("actions", Numbered, WARNING, "an integer from 0 to 20480: nothing says what 20,481 numbers mean"),
     (
         "words",
         resetting(lambda self, said, info: (b"Guess.", info)),
@@ -311,7 +342,7 @@ BROKEN = [
     ("own generator", Reseeds, WARNING, "the episode with seed 0 changed a global generator"),
     ("fresh start", Remembers, PROBLEM, "a used instance differs from a new one: seed 1, turn 0"),
     ("fresh start", LeftOver, PROBLEM, "an instance left in the middle of an episode differs"),
-    ("variety", OneGame, WARNING, "10 seeds gave the same task"),
+    ("variety", OneGame, WARNING, "10 seeds gave the same task: the same episode after each of "),
     ("end", Endless, PROBLEM, "did not end in 1000 turns"),
     ("end", Raises, PROBLEM, "raised ZeroDivisionError: by�[31m zero (test_inspection.py:"),
     ("end", stepping(lambda self, action, *step: (*step[:3], step[2], step[4])), WARNING, "terminated and truncated"),
@@ -323,6 +354,7 @@ BROKEN = [
         WARNING,
         "info has no 'action_valid'",
     ),
+    ("invalid actions", Forbidding, PROBLEM, "step(0), which the mask forbids, raised ValueError: an occupied square"),
     ("instructions", NoInstructions, WARNING, "none: its docstring begins"),
     ("instructions", changed(instructions=b"Guess."), PROBLEM, "they are bytes"),
     ("instructions", changed(instructions="Guess. " * 1000), WARNING, "7,000 characters"),
@@ -395,7 +427,7 @@ def test_what_cannot_be_looked_at_is_not_called_kept() -> None:
     inspector = Inspector(OldReset, episodes=6, blind_steps=3_000)
     seen = {promise: inspector.look_at(promise).verdict for promise in PROMISES if promise != "processes"}
     assert {promise for promise, verdict in seen.items() if verdict == OK} <= {
-        *("construction", "instructions", "seats", "hidden information", "solver", "closing")
+        *("construction", "actions", "instructions", "seats", "hidden information", "solver", "closing")
     }
     assert seen["step"] == seen["determinism"] == seen["speed"] == SKIPPED
 
@@ -416,6 +448,12 @@ def test_a_state_key_that_keeps_its_promise_is_told_so(broken: type[Higher], got
 def test_a_wrong_state_key_is_shown_with_two_histories_and_where_they_part() -> None:
     got = Inspector(keyed(lambda game: game.hidden), episodes=20).look_at("state key").got
     assert re.search(r"seed \d: .* and .* lead to the key \d, but after .* the \w+ is .* or .*", got), got
+
+
+def test_an_environment_that_raises_at_a_text_is_told_to_read_it_in_front() -> None:
+    fix = Inspector(Strict, episodes=6).look_at("invalid actions").fix
+    assert "GymSpec(act=...)" in fix
+    assert "a wrapper" in fix
 
 
 def test_a_global_generator_is_told_from_a_clock() -> None:
@@ -470,7 +508,7 @@ def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> Non
     assert list(found) == list(PROMISES)
     assert report["warning"] == sum(one["verdict"] == WARNING for one in found.values()) > 0
     assert found["invalid actions"]["verdict"] == WARNING
-    assert found["variety"]["got"] == "10 seeds gave the same task"
+    assert found["variety"]["got"].startswith("10 seeds gave the same task: the same episode after each of ")
     assert "[red]noise[/]" in ran.stderr
 
 

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from gym_trl.env_checker.leaks import SeatGame, find_leak
@@ -45,11 +46,12 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step
 from gym_trl.spaces import holds_text
 from gym_trl.testing.checks import STRANGE_ACTIONS, scrambled_generators
-from gym_trl.text.discovery import description, marks
-from gym_trl.text.textify import counted
+from gym_trl.text.discovery import action_names, description, marks
+from gym_trl.text.textify import counted, explain
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.inner import attribute_of
 from gym_trl.wrappers.seats import Seats, num_seats
 
 _LONGEST_S = 8.0  # for the episodes of one check, estimated from the first one
@@ -57,6 +59,14 @@ _SLOW_STEP_S, _SLOW_START_S = 0.1, 5.0
 _MOST_GAMES = 400  # of several seats: enough to find what happens once in a while
 _LONG_EPISODE = 16_000  # characters, about 4,000 tokens
 _LONG_RULES = 4_000
+_MANY_EPISODES = 100  # from which on an interval is narrow enough to be compared
+_FOR_NETWORKS = ("recommend using a symmetric and normalized space", "infinity. This is probably too")
+"""Parts of Gymnasium's warnings that concern networks which read and write numbers."""
+_MANY_ACTIONS = 100
+_READ_IN_FRONT = (
+    "read texts in front of the environment with GymSpec(act=...), a function that raises ValueError with a hint for "
+    "what is no action, or with a wrapper; or return an observation that explains valid actions"
+)
 
 
 class Inspector:
@@ -256,6 +266,25 @@ class Inspector:
         own = holds_text(env.unwrapped.observation_space) and holds_text(env.unwrapped.action_space)
         return _Told(OK, "is text" if own else f"converted to text: {shortened(repr(said[0]), 80)}")
 
+    def _look_at_actions(self) -> "_Told":
+        with self._open() as env:
+            bare = env.unwrapped
+            space = bare.action_space
+            if holds_text(space):
+                return _Told(OK, "are text")
+            how = explain(space, action_names(bare))
+            number = int(space.n) if isinstance(space, gym.spaces.Discrete) else 0
+            if isinstance(space, gym.spaces.MultiDiscrete):
+                number = int(space.nvec.max())
+            told = action_names(bare) or attribute_of(bare, "instructions")
+            if number > _MANY_ACTIONS and not told:
+                got = f"{how}: nothing says what {number:,} numbers mean"
+                fix = (
+                    "name them (action_names), explain them in instructions, or read other texts with GymSpec(act=...)"
+                )
+                return _Told(WARNING, got, fix)
+        return _Told(OK, how)
+
     def _look_at_determinism(self) -> "_Told":
         games = self._some
         again = [self._replayed(game) for game in games]
@@ -308,21 +337,25 @@ class Inspector:
         return _Told(OK, "a used instance starts like a new one")
 
     def _look_at_variety(self) -> "_Told":
-        games = self._some
-        actions = max(games, key=lambda game: len(game.seen)).actions[:20]
+        # What the seed draws may show at once, or only in what follows some of the actions.
+        games = sorted([*self._some, *self._many, *self._solved_some], key=lambda game: -len(game.seen))
+        sequences = list(dict.fromkeys(tuple(game.actions[:20]) for game in games))
         seeds = range(self._affordable(10))
-        different = {repr(self._play(seed, actions).seen) for seed in seeds}
-        if len(different) == 1:
-            fix = "draw the start in reset() from self.np_random; otherwise all tasks are the same"
-            return _Told(WARNING, f"{len(seeds)} seeds gave the same task", fix)
-        return _Told(OK, f"{len(different)} different tasks from {len(seeds)} seeds")
+        tried = sequences[: max(1, self._affordable(len(sequences) * len(seeds)) // len(seeds))]
+        for actions in tried:
+            different = len({repr(self._play(seed, actions).seen) for seed in seeds})
+            if different > 1:
+                return _Told(OK, f"at least {different} different tasks from {len(seeds)} seeds")
+        fix = "draw the start in reset() from self.np_random; otherwise all tasks are the same"
+        after = counted(len(tried), "sequence") + " of actions"
+        return _Told(WARNING, f"{len(seeds)} seeds gave the same task: the same episode after each of {after}", fix)
 
     def _look_at_end(self) -> "_Told":
         games = self._many
         turns = [len(game.actions) for game in games if game.ended]
         if broken := next((game for game in games if game.error), None):
             got = f"the episode with seed {broken.seed} raised {broken.error} after turn {len(broken.actions)}"
-            return _Told(PROBLEM, got, "end the episode instead of raising; an episode that raises cannot be scored")
+            return _Told(PROBLEM, got, "end the episode instead of raising, which is a crash of the episode")
         if len(turns) < len(games):
             got = f"{len(games) - len(turns)} of {counted(len(games), 'episode')} did not end in {MOST_TURNS} turns"
             fix = "end every episode, set max_episode_steps in gym.register, or GymSpec(turn_limit=...)"
@@ -364,14 +397,35 @@ class Inspector:
                 try:
                     result = read_step(*env.step(action))
                 except Exception as error:
-                    fix = "accept any text: return an observation that describes valid actions"
-                    return _Told(PROBLEM, f"step({said}) raised {describe_error(error)}", fix)
+                    return _Told(PROBLEM, f"step({said}) raised {describe_error(error)}", _READ_IN_FRONT)
                 refused += result.info.get("action_valid") is False
                 counted_ = counted_ or "action_valid" in result.info
+            if (raised := self._raises_at_forbidden(env)) is not None:
+                fix = "answer an action that the mask forbids with info['action_valid'] = False instead of raising"
+                return _Told(PROBLEM, raised, fix)
         if not counted_:
             fix = "set info['action_valid'] to True or False in every step, so that invalid actions are counted"
             return _Told(WARNING, "none raised, but info has no 'action_valid'", fix)
         return _Told(OK, f"{refused} of {len(STRANGE_ACTIONS)} strange texts were rejected, none raised")
+
+    def _raises_at_forbidden(self, env: TextEnvironment) -> str | None:
+        """Return what happened at the first action that a mask forbids if the environment raised there."""
+        space = env.unwrapped.action_space
+        if not isinstance(space, gym.spaces.Discrete):
+            return None
+        for game in self._some:
+            _, info = env.reset(seed=game.seed, options=None)
+            for action in game.actions:
+                allowed = np.asarray(info.get("action_mask"))
+                if allowed.shape == (int(space.n),) and not allowed.all():
+                    forbidden = str(int(space.start) + int(np.argmin(allowed)))
+                    try:
+                        env.step(forbidden)
+                    except Exception as error:
+                        return f"step({forbidden}), which the mask forbids, raised {describe_error(error)}"
+                    return None
+                info = env.step(action)[4]
+        return None
 
     def _look_at_instructions(self) -> "_Told":
         with self._open() as env:
@@ -506,7 +560,8 @@ class Inspector:
         level = 1.0 if level is None and solves else level
         if reached is None or chance is None:
             return _Told(OK, got, numbers=numbers)
-        if level is not None and is_near(reached, chance, level):
+        close = level is not None and found.episodes >= _MANY_EPISODES and (found.score.high or reached) >= level
+        if close or (level is not None and is_near(reached, chance, level)):
             fix = "most of the score is reached without observations: draw more of the start from the seed"
             return _Told(WARNING, got, fix, numbers)
         if level is None and found.score.low is not None and found.score.low > max(0.0, chance):
@@ -531,6 +586,12 @@ class Inspector:
     def _solved(self) -> list[PlayedEpisode]:
         """Episodes of the same seeds as ``_many``, played by the solver."""
         return self._solve([game.seed for game in self._many])
+
+    @cached_property
+    def _solved_some(self) -> list[PlayedEpisode]:
+        with self._open() as env:
+            solves = env.has_wrapper_attr("solver")
+        return self._solve([game.seed for game in self._some]) if solves else []
 
     def _solve(self, seeds: Sequence[int]) -> list[PlayedEpisode]:
         """Return episodes of the solver, or fewer if it is slow."""
@@ -669,7 +730,8 @@ class Inspector:
                     f"check_env raised {describe_error(error)}",
                     "see Gymnasium's documentation on creating environments",
                 )
-        said = dict.fromkeys(shortened(re.sub(r"\x1b\[[0-9;]*m", "", str(one.message))) for one in heard)
+        texts = (re.sub(r"\x1b\[[0-9;]*m", "", str(one.message)) for one in heard)
+        said = dict.fromkeys(shortened(text) for text in texts if not any(part in text for part in _FOR_NETWORKS))
         if said:
             return _Told(WARNING, f"check_env: {next(iter(said))}", "follow the warning; training works without")
         return _Told(OK, "check_env passes without warnings")
@@ -739,13 +801,14 @@ PROMISES: dict[str, str] = {
     "step": "Results of steps are checked; an episode with a malformed one is unscored.",
     "spaces": "Wrappers and vector environments rely on the spaces.",
     "words": "A model reads and writes text.",
+    "actions": "A model has to know what its actions mean.",
     "determinism": "Members of a group share a task: same seed and same actions, same episode.",
     "own generator": "An environment must not change the trainer's random numbers.",
     "fresh start": "Instances are reused for other tasks.",
     "variety": "A model that sees one task memorizes it.",
     "end": "An episode that does not end fills the context.",
     "after the end": "Rewards after the end can be farmed.",
-    "invalid actions": "A model can write anything; an episode that raises cannot be scored.",
+    "invalid actions": "A model can write anything; an episode in which an action raises is over, as a crash.",
     "instructions": "The instructions are all that a model knows of the rules.",
     "seats": "Each seat of a game is an episode: it is asked for its own actions, and paid for them.",
     "hidden information": "A seat that sees what another one sees learns a game that nobody plays.",

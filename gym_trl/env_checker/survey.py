@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.env_checker.play import describe_error, kind_of, shortened
-from gym_trl.spaces import holds_text
+from gym_trl.spaces import holds_text, sample_allowed
 from gym_trl.wrappers.admissible_actions import listed_actions
 
 
@@ -84,8 +84,7 @@ def survey_steps(env: gym.Env[Any, Any], survey: Survey) -> None:
     _, info = env.reset(seed=0)
     for turn in range(50):
         listed = listed_actions(env, info) if holds_text(space) else None
-        masked = isinstance(space, gym.spaces.Discrete) and isinstance(info.get("action_mask"), np.ndarray)
-        action = listed[turn % len(listed)] if listed else space.sample(info["action_mask"] if masked else None)
+        action = listed[turn % len(listed)] if listed else sample_allowed(space, info.get("action_mask"))
         said = f"step({shortened(repr(action), 30)})"
         try:
             returned = env.step(action)
