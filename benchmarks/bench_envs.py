@@ -158,6 +158,7 @@ def alone() -> dict[str, dict[str, float]]:
     import gymnasium as gym
 
     import gym_trl
+    from gym_trl.policies.random_play import random_policy
     from gym_trl.testing import play
     from gym_trl.wrappers import ParseAction
 
@@ -166,7 +167,7 @@ def alone() -> dict[str, dict[str, float]]:
         env: Any = gym.make(env_id)
         recorded = []
         for seed in range(EPISODES):
-            steps = play(env, env.get_wrapper_attr("random_policy")(seed), seed=seed)[1:]
+            steps = play(env, random_policy(env, seed), seed=seed)[1:]
             recorded.append((seed, [action for action, *_ in steps]))
         parsed = ParseAction(gym.make(env_id))
         env.reset(seed=0)

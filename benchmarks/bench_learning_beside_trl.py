@@ -33,6 +33,7 @@ from systems.tools import OVER, TEMPLATE, response_template, tool_environment
 
 import gym_trl
 from gym_trl.chat.template import TemplateChat
+from gym_trl.policies.random_play import random_policy
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training.options import TINY_ELSEWHERE
 from gym_trl.types import Message
@@ -69,7 +70,7 @@ def lessons(game: str, chat: TemplateChat, tokenizer: Any, count: int) -> Iterat
     env = make(game)
     for seed in range(count):
         observation, _ = env.reset(seed=10**6 + seed)
-        policy = env.get_wrapper_attr("random_policy")(seed)
+        policy = random_policy(env, seed)
         ids, over = chat.open([Message("user", observation)]), False
         mask = [0] * len(ids)
         while not over:

@@ -17,9 +17,10 @@ MAX_LENGTH = 65_536
 """Default maximum number of characters in an observation or an action."""
 
 _SAMPLE_LENGTH = 16
+_PRINTABLE = 0x20, 0x7F
 # Printable ASCII, characters that encodings may fail on (NUL, lone surrogates, noncharacters), and all others.
-_SAMPLE_RANGES = ((0x20, 0x7F), (0x00, 0x20), (0xA0, 0x600), (0x4E00, 0xA000), (0xD800, 0xE000), (0x10000, 0x110000))
-_SAMPLE_WEIGHTS = (0.6, 0.05, 0.15, 0.1, 0.02, 0.08)
+_FUZZ_RANGES = (_PRINTABLE, (0x00, 0x20), (0xA0, 0x600), (0x4E00, 0xA000), (0xD800, 0xE000), (0x10000, 0x110000))
+_FUZZ_WEIGHTS = (0.6, 0.05, 0.15, 0.1, 0.02, 0.08)
 
 # UTF-8 needs at most this many bytes per character, so every text of a space fits its slot.
 _BYTES_PER_CHARACTER = 4
@@ -50,7 +51,7 @@ class AnyText(spaces.Space[str]):
     >>> space
     AnyText(max_length=5)
 
-    Samples are short (at most 16 characters) and varied, for exploration and tests; they are not uniform.
+    Samples are short texts of printable ASCII characters; they are not uniform. ``fuzz`` draws from all characters.
 
     A flattened text (Gymnasium's ``FlattenObservation``) is an array of ``max_length`` code points, padded with
     0x110000, which is not a code point: 256 KiB by default.
@@ -77,7 +78,10 @@ class AnyText(spaces.Space[str]):
         return isinstance(x, str) and len(x) <= self.max_length
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Sample a short text of varied characters.
+        """Sample a text of at most 16 printable ASCII characters.
+
+        >>> AnyText(seed=0).sample().isprintable()
+        True
 
         Raises:
             ConfigError: a mask or probabilities were given, which need a finite alphabet.
@@ -86,8 +90,19 @@ class AnyText(spaces.Space[str]):
             raise ConfigError("AnyText cannot sample under a mask or probabilities: it has no finite alphabet")
         rng = self.np_random
         length = rng.integers(min(self.max_length, _SAMPLE_LENGTH) + 1)
-        ranges = rng.choice(len(_SAMPLE_RANGES), size=length, p=_SAMPLE_WEIGHTS)
-        return "".join(chr(rng.integers(*_SAMPLE_RANGES[index])) for index in ranges)
+        return "".join(map(chr, rng.integers(*_PRINTABLE, size=length)))
+
+    def fuzz(self) -> str:
+        """Sample a text of at most 16 characters of all kinds, also ones that ``print`` and encodings may fail on.
+
+        >>> space = AnyText(seed=0)
+        >>> all(text.isprintable() for text in [space.fuzz() for _ in range(100)])
+        False
+        """
+        rng = self.np_random
+        length = rng.integers(min(self.max_length, _SAMPLE_LENGTH) + 1)
+        ranges = rng.choice(len(_FUZZ_RANGES), size=length, p=_FUZZ_WEIGHTS)
+        return "".join(chr(rng.integers(*_FUZZ_RANGES[index])) for index in ranges)
 
     def to_jsonable(self, sample_n: Iterable[str]) -> list[str | list[int]]:
         """Return texts as JSON values; those with surrogates, which JSON would combine, become lists of code points."""

@@ -1,5 +1,6 @@
 import json
 import pickle
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -72,13 +73,19 @@ def test_a_length_that_cannot_be_is_refused(max_length: Any) -> None:
         AnyText(max_length)
 
 
-def test_samples_are_varied_reproducible_and_in_the_space() -> None:
+@pytest.mark.parametrize("draw", [AnyText.sample, AnyText.fuzz])
+def test_samples_are_varied_reproducible_and_in_the_space(draw: Callable[[AnyText], str]) -> None:
     space, same = AnyText(max_length=8, seed=3), AnyText(max_length=8, seed=3)
-    samples = [space.sample() for _ in range(2_000)]
-    assert samples == [same.sample() for _ in range(2_000)]
+    samples = [draw(space) for _ in range(2_000)]
+    assert samples == [draw(same) for _ in range(2_000)]
     assert all(sample in space for sample in samples)
     assert {len(sample) for sample in samples} == set(range(9))
-    characters = set("".join(samples))
+    assert len(set("".join(samples))) > 90
+
+
+def test_fuzz_has_characters_of_all_kinds() -> None:
+    space = AnyText(seed=3)
+    characters = set("".join(space.fuzz() for _ in range(2_000)))
     assert any(char.isascii() for char in characters)
     assert any("\ud800" <= char < "\ue000" for char in characters)
     assert any(char > "\uffff" for char in characters)

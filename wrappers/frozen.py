@@ -1,6 +1,7 @@
 """Base class that makes a finished episode ignore further steps."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, SupportsFloat, TypeAlias
 
 import gymnasium as gym
@@ -31,6 +32,8 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructo
     def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, **arguments)
         gym.Wrapper.__init__(self, env)
+        self.last_info: Mapping[str, Any] = {}
+        """``info`` of the last reset or step, for policies that choose among the actions that it lists."""
         self._started = False
         self._end: tuple[Any, bool, bool, dict[str, Any]] | None = None
 
@@ -38,7 +41,8 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructo
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._started, self._end = True, None
-        return self._restart(observation, info)
+        observation, self.last_info = self._restart(observation, info)
+        return observation, self.last_info
 
     def step(self, action: str) -> Step:
         """Play an action."""
@@ -54,6 +58,7 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructo
         truncated = truncated and not terminated
         if terminated or truncated:
             self._end = observation, terminated, truncated, dict(info)
+        self.last_info = info
         return observation, reward, terminated, truncated, info
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -1,16 +1,19 @@
 """Wrapper that converts text to actions of any space."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
+from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
+from gym_trl.text.action_samples import ActionSampler
 from gym_trl.text.discovery import action_names, description
 from gym_trl.text.textify import check_actions, explain, parse, write
 from gym_trl.types import Policy
+from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import attribute_of
 
@@ -59,14 +62,28 @@ class TextAction(FrozenAfterEnd):
         how = "" if self._act or self._takes_text else f"Answer with {explain(self.env.action_space, self.names)}."
         return "\n".join(part for part in (rules, how) if part)
 
+    @property
+    def converted_space(self) -> spaces.Space[Any] | None:
+        """Action space to which texts are converted; ``None`` if they are not, or by a function of the user's."""
+        return None if self._act is not None or self._takes_text else self.env.action_space
+
     def random_policy(self, seed: int) -> Policy:
-        """Return a policy that samples from the environment's action space."""
+        """Return a policy that samples from the environment's action space, or from the actions that ``info`` allows.
+
+        The draws are independent of those of an environment with the same seed.
+        """
         if self.env.has_wrapper_attr("random_policy"):
             own: Policy = self.env.get_wrapper_attr("random_policy")(seed)
             return own
-        space = deepcopy(self.env.action_space)
-        space.seed(seed % 2**32)
-        return lambda observation: write(space, space.sample(), self.names)
+        draw, rng = ActionSampler(self.env.action_space, seed), np.random.default_rng(derive_seed(seed, "listed"))
+
+        def act(observation: str) -> str:
+            if listed := listed_actions(self.env, self.last_info):
+                return listed[int(rng.integers(len(listed)))]
+            action = draw([self.instructions, observation], self.last_info.get("action_mask"))
+            return str(action) if self._takes_text else write(self.env.action_space, action, self.names)
+
+        return act
 
     def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return observation, self._named(info)

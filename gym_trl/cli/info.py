@@ -13,6 +13,8 @@ from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation.play import PlayedTurn, optimum, play_task, random_score
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.policies.functions import environment_policy
+from gym_trl.policies.random_play import own_random_policy
 from gym_trl.seeding import task_seed
 from gym_trl.text.textify import counted, short_count
 from gym_trl.types import Task
@@ -43,11 +45,11 @@ def info(
         say(f"{label:<14}{text}")
     if instructions := instructions_of(made):
         say(f"\nInstructions\n  {_indented(instructions)}")
-    policy = next((name for name in ("solver", "random_policy") if made.has_wrapper_attr(name)), None)
-    if policy is not None:
-        seeds = [] if policy == "solver" else [seed]
-        turns = play_task(made, Task(env_id, seed), lambda env: env.get_wrapper_attr(policy)(*seeds))
-        say(f"\nAn episode, played by the {policy.replace('_', ' ')} (seed {seed})")
+    name = "solver" if made.has_wrapper_attr("solver") else "random"
+    if name == "solver" or own_random_policy(made) is not None:
+        policy = environment_policy(name)
+        turns = play_task(made, Task(env_id, seed), lambda env: policy.make(env, seed))
+        say(f"\nAn episode, played by the {'solver' if name == 'solver' else 'random policy'} (seed {seed})")
         shown = turns if len(turns) <= _SHOWN_TURNS else [*turns[: _SHOWN_TURNS - 1], turns[-1]]
         for turn in shown:
             _show(turn)

@@ -26,7 +26,6 @@ from gym_trl.env_checker.play import (
     SHORT,
     PlayedEpisode,
     Seen,
-    at_random,
     describe_error,
     difference,
     kind_of,
@@ -44,11 +43,11 @@ from gym_trl.evaluation.blind import SECONDS, STEPS, describe, is_near, search_b
 from gym_trl.evaluation.play import optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step
+from gym_trl.policies.random_play import RANDOM_PLAY, description_of, random_play
 from gym_trl.spaces import holds_text
 from gym_trl.testing.checks import STRANGE_ACTIONS, scrambled_generators
 from gym_trl.text.discovery import action_names, description, marks
 from gym_trl.text.textify import counted, explain
-from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.inner import attribute_of
@@ -140,7 +139,7 @@ class Inspector:
 
     def _play(self, seed: int, act: Sequence[str] | None = None, most: int = MOST_TURNS) -> PlayedEpisode:
         with self._open() as env:
-            return play_one(env, seed, at_random(env, seed) if act is None else act, most)
+            return play_one(env, seed, random_play(env, seed) if act is None else act, most)
 
     @cached_property
     def _survey(self) -> Survey:
@@ -205,7 +204,7 @@ class Inspector:
         while len(games) < _MOST_GAMES and (len(games) < 2 or perf_counter() - began < _LONGEST_S / 2):
             env = as_text(Seats(declare_success(self._make())))
             seed = len(games)
-            games.append(play_seats(env, seed, at_random(env, seed)))
+            games.append(play_seats(env, seed, random_play(env, seed)))
             with suppress(Exception):
                 env.close()
             if games[-1].error:
@@ -457,7 +456,7 @@ class Inspector:
         found = f"{found}, {counted(len(games), 'game')} of {self._who_is_random}"
         asked = {seat for game in games for seat, _ in game.shown}
         if idle := [seat for seat in range(seats) if seat not in asked]:
-            legal = self._who_is_random == _RANDOM_PLAY
+            legal = self._who_is_random == RANDOM_PLAY
             fix = "pass the turn with info['to_move'], or declare fewer seats in num_seats"
             return _Told(PROBLEM if legal else WARNING, f"{found}: seat {idle[0]} is never to move", fix)
         if not any(game.ended for game in games):
@@ -539,9 +538,7 @@ class Inspector:
     @cached_property
     def _who_is_random(self) -> str:
         with self._open() as env:
-            env_lists = listed_actions(env, env.reset(seed=0)[1])
-            own = env.has_wrapper_attr("random_policy")
-        return _RANDOM_PLAY if own or env_lists else "random characters (define random_policy for random play)"
+            return description_of(env, *env.reset(seed=0))
 
     def _look_at_blind_baseline(self) -> "_Told":
         if not self._blind_steps:
@@ -632,7 +629,7 @@ class Inspector:
         fix = "put all that later observations, rewards and ends depend on into it, or do not declare it Markov"
         with self._open() as env:
             solves = env.has_wrapper_attr("solver")
-        players = [partial(at_random, seed=seed) for seed in range(4)]
+        players = [partial(random_play, seed=seed) for seed in range(4)]
         solver = [lambda env: without_info(env.get_wrapper_attr("solver")())] if solves else []
         try:
             found = search_keys(self._text_env, [*players, *solver], range(3), walks=self._affordable(40))
@@ -705,7 +702,7 @@ class Inspector:
         before = _held()
         for seed in range(5):
             env = self._text_env()
-            play_one(env, seed, at_random(env, seed), most=5)
+            play_one(env, seed, random_play(env, seed), most=5)
             try:
                 env.close()
                 env.close()
@@ -735,9 +732,6 @@ class Inspector:
         if said:
             return _Told(WARNING, f"check_env: {next(iter(said))}", "follow the warning; training works without")
         return _Told(OK, "check_env passes without warnings")
-
-
-_RANDOM_PLAY = "random play"
 
 
 class _Told(NamedTuple):

@@ -2,11 +2,9 @@
 
 import math
 import os
-import random
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -18,9 +16,9 @@ from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.errors import SeatError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step, text_of
+from gym_trl.policies.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
-from gym_trl.wrappers.admissible_actions import listed_actions
 
 MOST_TURNS = 1_000
 SHORT = 160
@@ -66,26 +64,6 @@ class PlayedEpisode:
     def solved(self) -> bool:
         """The episode ended with success."""
         return self.ended and bool(self.success)
-
-
-Actor: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
-
-
-def at_random(env: TextEnvironment, seed: int) -> Actor:
-    """Return the environment's own random policy, or one that samples from its listed actions or its space."""
-    rng = random.Random(seed)
-    if env.has_wrapper_attr("random_policy"):
-        policy: Policy = env.get_wrapper_attr("random_policy")(seed)
-    else:
-        space = deepcopy(env.action_space)
-        space.seed(seed)
-        policy = lambda observation: space.sample()  # noqa: E731 -- as short as it can be
-
-    def act(observation: str, info: Mapping[str, Any]) -> str:
-        listed = listed_actions(env, info)
-        return rng.choice(listed) if listed else policy(observation)
-
-    return act
 
 
 def without_info(policy: Policy) -> Actor:

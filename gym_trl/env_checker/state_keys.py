@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from gym_trl.env_checker.play import Actor, shortened
+from gym_trl.env_checker.play import shortened
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step
+from gym_trl.policies.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import StateName
 from gym_trl.wrappers.state_key import StateKey

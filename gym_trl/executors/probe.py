@@ -12,6 +12,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.executors.adaptive import COMPUTES_S, WAITS_S, Spent, Watch
 from gym_trl.executors.protocol import EnvFactory
+from gym_trl.text.action_samples import ActionSampler
 
 _log = logging.getLogger(__name__)
 _LOOKS = 3
@@ -89,10 +90,9 @@ def look(env: gym.Env[Any, Any]) -> tuple[Any, Spent]:
     if not isinstance(env.action_space, _DRAWN):
         resets = [begun, *(_timed(partial(env.reset, seed=0))[1] for _ in range(_LOOKS - 1))]
         return first, _quickest(resets)._replace(of="a reset")
-    env.action_space.seed(0)
-    steps = []
+    steps, draw = [], ActionSampler(env.action_space, 0)
     for _ in range(_LOOKS):
-        (_, _, terminated, truncated, _), spent = _timed(partial(env.step, env.action_space.sample()))
+        (_, _, terminated, truncated, _), spent = _timed(partial(env.step, draw()))
         steps.append(spent)
         if terminated or truncated:
             env.reset(seed=0)

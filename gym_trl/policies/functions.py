@@ -7,7 +7,8 @@ from typing import TypeAlias
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.model import Model
-from gym_trl.policies.protocol import ENV_METHODS, TextPolicy
+from gym_trl.policies.protocol import TextPolicy
+from gym_trl.policies.random_play import random_policy
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
 
@@ -25,11 +26,10 @@ def environment_policy(name: str) -> TextPolicy:
     """
 
     def make(env: TextEnvironment, seed: int) -> Policy:
+        if name == "random":
+            return random_policy(env, seed)
         known = attribute_of(env, "baselines", {})
-        if name in known:
-            policy: Policy = known[name].policy(seed)
-        else:
-            policy = env.get_wrapper_attr(ENV_METHODS[name])(*([seed] if name == "random" else []))
+        policy: Policy = known[name].policy(seed) if name in known else env.get_wrapper_attr(name)()
         return policy
 
     return TextPolicy(name, make, of_environment=True)

@@ -13,8 +13,6 @@ from gym_trl.wrappers.inner import attribute_of
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
 """Function that makes the policy of one episode, from the environment after its reset and the episode's seed."""
-ENV_METHODS = {"solver": "solver", "random": "random_policy"}
-"""Names of policies that are methods of any environment, and the methods."""
 
 
 class Attempt(NamedTuple):
@@ -59,15 +57,16 @@ class TextPolicy:
         if not self.of_environment:
             return
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        known = sorted(attribute_of(env, "baselines", ()))
-        known += [own for own, method in ENV_METHODS.items() if own not in known and env.has_wrapper_attr(method)]
+        known = {"random", *attribute_of(env, "baselines", ())} | (
+            {"solver"} if env.has_wrapper_attr("solver") else set()
+        )
         if self.name not in known:
             raise ConfigError(
-                f"{name} has no policy {self.name!r}{did_you_mean(self.name, known)}; "
-                f"it has {', '.join(known) or 'none'}, and "
+                f"{name} has no policy {self.name!r}{did_you_mean(self.name, sorted(known))}; "
+                f"it has {', '.join(sorted(known))}, and "
                 + (
-                    f"would have this one with a method {ENV_METHODS[self.name]}()"
-                    if self.name in ENV_METHODS
+                    "would have this one with a method solver()"
+                    if self.name == "solver"
                     else "others are given as package.module:function or as the folder of a model"
                 )
             )

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.utils.env_checker import check_env
 
 from gym_trl.errors import ActionTypeError
+from gym_trl.seeding import derive_seed
 from gym_trl.testing.doubles import expect, play
 from gym_trl.wrappers.inner import attribute_of
 
@@ -95,7 +96,8 @@ def _check_trajectories(maker: EnvMaker) -> None:
             env = maker()
             if not env.has_wrapper_attr(player):
                 continue
-            policy = env.get_wrapper_attr(player)(*([] if player == "solver" else [seed]))
+            # Not the episode's seed: the policy could draw the numbers from which the environment drew its secret.
+            policy = env.get_wrapper_attr(player)(*([] if player == "solver" else [derive_seed(seed, player)]))
             steps = play(env, policy, seed=seed)
             _check_steps(env, steps)
             _check_frozen(env, steps[-1])

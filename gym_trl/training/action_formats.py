@@ -9,6 +9,7 @@ from time import perf_counter
 from gym_trl.envspec import EnvSpec
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, take_step
+from gym_trl.policies.random_play import plays_characters, random_play
 from gym_trl.seeding import derive_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import StepResult, Task
@@ -54,7 +55,7 @@ class Reading:
 
 
 def sample_actions(env: TextEnvironment, tasks: Sequence[Task], *, seed: int = 0) -> list[str]:
-    """Return legal actions of an environment, from episodes of its ``random_policy``; none if it has no such policy.
+    """Return legal actions of an environment, from episodes of random play; none if it would draw any characters.
 
     >>> import gymnasium as gym
     >>> found = sample_actions(gym.make("TrlEnv/GuessNumber-v0", high=8), [Task("TrlEnv/GuessNumber-v0", 0)])
@@ -62,14 +63,14 @@ def sample_actions(env: TextEnvironment, tasks: Sequence[Task], *, seed: int = 0
     True
     """
     found: list[str] = []
-    if not env.has_wrapper_attr("random_policy"):
-        return found
     with suppress(Exception):  # a broken environment has been reported by the episodes
         for number, task in enumerate(tasks):
-            observation, _ = env.reset(seed=task.seed, options=dict(task.options) or None)
-            policy = env.get_wrapper_attr("random_policy")(derive_seed(seed, "actions", number))
+            observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
+            if plays_characters(env, info):
+                break
+            act = random_play(env, derive_seed(seed, "actions", number))
             for _ in range(_SAMPLES):
-                action = policy(observation)
+                action = act(observation, info)
                 result = take_step(env, action)
                 if not isinstance(result, StepResult):
                     break
@@ -77,7 +78,7 @@ def sample_actions(env: TextEnvironment, tasks: Sequence[Task], *, seed: int = 0
                     found.append(action)
                 if result.terminated or result.truncated or len(found) >= _SAMPLES:
                     break
-                observation = result.observation
+                observation, info = result.observation, {**result.info}
     return found[:_SAMPLES]
 
 

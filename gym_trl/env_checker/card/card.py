@@ -17,7 +17,7 @@ from gym_trl.env_checker.card.exploits import (
     find_stalling,
 )
 from gym_trl.env_checker.card.learning import Learning
-from gym_trl.env_checker.card.plays import Level, MakeEnv, Plays, References, random_play, solver
+from gym_trl.env_checker.card.plays import Level, MakeEnv, Plays, References, solver
 from gym_trl.env_checker.card.source import Source, source_of
 from gym_trl.env_checker.card.speed import Speed, measure_speed
 from gym_trl.env_checker.card.splits import Splits, compare_splits
@@ -28,6 +28,7 @@ from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.evaluation.blind import named
 from gym_trl.evaluation.scores import Estimate
+from gym_trl.policies.random_play import random_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.admissible_actions import listed_actions

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.env_checker.play import Actor, PlayedEpisode, at_random, play_one, without_info
+from gym_trl.env_checker.play import PlayedEpisode, play_one, without_info
 from gym_trl.evaluation.blind import is_near
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
+from gym_trl.policies.random_play import Actor, random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Closing
 from gym_trl.wrappers.as_text import as_text
@@ -139,11 +140,6 @@ class Plays(Closing):
 def solver(env: TextEnvironment, seed: int) -> Actor:
     """Return the environment's solver."""
     return without_info(env.get_wrapper_attr("solver")())
-
-
-def random_play(env: TextEnvironment, seed: int) -> Actor:
-    """Return random play."""
-    return at_random(env, seed)
 
 
 def always(action: str) -> ActorFor:

@@ -6,10 +6,10 @@ from time import perf_counter
 from typing import NamedTuple
 
 from gym_trl.env_checker.card.plays import Plays, solver
-from gym_trl.env_checker.play import Actor, at_random
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.envspec import TaskPlan
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.policies.random_play import Actor, random_play
 from gym_trl.text.textify import counted
 from gym_trl.types import Task
 from gym_trl.wrappers.inner import attribute_of, instructions_of
@@ -93,7 +93,7 @@ def _keys(plays: Plays, tasks: Sequence[Task], seconds: float) -> tuple[list[Tas
 
 def _same_random(env: TextEnvironment, seed: int) -> Actor:
     """Return random play that draws the same numbers in every episode."""
-    return at_random(env, 0)
+    return random_play(env, 0)
 
 
 def _separate(found: Splits) -> Finding:

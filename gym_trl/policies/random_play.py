@@ -1,0 +1,108 @@
+"""Random play of any environment, for all that compares with it: checks, searches, evaluations and games."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.seeding import derive_seed
+from gym_trl.text.action_samples import ActionSampler, holds_numbers, is_free_text, ranges_in
+from gym_trl.types import Policy
+from gym_trl.wrappers.admissible_actions import listed_actions
+from gym_trl.wrappers.inner import attribute_of, instructions_of
+
+Actor: TypeAlias = Callable[[str, Mapping[str, Any]], str]
+"""Function from an observation and its ``info`` to an action."""
+
+
+RANDOM_PLAY = "random play"
+"""Description of random play of an environment that says which actions there are."""
+
+
+def random_play(env: TextEnvironment, seed: int) -> Actor:
+    """Return the random policy of one episode.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.wrappers import as_text
+    >>> env = as_text(gym.make("FrozenLake-v1"))
+    >>> play = random_play(env, 0)
+    >>> play(*env.reset(seed=0)) in ("Move left", "Move down", "Move right", "Move up")
+    True
+
+    It is the environment's own ``random_policy``. Without one, it samples from the actions that ``info`` lists, and
+    without a list from the action space: see ``ActionSampler`` for texts. ``description_of`` says which of them it is.
+
+    Args:
+        env: Environment that was reset.
+        seed: Seed of the episode. The policy's own seed is derived from it: with the same one, the first numbers that
+            the policy draws could be those from which the environment drew its secret.
+    """
+    derived = derive_seed(seed, "random play")
+    if (make := own_random_policy(env)) is not None:
+        own = make(derived)
+        return lambda observation, info: own(observation)
+    rng, draw = random.Random(derived), ActionSampler(env.action_space, derived)
+
+    def act(observation: str, info: Mapping[str, Any]) -> str:
+        listed = listed_actions(env, info)
+        return rng.choice(listed) if listed else str(draw([instructions_of(env), observation]))
+
+    return act
+
+
+def own_random_policy(env: TextEnvironment) -> Callable[[int], Policy] | None:
+    """Return an environment's ``random_policy``, or that of its ``baselines``; ``None`` if it has neither.
+
+    >>> import gymnasium as gym
+    >>> own_random_policy(gym.make("TrlEnv/Echo-v0")) is None, own_random_policy(gym.make("CartPole-v1")) is None
+    (False, True)
+    """
+    if env.has_wrapper_attr("random_policy"):
+        make: Callable[[int], Policy] = env.get_wrapper_attr("random_policy")
+        return make
+    among = attribute_of(env, "baselines", {}).get("random")
+    return None if among is None else among.policy
+
+
+def random_policy(env: TextEnvironment, seed: int) -> Policy:
+    """Return random play as a policy that reads observations only; listed actions are those of the last ``info``.
+
+    >>> import gymnasium as gym
+    >>> env = gym.make("TrlEnv/GuessNumber-v0", high=8)
+    >>> observation, _ = env.reset(seed=0)
+    >>> 1 <= int(random_policy(env, 0)(observation)) <= 8
+    True
+    """
+    act = random_play(env, seed)
+    return lambda observation: act(observation, attribute_of(env, "last_info", {}))
+
+
+def description_of(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> str:
+    """Return a description of random play, from the beginning of an episode.
+
+    >>> from gym_trl.envs.echo import Echo
+    >>> env = Echo()
+    >>> description_of(env, *env.reset(seed=0))
+    'random play'
+    """
+    if own_random_policy(env) is not None or listed_actions(env, info):
+        return RANDOM_PLAY
+    if plays_characters(env, info):
+        kind = "characters"
+    elif holds_numbers(env.action_space):
+        named = ranges_in([instructions_of(env), observation])
+        kind = f"numbers from {named[0].low} to {named[0].high}" if named else "numbers, mostly short ones"
+    else:
+        return RANDOM_PLAY
+    return f"random {kind} (define random_policy for random play)"
+
+
+def plays_characters(env: TextEnvironment, info: Mapping[str, Any]) -> bool:
+    """Return whether random play draws any characters, because nothing says which texts are actions.
+
+    >>> from gym_trl.envs.echo import Echo
+    >>> plays_characters(Echo(), {})
+    False
+    """
+    listed = own_random_policy(env) is not None or listed_actions(env, info)
+    return not listed and is_free_text(env.action_space)

@@ -1,0 +1,288 @@
+"""Random play: of any space, independent of the environment with the same seed, and the same wherever it is played."""
+
+import io
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, strategies as st
+from lanes import examples
+from typer.testing import CliRunner
+
+from gym_trl.cli.app import app
+from gym_trl.env_checker.checks import Inspector
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.policies.random_play import description_of, random_play, random_policy
+from gym_trl.spaces import AnyText
+from gym_trl.text.action_samples import ActionSampler, holds_numbers, numbers_within, ranges_in, spread
+from gym_trl.text.textify import parse, write
+from gym_trl.wrappers.as_text import as_text
+
+DIGITS = "0123456789"
+
+
+class SecretOf(gym.Env[Any, Any]):
+    """One guess of a value that the environment has drawn from its own action space, as many environments do."""
+
+    observation_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.action_space = space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        if isinstance(self.action_space, spaces.Discrete):
+            self.secret: Any = self.action_space.start + self.np_random.integers(self.action_space.n)
+        else:
+            self.action_space.seed(seed)
+            self.secret = self.action_space.sample()
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        won = write(self.action_space, action) == write(self.action_space, self.secret)
+        return 0, float(won), True, False, {"success": won}
+
+
+COINS: Mapping[str, tuple[Callable[[], spaces.Space[Any]], float]] = {
+    "Discrete": (lambda: spaces.Discrete(2), 1 / 2),
+    "Discrete from 5": (lambda: spaces.Discrete(3, start=5), 1 / 3),
+    "MultiBinary": (lambda: spaces.MultiBinary(1), 1 / 2),
+    "MultiDiscrete": (lambda: spaces.MultiDiscrete([2, 2]), 1 / 4),
+    "Box of integers": (lambda: spaces.Box(0, 1, (1,), np.int8), 1 / 2),
+    "Dict": (lambda: spaces.Dict(side=spaces.Discrete(2), door=spaces.Discrete(2)), 1 / 4),
+    "Tuple": (lambda: spaces.Tuple([spaces.Discrete(2)]), 1 / 2),
+    "Text": (lambda: spaces.Text(1, charset="ht"), 1 / 2),
+}
+
+
+@pytest.mark.parametrize("name", COINS)
+def test_random_play_wins_a_fair_coin_as_often_as_chance(name: str) -> None:
+    make, chance = COINS[name]
+    env, won, episodes = as_text(SecretOf(make())), 0, 400
+    for seed in range(episodes):
+        observation, info = env.reset(seed=seed)
+        won += env.step(random_play(env, seed)(observation, info))[4]["success"]
+    assert abs(won / episodes - chance) < 4 * math.sqrt(chance * (1 - chance) / episodes)
+
+
+def test_no_check_solves_a_fair_coin_by_random_play_with_its_seeds() -> None:
+    found = Inspector(lambda: SecretOf(spaces.Discrete(2)), episodes=40, blind_steps=0).look_at("success")
+    solved = int(found.got.split("; ")[1].split()[0])
+    assert 8 <= solved <= 32
+
+
+@pytest.mark.parametrize("env_id", ["TrlEnv/GuessNumber-v0", "FrozenLake-v1"])
+def test_the_random_policies_of_two_seeds_differ_and_of_one_are_the_same(env_id: str) -> None:
+    env = as_text(gym.make(env_id))
+    observation, _ = env.reset(seed=0)
+
+    def drawn(seed: int) -> list[str]:
+        policy = random_policy(env, seed)
+        return [policy(observation) for _ in range(20)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
+class Price(gym.Env[str, str]):
+    """A price, as a text of digits; the reward is minus the distance, so numbers of six digits are ruinous."""
+
+    def __init__(self, best: int = 37, instructions: str = "", length: int = 6) -> None:
+        self.best, self.instructions = best, instructions
+        self.observation_space: spaces.Space[str] = AnyText()
+        self.action_space: spaces.Space[str] = spaces.Text(length, charset=DIGITS)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.price = self.best + int(self.np_random.integers(-3, 4))
+        return "What does it cost?", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if action not in self.action_space:
+            return "A number, please.", 0.0, False, False, {"action_valid": False}
+        return "Thank you.", -float(abs(int(action) - self.price)), True, False, {"action_valid": True}
+
+
+@given(st.integers(0, 900), st.integers(1, 99), st.sampled_from(["from {} to {}", "between {} and {}", "{}-{}"]))
+@examples(60)
+def test_a_range_that_the_rules_name_is_where_numbers_are_drawn(low: int, size: int, words: str) -> None:
+    env = Price(instructions=f"Say a price, {words.format(low, low + size)}.")
+    observation, info = env.reset(seed=low)
+    play = random_play(env, low)
+    drawn = [int(play(observation, info)) for _ in range(30)]
+    assert low <= min(drawn) <= max(drawn) <= low + size
+    assert f"numbers from {low} to {low + size}" in description_of(env, observation, info)
+
+
+def test_numbers_of_no_known_range_are_mostly_short() -> None:
+    env = Price()
+    observation, info = env.reset(seed=0)
+    play = random_play(env, 0)
+    drawn = [play(observation, info) for _ in range(400)]
+    assert all(one in env.action_space and one == str(int(one)) for one in drawn)
+    assert statistics.median(map(len, drawn)) <= 2
+    assert {len(one) for one in drawn} >= {1, 2, 3}
+    assert "mostly short ones" in description_of(env, observation, info)
+
+
+def test_the_report_says_what_random_play_of_digits_is() -> None:
+    found = Inspector(lambda: Price(instructions="From 1 to 99."), 20, blind_steps=0).look_at("reward")
+    assert "of random numbers from 1 to 99 (define random_policy for random play)" in found.got
+    assert float(found.got.split()[0]) > -60
+
+
+class OwnPolicy(Price):
+    """Says itself what random play is."""
+
+    def random_policy(self, seed: int) -> Any:
+        return lambda observation: "37"
+
+
+class Listing(Price):
+    """Lists its actions in ``info`` alone."""
+
+    action_space = AnyText()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        return observation, {"admissible_actions": ["36", "38"]}
+
+
+class Masked(SecretOf):
+    """Allows one of four actions."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Discrete(4))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {"action_mask": np.asarray([0, 0, 1, 0], np.int8)}
+
+
+class MaskedCells(Masked):
+    """Allows one of three actions in each of two cells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([3, 3])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0, {"action_mask": [[0, 1, 0], [0, 0, 1]]}
+
+
+class Anything(Price):
+    """Accepts any text, and says nothing about it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = AnyText()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "Thank you.", 1.0, True, False, {"action_valid": True}
+
+
+@pytest.mark.parametrize(
+    ("make", "wanted"),
+    [
+        (OwnPolicy, {"37"}),
+        (Listing, {"36", "38"}),
+        (Masked, {"2"}),
+        (MaskedCells, {"1 2"}),
+        (Price, None),
+        (Anything, None),
+    ],
+)
+def test_an_evaluation_plays_at_random_wherever_the_checks_do(make: Callable[[], Any], wanted: set[str] | None) -> None:
+    records: list[Any] = []
+    found = evaluate(make, "random", episodes=12, on_episode=lambda record, board: records.append(record))
+    actions = [record["turns"][0]["answer"] for record in records]
+    assert [row.policy for row in found.rows] == ["random"]
+    assert len(actions) == 12
+    assert wanted is None or set(actions) == wanted
+    report = Inspector(make, 5, blind_steps=0)
+    assert report.look_at("end").verdict == "ok"
+    assert wanted is None or {game.actions[0] for game in report._some} <= wanted
+
+
+def test_the_command_evaluates_random_play_of_an_environment_without_a_policy_of_its_own() -> None:
+    ran = CliRunner().invoke(app, ["eval", "FrozenLake-v1", "--policy", "random", "--episodes", "4"])
+    assert ran.exit_code == 0, ran.output
+
+
+some_space = st.sampled_from(
+    [
+        spaces.Discrete(7, start=-3),
+        spaces.MultiDiscrete([3, 4]),
+        spaces.MultiBinary(3),
+        spaces.Box(-1, 1, (2,)),
+        spaces.Box(-np.inf, np.inf, (1,)),
+        spaces.Box(0, 9, (2, 2), np.int64),
+        spaces.Text(4, charset="ab"),
+        spaces.Text(5, min_length=5, charset=DIGITS),
+        spaces.Text(300),
+        spaces.Text(3, charset=DIGITS),
+        spaces.Dict(name=spaces.Text(3, charset=DIGITS), size=spaces.Discrete(3)),
+        spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.Discrete(2)]),
+        spaces.OneOf([spaces.Discrete(2), spaces.MultiBinary(2)]),
+        spaces.Sequence(spaces.Discrete(3)),
+    ]
+)
+
+
+@given(some_space, st.integers(0, 2**63 - 1), st.sampled_from([1, 7, 64, 500]))
+@examples(150)
+def test_what_is_drawn_and_spread_is_in_the_space_and_can_be_read(space: Any, seed: int, most: int) -> None:
+    draw = ActionSampler(space, seed)
+    spreaded = spread(space, most)
+    assert 1 <= len(spreaded) <= most
+    for action in [*spreaded, *(draw() for _ in range(5))]:
+        assert action in space
+        assert write(space, parse(space, write(space, action))) == write(space, action)
+
+
+@given(st.integers(1, 40), st.integers(-5, 5), st.integers(1, 6), st.integers(1, 4))
+@examples(40)
+def test_all_actions_of_a_small_space_are_spread(count: int, start: int, rows: int, columns: int) -> None:
+    assert sorted(map(int, spread(spaces.Discrete(count, start=start), 100))) == [start + one for one in range(count)]
+    cells = spread(spaces.MultiDiscrete([rows, columns]), 100)
+    assert len({tuple(one.tolist()) for one in cells}) == len(cells) == rows * columns
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(2, 300))
+@examples(60)
+def test_numbers_of_a_range_are_within_it_with_both_of_its_ends(low: int, size: int, most: int) -> None:
+    found = numbers_within(ranges_in([f"{low} to {low + size}"]), most) if size else []
+    assert len(set(found)) == len(found) <= most
+    assert not size or (min(found) >= low and max(found) <= low + size and low in found)
+
+
+@pytest.mark.parametrize("text", ["on 2024-11-05", "v1.2 and 3.4", "5 and 5", "from b2 to b7", "no number"])
+def test_what_is_no_range_is_not_read_as_one_that_allows_nothing(text: str) -> None:
+    assert all(low < high for low, high in ranges_in([text]))
+
+
+def test_texts_of_one_length_are_codes_and_no_numbers() -> None:
+    code = spaces.Text(4, min_length=4, charset=DIGITS)
+    assert not holds_numbers(code)
+    assert {len(ActionSampler(code, seed)()) for seed in range(20)} == {4}
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 100))
+@examples(60)
+def test_a_sample_of_a_text_space_can_be_printed_anywhere(seed: int, length: int) -> None:
+    space = AnyText(length, seed=seed)
+    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    for _ in range(50):
+        text = space.sample()
+        assert text in space
+        assert text.isprintable()
+        print(text, file=console, flush=True)
