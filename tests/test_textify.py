@@ -1,10 +1,13 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 from contextlib import suppress
+from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
+from lanes import examples
 
 from gym_trl.errors import NotTextError
 from gym_trl.text.textify import UnreadableActionError, explain, parse, render, write
@@ -20,28 +23,83 @@ LEAVES = [
     spaces.Box(-3, 3, (), dtype=np.int64),
     spaces.Text(8),
 ]
-some_space = st.recursive(
-    st.sampled_from(LEAVES),
-    lambda inner: st.one_of(
-        st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, min_size=1, max_size=3).map(spaces.Dict),
-        st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
-        st.lists(inner, min_size=1, max_size=3).map(spaces.OneOf),
-        inner.map(spaces.Sequence),
-    ),
-    max_leaves=5,
-)
+CONFUSING = [  # few values, of the characters that also separate values
+    spaces.Discrete(2),
+    spaces.Discrete(2, start=10),
+    spaces.MultiDiscrete([2, 2]),
+    spaces.MultiBinary((2, 2)),
+    spaces.Box(0, 1, (1,), dtype=np.int8),
+    spaces.Box(1, 1.00001, (2,)),
+    spaces.Box(-(2**40), 2**40, (), dtype=np.float64),
+    spaces.Text(2, min_length=0, charset=", ("),
+    spaces.Text(3, min_length=0, charset='")\n'),
+    spaces.Text(3, min_length=0, charset="\n- "),
+    spaces.Text(8, min_length=0, charset="a:\n "),
+]
+
+
+def composed(leaves, names):
+    numbers = st.sampled_from([spaces.Discrete(3), spaces.Box(0, 1, (2,))])
+    return st.recursive(
+        st.sampled_from(leaves),
+        lambda inner: st.one_of(
+            st.dictionaries(names, inner, min_size=1, max_size=3).map(spaces.Dict),
+            st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple),
+            st.lists(inner, min_size=1, max_size=3).map(spaces.OneOf),
+            inner.map(spaces.Sequence),
+            st.builds(spaces.Graph, numbers, st.none() | numbers),
+        ),
+        max_leaves=5,
+    )
+
+
+some_space = composed(LEAVES, st.text("abc", min_size=1, max_size=3))
+confusing_space = composed(CONFUSING, st.text("a: \n-", max_size=3))
 
 
 def same(one, other):
+    if one is None or other is None:  # the edges of a graph
+        return one is other or np.size(one if other is None else other) == 0
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(same, one, other))
-    return bool(np.all(one == other))
+    return np.shape(one) == np.shape(other) and bool(np.all(one == other))
+
+
+@given(confusing_space, st.integers(0, 2**32 - 1))
+@examples(300)
+def test_different_observations_have_different_texts(space, seed):
+    space = deepcopy(space)
+    space.seed(seed)
+    by_text: dict[str, Any] = {}
+    for _ in range(60):
+        value = space.sample()
+        assert same(value, by_text.setdefault(render(space, value), value))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@given(data=st.data())
+@examples(300)
+def test_a_number_is_read_back_as_the_same_number_and_is_no_longer_than_pythons(dtype, data):
+    width = np.dtype(dtype).itemsize * 8
+    number = np.array([data.draw(st.floats(width=width, allow_nan=False))], dtype)
+    text = render(spaces.Box(-np.inf, np.inf, (1,), dtype), number)
+    assert dtype(text) == number[0]
+    assert len(text) <= len(str(number[0]))
+    finite = spaces.Box(-np.inf, np.inf, (1,), dtype)
+    assert not np.isfinite(number[0]) or parse(finite, write(finite, number)) == number
+
+
+def test_numbers_that_differ_in_their_last_digit_read_differently():
+    space = spaces.Box(-np.inf, np.inf, (2,))
+    assert render(space, np.array([12345.67, 12345.68], np.float32)) == "12345.67 12345.68"
+    assert render(space, np.array([3, -0.0], np.float32)) == "3 0"
 
 
 @given(some_space, st.integers(0, 2**32 - 1))
 def test_what_is_written_is_read_as_it_was(space, seed):
+    space = deepcopy(space)
     space.seed(seed)
     action = space.sample()
     again = parse(space, write(space, action))
@@ -110,7 +168,7 @@ def test_example_actions_are_actions():
 def test_fields_and_nested_values_are_shown_by_name():
     space = spaces.Dict(hand=spaces.Tuple([spaces.Discrete(9), spaces.Discrete(9)]), map=spaces.MultiBinary((2, 2)))
     shown = render(space, {"hand": (3, 4), "map": np.eye(2, dtype=np.int8)})
-    assert shown == "hand: 3, 4\nmap:\n1 0\n0 1"
+    assert shown == "hand: 3, 4\nmap:\n  1 0\n  0 1"
 
 
 def test_graphs_are_shown_by_nodes_and_edges():
@@ -118,6 +176,33 @@ def test_graphs_are_shown_by_nodes_and_edges():
     graph = spaces.GraphInstance(np.array([4, 5]), np.array([7]), np.array([[0, 1]], dtype=np.int32))
     assert render(space, graph) == "node 0: 4\nnode 1: 5\nedge 0 to 1: 7"
     assert same(tuple(parse(space, write(space, graph))), tuple(graph))
+
+
+def test_parts_of_a_tuple_keep_their_nesting():
+    two = spaces.Tuple([spaces.Discrete(9), spaces.Discrete(9)])
+    assert render(spaces.Tuple([two, spaces.Text(9)]), ((1, 2), "a, b")) == '(1, 2), "a, b"'
+    assert render(spaces.Tuple([two, spaces.Text(9)]), ((1, 2), "a\nb")) == "- 1, 2\n- a\n  b"
+
+
+def test_an_action_that_is_too_long_is_not_cut_to_another():
+    with pytest.raises(UnreadableActionError, match="at most 65536 characters"):
+        parse(spaces.Text(10**6), "x" * 65_537)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (spaces.Box(-1, 2, (3,)), "3 numbers from -1 to 2 such as 0.5 0.5 0.5"),
+        (
+            spaces.Box(np.array([0, 10]), np.array([1, 20]), dtype=np.int64),
+            "2 integers (from 0 to 1, from 10 to 20) such as 0 15",
+        ),
+        (spaces.Box(1.001, 1.00102, (1,), np.float64), "a number from 1.001 to 1.00102 such as 1.001"),
+        (spaces.Box(0, 0.2, (1,)), "a number from 0 to 0.2 such as 0.1"),
+    ],
+)
+def test_the_bounds_of_each_number_are_told(space, words):
+    assert explain(space) == words
 
 
 def test_one_of_several_kinds_says_which():

@@ -28,7 +28,11 @@ from gym_trl.errors import NotTextError
 _CELLS = 512
 """Maximum number of elements in an array that is shown as text; larger ones are images."""
 _LONGEST = 65_536
-"""Maximum number of characters of an action that are read."""
+"""Maximum number of characters of an action."""
+_LISTED = 8
+"""Maximum number of different bounds that are listed."""
+_OF_NUMBERS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+_COMPOSED = (spaces.Dict, spaces.Sequence, spaces.Graph, spaces.OneOf)
 
 
 class UnreadableActionError(ValueError):
@@ -72,7 +76,19 @@ def render(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> s
     >>> render(spaces.Discrete(2), 1, ["stick", "hit"])
     'hit'
     >>> render(spaces.Box(-1, 1, (2,)), [0.12345, -1], ["position", "velocity"])
-    'position: 0.1235\nvelocity: -1'
+    'position: 0.12345\nvelocity: -1'
+    >>> space = spaces.Dict(hero=spaces.Dict(x=spaces.Discrete(9), pack=spaces.Sequence(spaces.Text(9))))
+    >>> print(render(space, {"hero": {"x": 3, "pack": ("key", "map")}}))
+    hero:
+      x: 3
+      pack:
+        - key
+        - map
+
+    Different values have different texts. A number is the shortest text that its type reads back as the same number. A
+    text alone is unchanged. Parts of more than one line are indented below their name or after ``-``; parts of a
+    ``Tuple`` in one line are separated by commas, in brackets inside of another ``Tuple``, and a text among them that
+    has commas, brackets, quotes or surrounding spaces is a JSON string.
 
     Raises:
         NotTextError: the space cannot be shown as text, such as one of images.
@@ -92,11 +108,10 @@ def _(space: spaces.Discrete, value: Any, names: Sequence[str] = ()) -> str:
 def _(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
     array = np.asarray(value)
     _check_shape(array.shape)
+    cells = np.array(_numbers(space, array), dtype=object).reshape(array.shape)
     if len(names) == array.size:
-        return "\n".join(f"{name}: {_number(cell)}" for name, cell in zip(names, array.ravel(), strict=True))
-    if array.ndim < 2:
-        return " ".join(map(_number, array.ravel()))
-    return "\n".join(" ".join(map(_number, row)) for row in array)
+        return "\n".join(f"{name}: {cell}" for name, cell in zip(names, cells.ravel(), strict=True))
+    return "\n".join(map(" ".join, cells)) if array.ndim == 2 else " ".join(cells.ravel())
 
 
 @render.register
@@ -112,33 +127,79 @@ def _(space: spaces.Dict, value: Any, names: Sequence[str] = ()) -> str:
 
 @render.register(spaces.Tuple)
 def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
-    shown = [render(inner, part) for inner, part in zip(space.spaces, value, strict=True)]
-    if len(names) == len(shown):
-        return "\n".join(map(_field, names, shown))
-    return "\n".join(shown) if any("\n" in part for part in shown) else ", ".join(shown)
+    parts = [render(inner, part) for inner, part in zip(space.spaces, value, strict=True)]
+    if len(names) == len(parts):
+        return "\n".join(map(_field, names, parts))
+    if not _is_in_line(space) or any("\n" in part for part in parts):
+        return "\n".join(map(_item, parts))
+    return ", ".join(map(_in_line, space.spaces, parts))
 
 
 @render.register
 def _(space: spaces.Sequence, value: Any, names: Sequence[str] = ()) -> str:
-    return "\n".join(f"- {render(space.feature_space, part)}" for part in _parts(space, value)) or "(none)"
+    return "\n".join(_item(render(space.feature_space, part)) for part in _parts(space, value)) or "(none)"
 
 
 @render.register
 def _(space: spaces.Graph, value: Any, names: Sequence[str] = ()) -> str:
     nodes = _unstacked(space.node_space, value.nodes)
-    lines = [f"node {place}: {render(space.node_space, node)}" for place, node in enumerate(nodes)]
-    links = () if value.edge_links is None else value.edge_links
-    edges = None if space.edge_space is None or value.edges is None else _unstacked(space.edge_space, value.edges)
-    for place, (start, end) in enumerate(links):
-        said = "" if space.edge_space is None or edges is None else render(space.edge_space, edges[place])
-        lines.append(f"edge {int(start)} to {int(end)}" + (f": {said}" if said else ""))
-    return "\n".join(lines)
+    lines = [_field(f"node {place}", render(space.node_space, node)) for place, node in enumerate(nodes)]
+    links = [] if value.edge_links is None else [f"edge {int(start)} to {int(end)}" for start, end in value.edge_links]
+    if space.edge_space is not None and value.edges is not None:
+        edges = _unstacked(space.edge_space, value.edges)
+        links = [_field(link, render(space.edge_space, edge)) for link, edge in zip(links, edges, strict=True)]
+    return "\n".join([*lines, *links]) or "(none)"
 
 
 @render.register(spaces.OneOf)
 def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
-    chosen, inner = int(value[0]), value[1]
-    return f"{names[chosen] if chosen < len(names) else f'kind {chosen}'}: {render(space.spaces[chosen], inner)}"
+    chosen = int(value[0])
+    name = names[chosen] if chosen < len(names) else f"kind {chosen}"
+    return _field(name, render(space.spaces[chosen], value[1]))
+
+
+def _numbers(space: spaces.Space[Any], value: Any) -> list[str]:
+    """Return the shortest texts that the space's type reads back as the same numbers."""
+    array = np.asarray(value)
+    if space.dtype is not None and np.can_cast(array.dtype, space.dtype):
+        array = array.astype(space.dtype)
+    return list(map(_number, array.ravel()))
+
+
+def _number(value: Any) -> str:
+    if not isinstance(value, np.floating):
+        return str(int(value))
+    return str(value).removesuffix(".0") if value else "0"  # not "-0", which is the same number
+
+
+def _field(name: str, text: str) -> str:
+    label = str(name)
+    if not label or label != label.strip() or "\n" in label:
+        label = json.dumps(label)
+    return f"{label}:\n{_indented(text)}" if "\n" in text else f"{label}: {text}"
+
+
+def _item(text: str) -> str:
+    return f"- {_indented(text)[2:]}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.split("\n"))
+
+
+def _is_in_line(space: spaces.Space[Any]) -> bool:
+    """Return whether values of a space are a part of one line: numbers, texts without line breaks, tuples of these."""
+    if isinstance(space, spaces.Tuple):
+        return all(map(_is_in_line, space.spaces))
+    return not isinstance(space, _COMPOSED) and len(space.shape or ()) < 2
+
+
+def _in_line(space: spaces.Space[Any], text: str) -> str:
+    """Return the text of a part of a tuple so that its end is recognisable."""
+    if isinstance(space, spaces.Tuple):
+        return f"({text})"
+    bare = isinstance(space, _OF_NUMBERS) or (text == text.strip() != "" and not set(',()"') & set(text))
+    return text if bare else json.dumps(text, ensure_ascii=False)
 
 
 def check(space: spaces.Space[Any]) -> None:
@@ -208,14 +269,6 @@ def _stacked(space: spaces.Space[Any], parts: Sequence[Any]) -> Any:
     return concatenate(space, parts, empty) if parts else empty
 
 
-def _number(value: Any) -> str:
-    return str(int(value)) if np.issubdtype(np.asarray(value).dtype, np.integer) else f"{float(value):.4g}"
-
-
-def _field(name: str, text: str) -> str:
-    return f"{name}:\n{text}" if "\n" in text else f"{name}: {text}"
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Actions
 # ---------------------------------------------------------------------------------------------------------------------
@@ -239,7 +292,9 @@ def parse(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any
         NotTextError: actions of the space cannot be written as text.
     """
     try:
-        return _from_plain(space, _plain(space, text[:_LONGEST]), names)
+        if len(text) > _LONGEST:  # its beginning would be another action
+            raise ValueError
+        return _from_plain(space, _plain(space, text), names)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
         if isinstance(error, NotTextError):
             raise
@@ -247,7 +302,7 @@ def parse(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any
 
 
 def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> str:
-    """Return the text that ``parse`` converts to ``action``.
+    """Return the text that ``parse`` converts to ``action``, with numbers as short as in ``render``.
 
     >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
     ('hit', '1 4')
@@ -256,8 +311,7 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
         return str(action)
     if isinstance(space, spaces.Discrete):
         return render(space, action, names)
-    plain = _jsonable(space, action)
-    return " ".join(map(repr, np.ravel(plain).tolist())) if _is_row(space) else json.dumps(plain)
+    return " ".join(_numbers(space, action)) if _is_row(space) else json.dumps(_jsonable(space, action))
 
 
 def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
@@ -272,23 +326,23 @@ def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
         first = int(space.start)
         return f"an integer from {first} to {first + int(space.n) - 1}"
     if isinstance(space, spaces.Text):
-        return f"text of at most {space.max_length} characters"
+        return f"text of at most {min(space.max_length, _LONGEST)} characters"
     if _is_row(space):
         kind = "number" if isinstance(space, spaces.Box) and space.dtype.kind == "f" else "integer"
         count = math.prod(space.shape or ())
-        plain = _example(space)
-        example = " ".join(map(_number, np.ravel(np.asarray(plain))))
-        if not _reads(space, example):  # four digits may not be enough for narrow bounds
-            example = write(space, np.asarray(plain, dtype=space.dtype))
-        bounds = (
-            f" from {_number(space.low.min())} to {_number(space.high.max())}"
-            if isinstance(space, spaces.Box) and count
-            else ""
-        )
-        return (f"a {kind}" if count == 1 else f"{count} {kind}s").replace(
-            "a i", "an i"
-        ) + f"{bounds} such as {example}"
+        noun = f"{'an' if kind == 'integer' else 'a'} {kind}" if count == 1 else f"{count} {kind}s"
+        bounds = _bounds(space) if isinstance(space, spaces.Box) else ""
+        return f"{noun}{bounds} such as {' '.join(_numbers(space, np.asarray(_example(space), space.dtype)))}"
     return f"a JSON {'object' if isinstance(space, spaces.Dict) else 'list'} such as {json.dumps(_example(space))}"
+
+
+def _bounds(space: spaces.Box) -> str:
+    """Return the bounds of a space's numbers: one pair for all, or one for each of a few."""
+    pairs = list(zip(np.ravel(space.low), np.ravel(space.high), strict=True))
+    each = [f" from {_number(low)} to {_number(high)}" for low, high in pairs]
+    if len(set(each)) < 2:
+        return "".join(each[:1])
+    return f" ({','.join(each).strip()})" if len(each) <= _LISTED else ""
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -323,19 +377,23 @@ def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
         raise NotTextError(f"actions of {space} cannot be written as text ({error}); parse them with act=") from error
 
 
-def _reads(space: spaces.Space[Any], text: str) -> bool:
-    try:
-        _from_plain(space, _plain(space, text))
-    except ValueError:
-        return False
-    return True
+def _shortest(space: spaces.Space[Any], value: Any) -> Any:
+    """Return numbers as a JSON value, whose text is as short as in ``_numbers``."""
+    numbers = [float(text) if set(text) & set(".en") else int(text) for text in _numbers(space, value)]
+    return np.array(numbers, dtype=object).reshape(np.shape(value)).tolist()
 
 
 @singledispatch
 def _jsonable(space: spaces.Space[Any], action: Any) -> Any:
-    if isinstance(action, bool | np.bool_) or (isinstance(action, np.ndarray) and action.dtype.kind == "b"):
-        return np.asarray(action, dtype=int).tolist()
-    return action.tolist() if isinstance(action, np.ndarray | np.generic) else action
+    return action.tolist() if isinstance(action, np.ndarray | np.generic) else action  # another project's text space
+
+
+@_jsonable.register(spaces.Discrete)
+@_jsonable.register(spaces.MultiDiscrete)
+@_jsonable.register(spaces.MultiBinary)
+@_jsonable.register(spaces.Box)
+def _(space: spaces.Space[Any], action: Any) -> Any:
+    return _shortest(space, action)
 
 
 @_jsonable.register
@@ -536,7 +594,7 @@ def _(space: spaces.Box) -> Any:
     if space.dtype.kind != "f":
         return np.floor(middle).astype(space.dtype if space.dtype.kind != "b" else int).tolist()
     rounded = np.round(middle, 3)
-    return np.where((low <= rounded) & (rounded <= high), rounded, middle).tolist()
+    return _shortest(space, np.where((low <= rounded) & (rounded <= high), rounded, middle).astype(space.dtype))
 
 
 @_of_space.register
