@@ -1,7 +1,7 @@
 """Vector environment for text environments, with Gymnasium's interface."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -15,9 +15,10 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from gym_trl.errors import ConfigError, check_counts, described, ends_an_episode
+from gym_trl.errors import ActionTypeError, ConfigError, check_counts, described, ends_an_episode
 from gym_trl.executors.step import close_env
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
+from gym_trl.spaces import AnyText
 from gym_trl.types import Closing
 
 try:
@@ -96,6 +97,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             self.single_action_space = first["action_space"]
             self.observation_space = batch_space(self.single_observation_space, self.num_envs)
             self.action_space = batch_space(self.single_action_space, self.num_envs)
+            self._takes_text = isinstance(self.single_action_space, AnyText | gym.spaces.Text)
         except BaseException:  # close() is never called if __init__ raises
             self._crew.close()
             raise
@@ -143,8 +145,15 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
     def step(
         self, actions: Sequence[Any]
     ) -> tuple[tuple[Any, ...], np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]:
-        """Execute an action in every environment."""
+        """Execute an action in every environment.
+
+        Raises:
+            ConfigError: ``actions`` is not a sequence of one action for each environment.
+            ActionTypeError: an action of an environment with text actions is not a string; no environment is stepped.
+        """
         self._check_open("step")
+        if isinstance(actions, str | bytes | Mapping) or not isinstance(actions, Collection):
+            raise ConfigError(f"step needs a list of {self.num_envs} actions, got {actions!r:.80}")
         if len(actions) != self.num_envs:
             raise ConfigError(f"step needs one action for each of {self.num_envs} environments, got {len(actions)}")
         every = range(self.num_envs)
@@ -205,6 +214,11 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(
                 f"the episode of environment {first} is over: reset it with options={{'reset_mask': ...}}"
             )
+        if self._takes_text:
+            for index, action in zip(indexes, actions, strict=True):
+                if not isinstance(action, str) and not over[index]:  # an episode that is over ignores its action
+                    what = f"{type(action).__name__}: {action!r:.100}"
+                    raise ActionTypeError(f"environment {index} takes text, got {what}")
         results = self._crew.step(indexes, actions, over)
         for index, result in zip(indexes, results, strict=True):
             over[index] = (result[2] or result[3]) and "final_obs" not in result[4]

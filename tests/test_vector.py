@@ -3,6 +3,8 @@
 
 import os
 import threading
+from contextlib import closing
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError
 from gym_trl.spaces import AnyText
 from gym_trl.vector import TextVectorEnv
@@ -416,3 +418,17 @@ def test_environments_with_different_spaces_are_refused_by_name(executor, differ
 
     with pytest.raises(ConfigError, match=f"one {differing}: .* environment 2 is AnyText"):
         TextVectorEnv([make, make, odd], executor=executor, workers=2)
+
+
+@pytest.mark.parametrize("executor", ["inline", "thread", "process"])
+def test_what_is_no_text_raises_before_any_environment_is_stepped(executor):
+    mistakes: list[Any] = [[1, 2, 3], ["1", None, "3"], "123", b"123", None, 5, {0: "1", 1: "2", 2: "3"}]
+    with closing(vector(executor=executor)) as envs:
+        envs.reset(seed=0)
+        for actions in mistakes:
+            with pytest.raises((ActionTypeError, ConfigError), match=r"takes text, got|needs a list of 3 actions, got"):
+                envs.step(actions)
+        with pytest.raises(ActionTypeError, match="environment 1 takes text, got int: 5"):
+            envs.step_some({1: 5})
+        assert [bool(text) for text in envs.step(["9"] * 3)[0]] == [True] * 3
+        assert envs.step(["9"] * 3)[3].tolist() == [False] * 3
