@@ -133,7 +133,10 @@ def train(
     workers: Annotated[int | None, Option(min=1, help="Threads or processes. Default: the executor's own.")] = None,
     step_timeout: Annotated[
         float | None,
-        Option(metavar="SECONDS", help="Maximum time of a step; longer ones make the episode unscored. Default: none."),
+        Option(
+            metavar="SECONDS",
+            help="Maximum time of a step. A longer one ends the episode as crashed, which is scored. Default: none.",
+        ),
     ] = None,
     reset_timeout: Annotated[
         float | None,

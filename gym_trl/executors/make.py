@@ -56,7 +56,7 @@ class ExecutorConfig:
     reset_timeout: float | None = None
     """Maximum seconds for making and resetting an environment."""
     step_timeout: float | None = None
-    """Maximum seconds for a step."""
+    """Maximum seconds for a step; a longer one ends the episode as ``crashed``, which is scored."""
 
     def __post_init__(self) -> None:
         if self.executor is None:

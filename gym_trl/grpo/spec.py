@@ -134,7 +134,8 @@ class GymSpec:
             are found to wait (``AdaptivePool``). The attribute ``executor`` holds the choice.
         workers: Number of threads or processes. Default: 1,024 threads, or one process per core (of the cluster).
         reset_timeout: Maximum seconds for making and resetting an environment in a thread or a process.
-        step_timeout: Maximum seconds for a step there; an episode that exceeds it ends with ``timeout``.
+        step_timeout: Maximum seconds for a step there. A longer one ends the episode as ``crashed``, which is scored,
+            because the model's action may have caused it (``gym_trl.errors``).
         deterministic: Make threads and processes reproduce ``"inline"`` to the last bit: the model is asked for all
             episodes in the same order, so every turn waits for the slowest step, and a colocated vLLM on a GPU
             or a vLLM server samples each response from a seed of its own, row by row.
