@@ -301,6 +301,19 @@ class Picture(Array):
     observation_space = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
 
 
+class Coded(gym.Env[Any, Any]):
+    """Solver of the finite element mesh."""
+
+    observation_space, action_space = gym.spaces.Discrete(3), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 1, 0.0, True, False, {}
+
+
 NoInstructions: Any = changed(instructions=property(lambda self: (_ for _ in ()).throw(AttributeError("instructions"))))
 
 
@@ -356,6 +369,7 @@ BROKEN = [
     ),
     ("invalid actions", Forbidding, PROBLEM, "step(0), which the mask forbids, raised ValueError: an occupied square"),
     ("instructions", NoInstructions, WARNING, "none: its docstring begins"),
+    ("instructions", Coded, WARNING, "none: its docstring begins 'Solver of the finite element mesh.'"),
     ("instructions", changed(instructions=b"Guess."), PROBLEM, "they are bytes"),
     ("instructions", changed(instructions="Guess. " * 1000), WARNING, "7,000 characters"),
     (
@@ -417,6 +431,12 @@ def test_a_broken_promise_is_named_with_what_was_seen_and_what_to_change(
 def test_an_environment_that_keeps_every_promise_is_told_so(promise: str) -> None:
     found = Inspector(Higher, episodes=20, blind_steps=3_000).look_at(promise)
     assert (found.verdict, found.fix) == (OK, ""), found
+
+
+def test_it_is_said_what_is_shown_in_place_of_an_observation() -> None:
+    found = Inspector(partial(gym.make, "FrozenLake-v1"), episodes=5).look_at("words")
+    assert found.verdict == OK
+    assert found.got.startswith("observations are shown as the description of gym_trl.wrappers.toy_text: ")
 
 
 def test_every_promise_is_broken_here() -> None:

@@ -11,6 +11,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import MAX_LENGTH, holds_text
+from gym_trl.text.discovery import published_rules
 
 _MISSING = object()
 
@@ -28,14 +29,35 @@ def attribute_of(env: gym.Env[Any, Any], name: str, default: Any = None) -> Any:
 
 
 def instructions_of(env: gym.Env[Any, Any]) -> str:
-    """Return the ``instructions`` of an environment or one of its wrappers, or the empty string.
+    """Return the rules of an environment as a model reads them; empty if there are none.
 
     >>> instructions_of(gym.make("TrlEnv/GuessNumber-v0"))[:40]
     'Find the secret integer from 1 to 50. Yo'
-    >>> instructions_of(gym.make("FrozenLake-v1"))
-    ''
+    >>> instructions_of(gym.make("FrozenLake-v1"))[:37]
+    'Frozen lake involves crossing a froze'
+
+    One rule for all environments: they are the attribute ``instructions`` of the environment or of one of its wrappers.
+    Without it they are empty, except for environments of Gymnasium and MiniGrid (``published_rules``): the docstring of
+    a class is not the rules of a game.
     """
-    return str(attribute_of(env, "instructions", ""))
+    rules = attribute_of(env, "instructions")
+    return published_rules(env) if rules is None else str(rules)
+
+
+def changed_by(env: gym.Env[Any, Any]) -> str:
+    """Return the class of a wrapper that changes an environment's observations; empty if they are its own.
+
+    >>> changed_by(gym.make("FrozenLake-v1")), changed_by(gym.wrappers.FlattenObservation(gym.make("FrozenLake-v1")))
+    ('', 'FlattenObservation')
+    """
+    while isinstance(env, gym.Wrapper):
+        space, inside = env.observation_space, env.env.observation_space
+        # A property may make the space anew each time; then equal spaces are taken for the same.
+        same = space is inside or (space == inside and inside is not env.env.observation_space)
+        if isinstance(env, gym.ObservationWrapper) or not same:
+            return type(env).__name__
+        env = env.env
+    return ""
 
 
 def longest_observation(env: gym.Env[Any, Any]) -> int:

@@ -10,12 +10,12 @@ from gymnasium import spaces
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.action_samples import ActionSampler
-from gym_trl.text.discovery import action_names, description
+from gym_trl.text.discovery import action_names
 from gym_trl.text.textify import check_actions, explain, parse, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.inner import instructions_of
 
 Act = Callable[[str], Any]
 """Function from text to an action; raises ``ValueError`` with a hint if the text is not a valid action."""
@@ -56,9 +56,8 @@ class TextAction(FrozenAfterEnd):
 
     @property
     def instructions(self) -> str:
-        """The environment's instructions or the beginning of its docstring, and a sentence on actions."""
-        own = attribute_of(self.env, "instructions")
-        rules = description(self.env) if own is None else str(own)
+        """The environment's instructions (``instructions_of``), and a sentence on actions."""
+        rules = instructions_of(self.env)
         how = "" if self._act or self._takes_text else f"Answer with {explain(self.env.action_space, self.names)}."
         return "\n".join(part for part in (rules, how) if part)
 

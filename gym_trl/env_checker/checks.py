@@ -50,7 +50,7 @@ from gym_trl.text.discovery import action_names, description, marks
 from gym_trl.text.textify import counted, explain
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.inner import attribute_of, instructions_of
 from gym_trl.wrappers.seats import Seats, num_seats
 
 _LONGEST_S = 8.0  # for the episodes of one check, estimated from the first one
@@ -263,7 +263,9 @@ class Inspector:
             fix = "remove terminal codes; the model reads them as characters"
             return _Told(WARNING, f"control characters in {shortened(repr(strange), 60)}", fix)
         own = holds_text(env.unwrapped.observation_space) and holds_text(env.unwrapped.action_space)
-        return _Told(OK, "is text" if own else f"converted to text: {shortened(repr(said[0]), 80)}")
+        instead = attribute_of(env, "shown_instead")
+        how = f"observations are shown as {instead}" if instead else "converted to text"
+        return _Told(OK, "is text" if own and not instead else f"{how}: {shortened(repr(said[0]), 80)}")
 
     def _look_at_actions(self) -> "_Told":
         with self._open() as env:
@@ -428,20 +430,19 @@ class Inspector:
 
     def _look_at_instructions(self) -> "_Told":
         with self._open() as env:
-            if not env.has_wrapper_attr("instructions"):
-                told = f": its docstring begins {description(env)!r:.60}" if description(env) else ""
+            own = self._make()
+            given, text = attribute_of(own, "instructions"), description(own)
+            own.close()
+            if given is not None and not (isinstance(given, str) and given.strip()):
+                return _Told(PROBLEM, f"they are {kind_of(given)}", "instructions must be text that is not empty")
+            if not instructions_of(own):
+                told = f": its docstring begins {text!r:.60}" if text else ""
                 fix = "define a string attribute instructions (rules and answer format), or GymSpec(instructions=...)"
                 return _Told(WARNING, f"none{told}", fix)
-            rules = env.get_wrapper_attr("instructions")
-            if not isinstance(rules, str) or not rules.strip():
-                return _Told(PROBLEM, f"they are {kind_of(rules)}", "instructions must be text that is not empty")
+            rules = instructions_of(env)
             if len(rules) > _LONG_RULES:
                 fix = "shorten them; they begin every prompt"
                 return _Told(WARNING, f"{len(rules):,} characters", fix)
-            own = self._make().has_wrapper_attr("instructions") or description(env)
-            if not own:
-                fix = "add the rules in a docstring or a string attribute instructions; only the answer format is there"
-                return _Told(WARNING, f"no rules: {shortened(repr(rules), 70)}", fix)
         return _Told(OK, f"{len(rules):,} characters: {shortened(repr(rules), 60)}")
 
     def _look_at_seats(self) -> "_Told":

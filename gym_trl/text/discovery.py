@@ -14,6 +14,8 @@ _HEADING = re.compile(r"^\s*#{1,6}\s*(.+?)\s*$|^(?=\s*\S)(.+)\n\s*[-=~]{3,}\s*$"
 _ITEM = re.compile(r"^\s*(?:[-*+]\s+|\|\s*)`?(\d+)`?\s*(?::|=|\||-)\s*(.+?)\s*$", re.MULTILINE)
 _SGR = re.compile(r"\x1b\[([0-9;]*)m")
 _CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-ln-z]|\][^\x07]*\x07|[()][A-Z0-9])|[\x00-\x08\x0b-\x1f\x7f]")
+_WITH_RULES = ("gymnasium.envs.", "minigrid.envs.")
+"""Modules of environments whose docstrings begin with the rules."""
 _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
@@ -62,6 +64,20 @@ def description(env: gym.Env[Any, Any]) -> str:
         if text := " ".join(" ".join(lines).split()):
             return text
     return ""
+
+
+def published_rules(env: gym.Env[Any, Any]) -> str:
+    """Return the rules of an environment of Gymnasium or MiniGrid, which its docstring begins with; empty for others.
+
+    >>> published_rules(gym.make("FrozenLake-v1"))[:37]
+    'Frozen lake involves crossing a froze'
+    >>> published_rules(gym.make("TrlEnv/Echo-v0"))
+    ''
+
+    The docstring of any other class may be about its code, so it is never shown to a model.
+    """
+    kind = _documented(env.unwrapped)
+    return description(env) if kind is not None and kind.__module__.startswith(_WITH_RULES) else ""
 
 
 def marks(text: str) -> str:
@@ -114,13 +130,18 @@ def _told(env: gym.Env[Any, Any], first: int) -> Iterator[Sequence[Any]]:
 
 
 def _docstring(env: gym.Env[Any, Any]) -> str:
-    """Return the docstring of the class, or of its nearest base class other than ``gymnasium.Env``."""
+    kind = _documented(env)
+    return inspect.cleandoc(kind.__doc__ or "") if kind is not None else ""
+
+
+def _documented(env: gym.Env[Any, Any]) -> type | None:
+    """Return the class with the docstring: the environment's, or its nearest base class before ``gymnasium.Env``."""
     for kind in type(env).__mro__:
         if kind is gym.Env:
             break
         if kind.__doc__:
-            return inspect.cleandoc(kind.__doc__)
-    return ""
+            return kind
+    return None
 
 
 def _section(text: str, about: str) -> str:

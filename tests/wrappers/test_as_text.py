@@ -8,9 +8,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, TransformObservation
 
-from gym_trl.errors import ActionTypeError, NotTextError
+from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
 from gym_trl.wrappers import TextAction, TextObservation, as_text
+from gym_trl.wrappers.inner import changed_by
 
 
 def can_be_made(env_id):
@@ -42,7 +44,7 @@ class Picture(gym.Env):
 
 class Drawn(Picture):
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
-    render_mode = None
+    render_mode: str | None = None
 
     def render(self):
         return "\x1b[31m#\x1b[0m.\n"
@@ -108,12 +110,76 @@ def test_what_has_no_words_is_refused_with_what_to_do():
         as_text(Picture())
 
 
-def test_what_draws_itself_in_characters_is_shown_so():
-    assert as_text(Drawn()).reset()[0] == "[#|red]."
+def test_a_rendering_is_shown_only_where_it_is_asked_for():
+    assert as_text(Drawn(), observe="render").reset()[0] == "[#|red]."
+    with pytest.raises(NotTextError, match=r'show its rendering with observe="render"'):
+        as_text(Drawn())
+    with pytest.raises(ConfigError, match='has no render mode "ansi"'):
+        as_text(Picture(), observe="render")
+    with pytest.raises(ConfigError, match=r'observe must be a function or "render", got 5'):
+        as_text(Drawn(), observe=5)  # type: ignore[arg-type]
+    hidden = Drawn()
+    hidden.render_mode = "human"
+    with pytest.raises(ConfigError, match="render_mode='human'"):
+        as_text(hidden, observe="render")
+
+
+class Secret(gym.Env):
+    """Shows a number, and draws a secret for whoever debugs it."""
+
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012
+    render_mode = None
+    observation_space = spaces.Discrete(3, start=7)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 8, {}
+
+    def step(self, action):
+        return 9, 0.0, False, False, {}
+
+    def render(self):
+        return "the secret is 42"
+
+
+def test_a_debug_rendering_is_not_shown():
+    env = as_text(Secret())
+    assert (env.reset()[0], env.step("0")[0]) == ("8", "9")
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1"])
+@pytest.mark.parametrize("space", [None, spaces.Discrete(1), spaces.Discrete(1000)])
+def test_a_wrapper_that_changes_observations_is_never_undone(env_id, space):
+    env = gym.make(env_id)
+    zero = (0, 0, 0) if env_id == "Blackjack-v1" and space is None else 0
+    changed = TransformObservation(env, lambda observation: zero, space or env.observation_space)
+    text = as_text(changed)
+    assert (text.reset(seed=0)[0], text.step("0")[0]) == (("0, 0, 0",) * 2 if zero else ("0", "0"))
+    with pytest.raises(ConfigError, match="would undo TransformObservation"):
+        as_text(changed, observe="render")
+
+
+def test_names_of_fields_are_not_given_to_what_a_wrapper_made_of_them():
+    env = gym.make("CartPole-v1")
+    turned = TransformObservation(env, lambda fields: fields[::-1], env.observation_space)
+    assert len(as_text(turned).reset(seed=0)[0].split()) == 4
+
+
+class Anew(Secret):
+    """Makes its space anew whenever it is asked."""
+
+    @property
+    def observation_space(self):  # type: ignore[override]
+        return spaces.Discrete(3, start=7)
+
+
+def test_a_space_that_is_made_anew_each_time_is_the_environments_own():
+    assert changed_by(OrderEnforcing(Anew())) == ""
+    assert as_text(OrderEnforcing(Anew()), observe="render").reset()[0] == "the secret is 42"
 
 
 def test_an_episode_is_never_terminated_and_truncated_and_ends_once():
-    env = as_text(Drawn())
+    env = as_text(Drawn(), observe="render")
     env.reset()
     first = env.step("0")
     assert first[1:4] == (1.0, True, False)

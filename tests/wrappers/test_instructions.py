@@ -5,7 +5,9 @@ import pytest
 
 from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
-from gym_trl.wrappers import Instructions, ParseAction
+from gym_trl.spaces import AnyText
+from gym_trl.text.discovery import description
+from gym_trl.wrappers import Instructions, ParseAction, TurnLimit, as_text
 from gym_trl.wrappers.inner import instructions_of
 
 
@@ -38,6 +40,30 @@ def test_they_are_read_once_through_any_number_of_wrappers() -> None:
         layers.append(Asked(gym.wrappers.TimeLimit(layers[-1], 9)))
     assert instructions_of(layers[-1]) == Echo().instructions
     assert [layer.times for layer in layers] == [1, 1, 1, 1]
+
+
+class Mesh(gym.Env[Any, Any]):
+    """Solver of the finite element mesh."""
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self.observation_space = self.action_space = space
+
+
+@pytest.mark.parametrize("space", [AnyText(), gym.spaces.Discrete(3), gym.spaces.Dict(at=gym.spaces.Discrete(3))])
+@pytest.mark.parametrize("wrap", [lambda env: env, TurnLimit, gym.wrappers.OrderEnforcing])
+def test_a_docstring_is_never_the_instructions_of_a_users_environment(space: Any, wrap: Any) -> None:
+    env = Mesh(space)
+    assert "Solver" in description(env)
+    assert "Solver" not in instructions_of(ParseAction(as_text(wrap(env, 9) if wrap is TurnLimit else wrap(env))))
+    env.instructions = "Refine the mesh."  # type: ignore[attr-defined]
+    assert instructions_of(ParseAction(as_text(env))).startswith("Refine the mesh.")
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "CartPole-v1", "Blackjack-v1", "Taxi-v4"])
+def test_gymnasiums_own_environments_have_the_rules_that_it_publishes(env_id: str) -> None:
+    env: Any = gym.make(env_id)
+    for one in (env, TurnLimit(env, 9), as_text(env), Instructions(env, "Think.", append=True)):
+        assert instructions_of(one).startswith(description(env))
 
 
 def test_an_environment_of_numbers_can_have_some() -> None:

@@ -9,6 +9,7 @@ from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.testing import play
 from gym_trl.wrappers.discount import Discount
+from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.potential_shaping import PotentialShaping
 from gym_trl.wrappers.success_reward import SuccessReward
 from gym_trl.wrappers.turn_limit import TurnLimit
@@ -103,7 +104,7 @@ def test_the_solver_still_wins_under_an_announced_limit() -> None:
 
 def test_an_environment_that_is_not_text_can_be_limited_but_not_announced() -> None:
     env: Any = gym.make("FrozenLake-v1")
-    assert TurnLimit(env, turns=3).instructions == ""
+    assert TurnLimit(env, turns=3).instructions == instructions_of(env)
     with pytest.raises(NotTextError, match="Discrete"):
         TurnLimit(env, turns=3, announce=True)
 
