@@ -11,7 +11,7 @@ from gym_trl.errors import check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import action_names
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_text, longest_observation
+from gym_trl.wrappers.inner import check_text, longest_observation, text_of
 
 _KEYS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 _SENTENCE = "\nPossible actions: "
@@ -61,7 +61,7 @@ class AdmissibleActions(FrozenAfterEnd):
 
     def _with_actions(self, observation: str, info: Mapping[str, Any]) -> str:
         actions = listed_actions(self.env, info)
-        return f"{observation}{_SENTENCE}{self._fitting(actions)}" if actions else observation
+        return f"{text_of(observation)}{_SENTENCE}{self._fitting(actions)}" if actions else observation
 
     def _fitting(self, actions: Sequence[str]) -> str:
         whole = ", ".join(actions)

@@ -8,7 +8,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import attribute_of, check_text, longest_observation
+from gym_trl.wrappers.inner import attribute_of, check_text, longest_observation, text_of
 
 Show: TypeAlias = Literal["new", "full", "window", "first_last", "current"]
 
@@ -87,7 +87,7 @@ class History(FrozenAfterEnd):
 
     def _step(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        shown = "\n".join([*self._repeated(action), observation])
+        shown = "\n".join([*self._repeated(action), text_of(observation)])
         self._last = observation
         return shown, reward, terminated, truncated, info
 

@@ -60,6 +60,22 @@ def changed_by(env: gym.Env[Any, Any]) -> str:
     return ""
 
 
+def text_of(observation: object) -> str:
+    """Return an observation that is text, before it becomes a part of another text.
+
+    >>> text_of("Look."), text_of(None)
+    Traceback (most recent call last):
+        ...
+    TypeError: the observation must be text, got NoneType: None
+
+    Raises:
+        TypeError: it is not a string.
+    """
+    if not isinstance(observation, str):
+        raise TypeError(f"the observation must be text, got {type(observation).__name__}: {observation!r:.80}")
+    return observation
+
+
 def longest_observation(env: gym.Env[Any, Any]) -> int:
     """Return the maximum characters of an observation of ``env``."""
     return int(getattr(env.observation_space, "max_length", MAX_LENGTH))

@@ -9,7 +9,7 @@ import gymnasium as gym
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import StopReason, success_of, why_it_ended
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import attribute_of, check_text, instructions_of
+from gym_trl.wrappers.inner import attribute_of, check_text, instructions_of, text_of
 
 
 class RecordTranscript(FrozenAfterEnd):
@@ -53,6 +53,7 @@ class RecordTranscript(FrozenAfterEnd):
         self._give_up()
         self._declares = False
         observation, info = super().reset(seed=seed, options=options)
+        text_of(observation)
         spec, instructions = self.unwrapped.spec, instructions_of(self.env)
         self.transcript = {
             "version": 1,

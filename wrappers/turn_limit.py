@@ -8,7 +8,7 @@ from gym_trl.errors import check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.textify import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation
+from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation, text_of
 from gym_trl.wrappers.settlement import settlement
 
 
@@ -84,4 +84,4 @@ class TurnLimit(FrozenAfterEnd):
         return self._announced(observation), reward, terminated, truncated, info
 
     def _announced(self, observation: str) -> str:
-        return f"{observation}\n({counted(self._turns_left, 'turn')} left)" if self.announce else observation
+        return f"{text_of(observation)}\n({counted(self._turns_left, 'turn')} left)" if self.announce else observation

@@ -15,10 +15,11 @@ import gymnasium as gym
 from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.errors import SeatError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_step, text_of
+from gym_trl.executors.step import read_step
 from gym_trl.policies.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
+from gym_trl.wrappers.inner import text_of
 
 MOST_TURNS = 1_000
 SHORT = 160

@@ -24,7 +24,7 @@ from gym_trl.types import (
     declared_success,
     reason_to_stop,
 )
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.inner import attribute_of, text_of
 from gym_trl.wrappers.settlement import settlement
 
 
@@ -166,7 +166,7 @@ def play_task(
     turns: list[PlayedTurn | Exception] = []
     try:
         observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
-        observation = PicturedText.of(observation, images_of(info))
+        observation = PicturedText.of(text_of(observation), images_of(info))
         policy, total, owed = policy_for(env), 0.0, settlement(env)
         declares = read_declares_success(env)
         for _ in range(MAX_TURNS):

@@ -23,7 +23,7 @@ from gym_trl.types import (
     add_reward,
 )
 from gym_trl.wrappers.image_observation import IMAGES
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.inner import attribute_of, instructions_of, text_of
 from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.state_key import StateKey
 
@@ -204,17 +204,6 @@ def images_of(info: Mapping[str, Any]) -> tuple[PngImage, ...]:
     """
     held = info.get(IMAGES, ())
     return tuple(held) if isinstance(held, tuple) and all(isinstance(one, PngImage) for one in held) else ()
-
-
-def text_of(observation: object) -> str:
-    """Return an observation that is text.
-
-    Raises:
-        TypeError: it is not a string.
-    """
-    if not isinstance(observation, str):
-        raise TypeError(f"the observation must be text, got {type(observation).__name__}: {observation!r:.80}")
-    return observation
 
 
 def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
