@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from lanes import examples
 
 from gym_trl.chat.delimiter import DelimiterChat
@@ -259,6 +259,59 @@ def test_engines_stop_where_the_model_ends_its_turn(name: str) -> None:
     chat, tokenizer = make_chat(name)
     assert chat.stop_ids == {tokenizer.convert_tokens_to_ids(ENDS_TURNS_WITH[name])}
     assert chat.stop_strings == ()
+
+
+ENDINGS = st.lists(st.sampled_from(["<|end|>", "<|close|>", "<|eos|>", "\n", ""]), max_size=3, unique=True).map("".join)
+
+
+def with_eos(template: str, eos: str) -> Any:
+    tokenizer = copy(make_tokenizer(f"{template}<|end|><|close|><|eos|>"))
+    tokenizer.eos_token, tokenizer.chat_template = eos, template
+    return tokenizer
+
+
+def with_ends(after: str, final: str, *, prompts: bool, head: str = "<|user|>") -> str:
+    """A template that writes ``after`` behind each answer and ``final`` behind the last one."""
+    prompt = "{% if true %}" if prompts else "{% if add_generation_prompt %}"
+    return (
+        "{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{{ m.content }}" + after + "{% else %}"
+        f"{head}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}{prompt}<|assistant|>{{% else %}}{final}{{% endif %}}"
+    )
+
+
+@examples(60)
+@given(
+    after=ENDINGS,
+    final=ENDINGS,
+    prompts=st.booleans(),
+    eos=st.sampled_from(["<|end|>", "<|close|>", "<|eos|>", "</s>"]),
+)
+@example(after="<|close|><|end|>", final="", prompts=True, eos="<|end|>")  # Command-A
+@example(after="", final="<|eos|>", prompts=False, eos="<|eos|>")  # metharme
+@example(after="<|end|>", final="<|eos|>", prompts=False, eos="<|eos|>")  # gpt-oss
+def test_of_what_follows_an_answer_only_what_the_sampled_end_covers_is_left_out(
+    after: str, final: str, prompts: bool, eos: str
+) -> None:
+    tokenizer = with_eos(with_ends(after, final, prompts=prompts), eos)
+    chat = TemplateChat(tokenizer)
+    between = f"{after}<|user|>"
+    for sampled in ("7", f"7{eos}", f"7{between.partition(eos)[0]}{eos}"):
+        ids = encode(tokenizer, sampled)
+        end = eos if sampled.endswith(eos) else ""
+        added = between.partition(end)[2] if end and end in between else between
+        reply = decode(tokenizer, chat.reply("Higher.", closed=chat.closes(ids)))
+        assert reply == f"{added}Higher.<|assistant|>"
+    if eos in between:
+        assert chat.stop_ids == {tokenizer.eos_token_id}
+    assert decode(tokenizer, chat.say("7")).endswith(eos) or eos not in between
+
+
+def test_a_header_that_ends_the_turn_is_kept_where_another_end_was_sampled() -> None:
+    tokenizer = with_eos(with_ends("", "", prompts=False), "</s>")
+    chat = TemplateChat(tokenizer)
+    for sampled, reply in (("7</s>", "<|user|>8<|assistant|>"), ("7<|user|>", "8<|assistant|>")):
+        closed = chat.closes(encode(tokenizer, sampled))
+        assert decode(tokenizer, chat.reply("8", closed=closed)) == reply
 
 
 @every_template

@@ -11,8 +11,9 @@ from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
 from gym_trl.rollout.episode import Episode, Sample
+from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
-from gym_trl.types import Completion, Message, StepResult, Task
+from gym_trl.types import Completion, EpisodeResult, Message, StepResult, StopReason, Task
 
 REMINDER = "Keep to the rules.\n"
 SYSTEM = Message("system", "Play well.")
@@ -167,10 +168,104 @@ def test_a_template_that_depends_on_more_than_the_new_message_is_refused_with_th
         TemplateChat(make_tokenizer(CHATML), chat_template=template)
 
 
-def test_a_template_that_looks_at_what_was_said_is_refused_when_that_is_said() -> None:
-    template = where("loop.last and loop.index > 2 and 'abracadabra' in messages[-3].content")
-    assert play(template, 5, words=["abracadabra", "Lower."]) < 5
-    assert play(template, 5) == 5
+def talk(
+    template: str, answers: Sequence[str], *, history: History | None = None, system: str = "", said: str = "Higher."
+) -> EpisodeResult:
+    """Play an episode in which the model gives these answers."""
+    tokenizer: Any = make_tokenizer(CHATML)
+    chat = TemplateChat(tokenizer, chat_template=template, appends=history is None)
+    opening = [Message("system", system)] * bool(system)
+    limits = Limits(context=10**6)
+    episode = Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=limits, preamble=opening, history=history)
+    episode.started(StepResult("Guess."))
+    for answer in answers:
+        ids = encode(tokenizer, f"{answer}<|im_end|>")
+        episode.sampled(Completion("0", ids, [-1.0] * len(ids)))
+        assert isinstance(episode.stepped(StepResult(said)), Sample)
+    return episode.stopped(StopReason.TURN_LIMIT)
+
+
+# Templates whose text around a message depends on what other messages say.
+CONTENT = {
+    "no end after an empty answer": (
+        CHATML.replace("<|im_end|>", "{% if m.content | trim %}<|im_end|>{% endif %}"),
+        ("", " \n"),
+    ),
+    "an empty answer raises": (
+        CHATML.replace(
+            "{{ m.c", "{% if m.role == 'assistant' and not m.content %}{{ raise_exception('empty') }}{% endif %}{{ m.c"
+        ),
+        ("",),
+    ),
+    "a word raises": (
+        CHATML.replace("{{ m.c", "{% if 'stop' in m.content %}{{ raise_exception('stop') }}{% endif %}{{ m.c"),
+        ("stop", "don't stop"),
+    ),
+    "a word in the message before": (
+        where("loop.last and loop.index > 2 and 'abracadabra' in messages[-2].content"),
+        ("abracadabra",),
+    ),
+    "an earlier word changes the prompt": (
+        CHATML.replace(
+            "%}<|im_start|>a",
+            "%}{{ 'again' if messages | length > 1 and 'abracadabra' in messages[1:3] | string }}<|im_start|>a",
+        ),
+        ("abracadabra",),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:tiny's chat template depends on what is said")
+@pytest.mark.parametrize("history", [None, History(template=True), History(last=1)], ids=["all", "template", "last"])
+@pytest.mark.parametrize("why", CONTENT)
+@examples(40)
+@given(data=st.data())
+def test_no_answer_of_the_model_ends_a_training(why: str, history: History | None, data: st.DataObject) -> None:
+    template, odd = CONTENT[why]
+    answers = data.draw(st.lists(st.sampled_from([*odd, "7", "<think>hm</think>", "</think>"]), max_size=6))
+    trace = talk(template, answers, history=history, system="Play well.").trace
+    assert len(trace.mask) == len(trace.completion_ids)
+
+
+@pytest.mark.parametrize("why", [why for why in CONTENT if "raises" not in why])
+def test_a_template_that_depends_on_what_is_said_is_a_warning_and_a_metric(why: str) -> None:
+    template, odd = CONTENT[why]
+    assert talk(template, ["7", "8"]).template_differences == 0
+    with pytest.warns(UserWarning, match="depends on what is said: it writes the user message") as warned:
+        assert talk(template, [odd[0], "7", odd[0]]).template_differences > 0
+    assert len(warned) == 1
+    assert 'history="template"' in str(warned[0].message)
+
+
+def test_a_text_that_the_template_rejects_stands_where_another_would_when_all_is_rendered_anew() -> None:
+    template, _ = CONTENT["a word raises"]
+    chat = TemplateChat(make_tokenizer(CHATML), chat_template=template, appends=False)
+    plain, rejected = (
+        [Message("system", "A"), Message("user", "B"), Message("assistant", said), Message("user", f"{said}!")]
+        for said in ("go", "stop")
+    )
+    assert chat.rendered(rejected) == chat.rendered(plain).replace("go", "stop")
+    assert chat.decode(chat.open(rejected)) == chat.rendered(rejected)
+
+
+THINKS = (
+    "{% set thinks = not (messages[0].role == 'system' and '/no_think' in messages[0].content) %}"
+    + CHATML.replace("assistant\n{%", "assistant\n{{ '' if thinks else '<think></think>' }}{%")
+)
+
+
+def test_a_switch_in_the_system_message_is_no_reason_to_refuse() -> None:
+    assert talk(THINKS, ["7", "8"], system="Play well.").template_differences == 0
+    with pytest.raises(ChatTemplateError, match=r"'/no_think'.* history=\"template\""):
+        talk(THINKS, ["7"], system="/no_think")
+    assert talk(THINKS, ["7", "8"], system="/no_think", history=History(template=True)).trace.mask
+
+
+@pytest.mark.parametrize(("index", "text"), [(0, "/no_think"), (1, "<think>")])
+def test_a_refusal_quotes_the_text_that_makes_the_difference(index: int, text: str) -> None:
+    template = where(f"loop.last and messages | length > 2 and '{text}' in messages[{index}].content")
+    with pytest.raises(ChatTemplateError, match=rf"such as .*{text}.*history=\"template\""):
+        TemplateChat(make_tokenizer(CHATML), chat_template=template)
 
 
 def test_a_template_that_looks_at_the_system_message_is_refused_when_it_says_so() -> None:

@@ -87,12 +87,12 @@ class Codec:
             after: Text that precedes the ids.
             key: Identifies renderings with the same control tokens around all harmless texts.
         """
-        written = self._written.get(key)
-        if written is None:
-            written = self._find_written(render, messages, after)
-            if key is not None:
-                self._written[key] = written
         try:
+            written = self._written.get(key)
+            if written is None:
+                written = self._find_written(render, messages, after)
+                if key is not None:
+                    self._written[key] = written
             texts = [self._plain(message) for message in messages]
             ids = self.encode(render(texts), after=after)
             if written.around(ids, self._control_ids, alone=len(messages) == 1):

@@ -94,11 +94,12 @@ class Continuation:
             DiffersError: they do.
         """
         for answers in (1, 2):
-            for before in ("", _ODD, _THOUGHT):
-                pieces = self._pieces(render, answers, before, said=_ODD)
+            for before, said in (("", _ODD), (_ODD, ""), (_THOUGHT, "")):
+                pieces = self._pieces(render, answers, before, said=said)
                 if pieces[-2:] != [self.before, self.after]:
+                    other = f"{before or said!r:.90}"
                     raise DiffersError(
-                        f"writes a {self._role} message differently after other messages, such as {before[:30]!r}"
+                        f"writes a {self._role} message differently after other messages, such as {other}"
                     )
         spaced = self._pieces(render, 2, after=" \n")
         kept = spaced[-1].removesuffix(self.after)
@@ -110,7 +111,7 @@ class Continuation:
         return (self.before, self.after) != (other.before, other.after)
 
     def _pieces(self, render: Render, answers: int, before: str = "", after: str = "", said: str = "") -> list[str]:
-        """Return the texts around the messages, if answers begin with ``before`` and earlier messages with ``said``."""
+        """Return the texts around the messages, if answers begin with ``before`` and user messages with ``said``."""
         messages, places = [], 0
         for message in (*self._opening, *[Message("assistant", ""), Message(self._role, "")] * answers):
             if message.role == "system" and message.content and not PLACE.search(message.content):
@@ -118,7 +119,9 @@ class Continuation:
                 continue
             is_answer = message.role == "assistant"
             text = chr(FIRST_PLACE + places) + ("" if is_answer else after)
-            messages.append(Message(message.role, (before if is_answer else said) + text))
+            # A system message is the same at each turn, whatever the template makes of its text.
+            begins = {"assistant": before, "system": ""}.get(message.role, said)
+            messages.append(Message(message.role, begins + text))
             places += 1
         messages[-1] = Message(messages[-1].role, text)
         pieces = PLACE.split(render(messages))

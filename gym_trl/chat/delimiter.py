@@ -68,7 +68,7 @@ class DelimiterChat:
 
         return self._codec.write(render, messages, key=tuple(message.role for message in messages))
 
-    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+    def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
         """Return the ids between two sampled turns: the first one's end unless ``closed``, the message, the marker.
 
         Raises:

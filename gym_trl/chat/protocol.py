@@ -26,12 +26,12 @@ class Chat(Protocol):
         """Return the ids that start an episode, up to the point where the model's response begins."""
         ...
 
-    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+    def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
         """Return the ids between two sampled turns; ``closed`` is the result of ``closes`` for the first one."""
         ...
 
-    def closes(self, ids: Sequence[int]) -> bool:
-        """Return whether these sampled ids end the model's turn, so that ``reply`` need not."""
+    def closes(self, ids: Sequence[int]) -> bool | str:
+        """Return whether these sampled ids end the model's turn, so that ``reply`` need not; or the token that does."""
         ...
 
     def text(self, ids: TokenIds) -> Answer:

@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +12,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from gym_trl.chat.codec import either, tokenizer_codec
-from gym_trl.chat.continuation import Continuation, DiffersError
+from gym_trl.chat.continuation import FIRST_PLACE, PLACE, Continuation, DiffersError
 from gym_trl.chat.images import ImageProcessor, image_mark
 from gym_trl.chat.rendering import Frame, find_frame
 from gym_trl.errors import ChatTemplateError
@@ -48,11 +49,20 @@ class _Facts(NamedTuple):
     roles: set[str]
     frames: dict[str, Frame | None]
     continuations: dict[tuple[str, ...], Continuation]
-    closing: str
-    stop: list[str]
-    closers: list[str]
+    ends: "_Ends"
     header: str
     opened: str
+
+
+class _Ends(NamedTuple):
+    """Tokens that end the model's turn."""
+
+    own: str
+    """Token that ends a response; empty if neither the template nor the tokenizer has one."""
+    closing: str
+    """Text after an answer up to and including ``own``."""
+    marks: list[str]
+    """Control tokens after an answer, as far as they end it: what a response may end with instead of the template."""
 
 
 class TemplateChat:
@@ -128,15 +138,14 @@ class TemplateChat:
         self._source = _source(self._tokenizer, self._template)
         self._codec = tokenizer_codec(self._tokenizer, written=self._source)
         self._openings: dict[tuple[Message, ...], TokenIds] = {}
-        self._credit = _FIRST_CREDIT
+        self._credit, self._warned = _FIRST_CREDIT, False
         facts = self._facts()
         self._parts, self._folds_system = facts.parts, facts.folds_system
         self._roles, self._frames, self._continuations = facts.roles, dict(facts.frames), facts.continuations
-        self._closing, self._header, self._opened = facts.closing, facts.header, facts.opened
-        self._end = next(iter(facts.stop), "")
-        self.stop_ids = frozenset(self._codec.id(mark) for mark in facts.stop)
-        self._closers = frozenset(self._codec.id(mark) for mark in facts.closers)
-        self._anchor = next(iter(facts.closers), getattr(self._tokenizer, "eos_token", None) or "")
+        self._ends, self._header, self._opened = facts.ends, facts.header, facts.opened
+        self._dropped: dict[tuple[str, str], str] = {}
+        self.stop_ids = frozenset(self._codec.id(mark) for mark in [self._ends.own] if self._ends.marks)
+        self._closers = {self._codec.id(mark): mark for mark in [*self._ends.marks, self._ends.own] if mark}
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids that start an episode, up to and including the generation prompt."""
@@ -162,8 +171,13 @@ class TemplateChat:
         )
         return self._with_images(ids, [image for shown in images for image in shown])
 
-    def reply(self, text: str, *, role: str = "user", closed: bool, images: tuple[PngImage, ...] = ()) -> TokenIds:
+    def reply(
+        self, text: str, *, role: str = "user", closed: bool | str, images: tuple[PngImage, ...] = ()
+    ) -> TokenIds:
         """Return the ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
+
+        Of the text that the template writes between an answer and a message, the part up to and including ``closed``
+        is left out, if the token is in it; ``True`` is the template's own end of turn.
 
         Raises:
             ChatTemplateError: the template does not support a message of this ``role`` after an assistant message, or
@@ -172,13 +186,20 @@ class TemplateChat:
         self._check(role)
 
         def render(texts: Sequence[str]) -> str:
-            tail = self._framed(Message(role, texts[0], images))
-            # In some templates (GLM) the head of the next user message ends the turn; another role keeps its own head.
-            return tail.removeprefix(self._closing) if closed else tail
+            return self._framed(Message(role, texts[0], images)).removeprefix(dropped)
 
+        end = self._ends.marks[-1:] if closed is True else [closed or ""]
+        dropped = self._sampled(role, *end)
         key = (role, closed, len(images))
-        ids = self._codec.write(render, [Message(role, text)], after=self._anchor, key=key)
+        ids = self._codec.write(render, [Message(role, text)], after=self._ends.own, key=key)
         return self._with_images(ids, images)
+
+    def _sampled(self, role: str, end: str = "") -> str:
+        """Return the template's text between an answer and a message that a response has if it ends with ``end``."""
+        if (role, end) not in self._dropped:
+            # In some templates (GLM) the head of the next user message ends the turn; another role has its own head.
+            self._dropped[role, end] = _up_to(end, self._tail(Message(role, _TOLD)).partition(_TOLD)[0])
+        return self._dropped[role, end]
 
     @property
     def takes_images(self) -> bool:
@@ -202,9 +223,9 @@ class TemplateChat:
         assert self.images is not None
         return image_mark(self._render_all, self.images.marks)
 
-    def closes(self, ids: Sequence[int]) -> bool:
-        """Return whether these sampled ids end with the template's own end of turn."""
-        return bool(ids) and ids[-1] in self._closers
+    def closes(self, ids: Sequence[int]) -> str:
+        """Return the token with which these sampled ids end the turn as the template does; empty if they do not."""
+        return self._closers.get(ids[-1], "") if ids else ""
 
     def text(self, ids: TokenIds) -> Answer:
         """Return the text of a response without control tokens, split into thinking and answer."""
@@ -218,8 +239,16 @@ class TemplateChat:
         return self.text(ids).text if self._header else self._codec.strip(self._opened + self._codec.decode(ids))
 
     def rendered(self, messages: Sequence[Message]) -> str:
-        """Return the template's text of a conversation, up to the point where the next response begins."""
-        return self._render(*(_fold_system(messages) if self._folds_system else messages))
+        """Return the template's text of a conversation, up to the point where the next response begins.
+
+        Texts that the template rejects stand where other texts would, as in ``open``.
+        """
+        spoken = _fold_system(messages) if self._folds_system else messages
+        try:
+            return self._render(*spoken)
+        except ChatTemplateError:
+            places = [replace(message, content=chr(FIRST_PLACE + index)) for index, message in enumerate(spoken)]
+            return PLACE.sub(lambda found: spoken[ord(found[1]) - FIRST_PLACE].content, self._render(*places))
 
     def encode(self, text: str) -> TokenIds:
         """Return the ids of a text that the template wrote."""
@@ -266,23 +295,23 @@ class TemplateChat:
         if before is None:
             mark = closing_mark(self._opened)
             before = f"\n{mark}\n\n" if mark else self._header
-        end = self._end or getattr(self._tokenizer, "eos_token", None)
-        if not end:
+        if not self._ends.own:
             raise ChatTemplateError(f"{self._name} has neither a token that ends the model's turn nor an eos_token")
-        return before, self._closing if self._closing.endswith(end) else end
+        return before, self._ends.closing
 
-    def follow(self, messages: Sequence[Message], answers: int) -> None:
-        """Check that the template renders a conversation to the text that ``open`` and ``reply`` produced for it.
+    def follow(self, messages: Sequence[Message], answers: int) -> bool:
+        """Return whether the template renders a conversation to the text that ``open`` and ``reply`` wrote for it.
 
         Each number of answers is checked once, with placeholder texts. The actual texts are checked for the first
-        conversations, and later as often as the cost stays small.
+        conversations, and later as often as the cost stays small; the first difference is a warning.
 
         Args:
             messages: The whole conversation, which ends with a user message.
             answers: Number of the model's answers in it, each followed by a user message.
 
         Raises:
-            ChatTemplateError: the texts differ; the message names the difference and the number of answers.
+            ChatTemplateError: the texts differ whatever is said; the message names the difference and the number of
+                answers.
         """
         self._credit += _CREDIT
         spoken = _fold_system(messages) if self._folds_system else messages
@@ -301,11 +330,24 @@ class TemplateChat:
                 known.check(self._render_all, answers)
                 known.check(self._render_all, 2 * answers)
                 known.ahead = 2 * answers
-            if self._credit >= len(spoken):
-                self._credit -= len(spoken)
-                self._compare(known, spoken, answers)
         except DiffersError as error:
             raise self._refusal(str(error)) from None
+        if self._credit < len(spoken):
+            return True
+        self._credit -= len(spoken)
+        try:
+            self._compare(known, spoken, answers)
+        except DiffersError as error:
+            if not self._warned:
+                self._warned = True
+                message = (
+                    f"{self._name}'s chat template depends on what is said: it {error}. The model is shown what it "
+                    'writes after other texts; env/template_differences counts such turns, and history="template" '
+                    "shows the whole conversation as the template writes it"
+                )
+                warnings.warn(message, stacklevel=2)
+            return False
+        return True
 
     def _compare(self, known: Continuation, spoken: Sequence[Message], answers: int) -> None:
         """Check that one rendering of the conversation contains all messages in order, as the model received them."""
@@ -339,9 +381,9 @@ class TemplateChat:
             self._folds_system = not self._keeps_system()
             if self._appends:
                 self._establish("user")
-            ends, heads = self._find_end(), self._find_header()
+            ends, heads = self._find_ends(), self._find_header()
             facts = _Facts(
-                self._parts, self._folds_system, self._roles, self._frames, self._continuations, *ends, *heads
+                self._parts, self._folds_system, self._roles, self._frames, self._continuations, ends, *heads
             )
             if key is None:
                 return facts
@@ -375,7 +417,8 @@ class TemplateChat:
                 add_generation_prompt=prompt,
             )
         except Exception as error:  # templates are programs and can raise anything
-            raise self._refusal(f"raises {error!r} on {', '.join(message.role for message in messages)}") from error
+            roles = ", ".join(message.role for message in messages)
+            raise self._refusal(f"raises {error!r} on {roles}", raises=True) from error
         return str(rendered)
 
     def _render_all(self, messages: Sequence[Message]) -> str:
@@ -416,10 +459,11 @@ class TemplateChat:
         known = all(frame.around(sample.content) in {None, self._tail(sample)} for sample in samples)
         return frame if known else None
 
-    def _refusal(self, why: str) -> ChatTemplateError:
+    def _refusal(self, why: str, *, raises: bool = False) -> ChatTemplateError:
+        anew = "" if raises or not self._appends else 'render it anew at each turn with history="template", '
         return ChatTemplateError(
             f"{self._name}'s chat template cannot be extended turn by turn: it {why}; "
-            "pass another with chat_template=..., or define the markers with DelimiterChat"
+            f"{anew}pass another with chat_template=..., or define the markers with DelimiterChat"
         )
 
     def _check_content(self) -> None:
@@ -537,21 +581,21 @@ class TemplateChat:
         except ChatTemplateError:
             return False
 
-    def _find_end(self) -> tuple[str, list[str], list[str]]:
-        """Return the text after an answer, the tokens that end a turn, and all tokens that may have ended one."""
-        ended = self._tail(Message("user", _TOLD)).partition(_TOLD)[0]
+    def _find_ends(self) -> _Ends:
+        """Return the tokens that end a turn: the tokenizer's, if the template writes it there, else the template's."""
+        between = self._tail(Message("user", _TOLD)).partition(_TOLD)[0]
         last = self._render(_ASKED, _ANSWERED, prompt=False).partition(_ANSWERED.content)[2]
         if last == self._render(_ASKED, _ANSWERED).partition(_ANSWERED.content)[2]:
             last = ""  # it always writes the prompt: these tokens may belong to the next turn
-        after, final = self._codec.added.findall(ended), self._codec.added.findall(last)
-        shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(after, final, strict=False))]
-        # Cohere's template ends a response, then the turn: the end is the last token that both have.
-        marks = shared or after[:1]
-        closing = "".join(re.split(f"({self._codec.added.pattern})", ended)[: 2 * len(marks)])
-        # gpt-oss ends the last turn differently from earlier ones, and the token that ends those also ends its
-        # thinking.
-        stop = final[:1] if final and not shared else marks[-1:]
-        return closing, stop, list(dict.fromkeys(marks[-1:] + stop))
+        marks, final = self._codec.added.findall(between), self._codec.added.findall(last)
+        eos = getattr(self._tokenizer, "eos_token", None) or ""
+        # Cohere's template ends a response, then the turn: the end is the last token that both have. gpt-oss ends the
+        # last turn differently from earlier ones.
+        shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(marks, final, strict=False))]
+        own = eos if eos in marks else next(iter(shared[-1:] or final[:1] or marks[:1]), "")
+        marks = marks[: marks.index(own) + 1] if own in marks else marks[:1] if own else []
+        own = own or eos
+        return _Ends(own, _up_to(own, between) or _up_to(own, last) or own, marks)
 
     def _find_header(self) -> tuple[str, str]:
         """Return the text between prompt and answer, and the opening of thinking at the end of the prompt."""
@@ -587,6 +631,12 @@ def _renders_jinja(tokenizer: Any) -> bool:
     from transformers import PreTrainedTokenizerBase
 
     return getattr(type(tokenizer), "apply_chat_template", None) is PreTrainedTokenizerBase.apply_chat_template
+
+
+def _up_to(mark: str, text: str) -> str:
+    """Return the beginning of ``text`` up to and including ``mark``; empty if it is not in it."""
+    before, found, _ = text.partition(mark) if mark else ("", "", "")
+    return before + found if found else ""
 
 
 def _shown(opening: Sequence[Message]) -> str:

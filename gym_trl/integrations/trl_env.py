@@ -344,7 +344,7 @@ class ProcessorChat:
 
         return self._codec.write(render, [Message("system", system), Message("user", said)], key="open")
 
-    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+    def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
         """Return the ids between two sampled turns.
 
         Raises:

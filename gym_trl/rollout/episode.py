@@ -111,12 +111,12 @@ class Episode:
         self._observation = ""
         self._answer = Answer("", "")
         self._span = (0, 0)
-        self._closed = False
+        self._closed: bool | str = False
         self._terminated = False
         self._return = 0.0
         self._declares = False  # success, in any result so far
         self._info: Mapping[str, Any] = {}  # of the last step
-        self._cut_observations = 0
+        self._cut_observations = self._template_differences = 0
         self._turns: list[Turn] = []
         self._owed = 0.0  # reward of the rest, if the episode is cut off now
         self._costs = 0.0  # part of it that further actions would cost
@@ -193,7 +193,7 @@ class Episode:
         if self._shown is not None:
             return self._continued(self._shown, result.observation)
         if self._follow is not None:
-            self._follow(self._messages, len(self._turns))
+            self._template_differences += not self._follow(self._messages, len(self._turns))
         pictured: dict[str, Any] = {"images": result.images} if result.images else {}
         self._delta = self._chat.reply(result.observation, closed=self._closed, **pictured)
         return self._next_turn()
@@ -218,6 +218,7 @@ class Episode:
             terminated=self._terminated,
             declared=success_of(reason, self._info, declares=self._declares),
             cut_observations=self._cut_observations,
+            template_differences=self._template_differences,
             state_keys=(*(state.key for state in states), ENDED) if named else (),
             markov_keys=self._markov_keys,
             task_key=self._task_key,
@@ -310,7 +311,7 @@ class Episode:
         self._delta = self._chat.reply(text, closed=self._closed)
         if not shown.history.template:
             if self._follow is not None:
-                self._follow(messages, shown.answers)
+                self._template_differences += not self._follow(messages, shown.answers)
         elif not shown.continues(messages, self._transcript.prompt(self._delta)):
             self._restart(messages)
 

@@ -56,7 +56,7 @@ class ByteChat:
         """Return the ids of a conversation that the model is to continue."""
         return [*(id_ for message in messages for id_ in self._message(message)), self._MARKS["assistant"]]
 
-    def reply(self, text: str, *, role: str = "user", closed: bool) -> TokenIds:
+    def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
         """Return the ids between two responses."""
         end = [] if closed else [self._MARKS["end"]]
         return [*end, *self._message(Message(role, text)), self._MARKS["assistant"]]
