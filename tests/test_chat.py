@@ -306,6 +306,17 @@ def test_of_what_follows_an_answer_only_what_the_sampled_end_covers_is_left_out(
     assert decode(tokenizer, chat.say("7")).endswith(eos) or eos not in between
 
 
+def test_an_end_that_only_the_generation_config_has_is_left_out_too() -> None:
+    tokenizer = with_eos(with_ends("<|end|><|close|>", "", prompts=True), "</s>")
+    close = tokenizer.convert_tokens_to_ids("<|close|>")
+    ids = encode(tokenizer, "7<|end|><|close|>")
+    for ends, added in (((), "<|end|><|close|>"), ((close, tokenizer.eos_token_id), "")):
+        chat = TemplateChat(tokenizer, end_ids=ends)
+        reply = decode(tokenizer, chat.reply("8", closed=chat.closes(ids)))
+        assert reply == f"{added}<|user|>8<|assistant|>"
+    assert chat.stop_ids == {close}
+
+
 def test_a_header_that_ends_the_turn_is_kept_where_another_end_was_sampled() -> None:
     tokenizer = with_eos(with_ends("", "", prompts=False), "</s>")
     chat = TemplateChat(tokenizer)

@@ -4,7 +4,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -108,6 +108,8 @@ class TemplateChat:
         chat_template: A Jinja template, or the name of one of the tokenizer's templates.
         appends: Replies must be all that the template adds to a conversation. False where they are compared with a
             rendering of the whole conversation (``History(template=True)``), for templates that change earlier text.
+        end_ids: Ids at which the model ends a response, beside the tokenizer's ``eos_token``: those of its generation
+            config.
         chat_template_kwargs: Passed to every rendering, such as ``enable_thinking=False``.
 
     Raises:
@@ -117,9 +119,15 @@ class TemplateChat:
     stop_strings: tuple[str, ...] = ()
 
     def __init__(
-        self, tokenizer: Any, *, chat_template: str | None = None, appends: bool = True, **chat_template_kwargs: Any
+        self,
+        tokenizer: Any,
+        *,
+        chat_template: str | None = None,
+        appends: bool = True,
+        end_ids: Collection[int] = (),
+        **chat_template_kwargs: Any,
     ) -> None:
-        self._appends = appends
+        self._appends, self._end_ids = appends, sorted({*end_ids} - {None})
         self.images = ImageProcessor(tokenizer) if getattr(tokenizer, "image_processor", None) is not None else None
         """Part of the multimodal processor that images need; ``None`` for a tokenizer."""
         self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
@@ -401,6 +409,7 @@ class TemplateChat:
         return (
             self._source,
             self._appends,
+            tuple(self._end_ids),
             tuple(sorted((name, repr(value)) for name, value in self._kwargs.items())),
             repr(self._tokenizer.special_tokens_map),
             self._codec.added.pattern,
@@ -582,20 +591,21 @@ class TemplateChat:
             return False
 
     def _find_ends(self) -> _Ends:
-        """Return the tokens that end a turn: the tokenizer's, if the template writes it there, else the template's."""
+        """Return the tokens that end a turn: the declared ones that the template writes there, else its own."""
         between = self._tail(Message("user", _TOLD)).partition(_TOLD)[0]
         last = self._render(_ASKED, _ANSWERED, prompt=False).partition(_ANSWERED.content)[2]
         if last == self._render(_ASKED, _ANSWERED).partition(_ANSWERED.content)[2]:
             last = ""  # it always writes the prompt: these tokens may belong to the next turn
         marks, final = self._codec.added.findall(between), self._codec.added.findall(last)
         eos = getattr(self._tokenizer, "eos_token", None) or ""
+        declared = [end for end in (eos, *(self._codec.decode([id_]) for id_ in self._end_ids)) if end in marks]
         # Cohere's template ends a response, then the turn: the end is the last token that both have. gpt-oss ends the
         # last turn differently from earlier ones.
         shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(marks, final, strict=False))]
-        own = eos if eos in marks else next(iter(shared[-1:] or final[:1] or marks[:1]), "")
+        own = next(iter(declared or shared[-1:] or final[:1] or marks[:1]), "")
         marks = marks[: marks.index(own) + 1] if own in marks else marks[:1] if own else []
         own = own or eos
-        return _Ends(own, _up_to(own, between) or _up_to(own, last) or own, marks)
+        return _Ends(own, _up_to(own, between) or _up_to(own, last) or own, [*declared[1:], *marks])
 
     def _find_header(self) -> tuple[str, str]:
         """Return the text between prompt and answer, and the opening of thinking at the end of the prompt."""

@@ -249,7 +249,7 @@ class _RolloutFunc:
         for known, known_template, chat in self.chats:
             if known is tokenizer and known_template == template:
                 return chat
-        chat = self.config.template_chat(tokenizer, options, chat_template=template)
+        chat = self.config.template_chat(tokenizer, options, chat_template=template, end_ids=end_ids(trainer))
         self.chats.append((tokenizer, template, chat))
         return chat
 

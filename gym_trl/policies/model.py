@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -111,10 +111,10 @@ class Model:
         """Part of the conversation that the model sees; ``None`` for all of it."""
         return read_history(self.spec.get("history"))
 
-    def chat(self, tokenizer: Any) -> TemplateChat:
-        """Return the chat of its tokenizer."""
+    def chat(self, tokenizer: Any, end_ids: Collection[int] = ()) -> TemplateChat:
+        """Return the chat of its tokenizer; ``end_ids`` are those of the model's generation config."""
         options = self.spec.get("chat_template_kwargs") or {}
-        return TemplateChat(tokenizer, appends=appends(self.history), **options)
+        return TemplateChat(tokenizer, appends=appends(self.history), end_ids=end_ids, **options)
 
     @property
     def greedy(self) -> bool:
@@ -225,7 +225,7 @@ def _with_transformers(model: Model) -> LoadedModel:
     weights = load_weights(model.path)
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
-    chat = model.chat(tokenizer)
+    chat = model.chat(tokenizer, _declared_ends(weights.generation_config))
     engine = transformers_engine(weights, tokenizer, chat, sampling=model.sampling, max_batch=model.concurrency)
     return LoadedModel(model, engine, chat, context_of(weights.config), _with_cache(tokenizer.decode))
 
@@ -257,8 +257,12 @@ def transformers_engine(
 
 def end_ids(generation_config: Any, tokenizer: Any, chat: Chat) -> set[int]:
     """Return the ids that end a response: the model's, the tokenizer's and the chat template's."""
+    return {*_declared_ends(generation_config), tokenizer.eos_token_id, *chat.stop_ids} - {None}
+
+
+def _declared_ends(generation_config: Any) -> set[int]:
     own = getattr(generation_config, "eos_token_id", None)
-    return {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id, *chat.stop_ids} - {None}
+    return {*(own if isinstance(own, list) else [own])} - {None}
 
 
 def context_of(config: Any) -> int | None:

@@ -1,6 +1,6 @@
 """Options of a rollout."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,11 +73,17 @@ class RolloutConfig:
         return read_history(self.history)
 
     def template_chat(
-        self, tokenizer: Any, options: Mapping[str, Any], *, chat_template: str | None = None
+        self,
+        tokenizer: Any,
+        options: Mapping[str, Any],
+        *,
+        chat_template: str | None = None,
+        end_ids: Collection[int] = (),
     ) -> TemplateChat:
         """Return the chat of a tokenizer; ``chat_template_kwargs`` override ``options``."""
         given = {**options, **self.chat_template_kwargs}
-        return TemplateChat(tokenizer, chat_template=chat_template, appends=appends(self.shown), **given)
+        adds = appends(self.shown)
+        return TemplateChat(tokenizer, chat_template=chat_template, appends=adds, end_ids=end_ids, **given)
 
     def limits(self, completion: int | None, *, context: int | None) -> Limits:
         """Return an episode's limits under the trainer's limits on the completion and the context."""
