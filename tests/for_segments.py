@@ -176,6 +176,7 @@ def train(folder, *, credit=None, **grpo):
     trainer = tiny_trainer.make(folder / "out", spec, grpo=settings, **changes)
     trainer.remove_callback(PrinterCallback)
     trainer.credit = None if credit is None else TurnCredit(credit)
+    trainer.rollout_func._gym_trl_attach(trainer)
     before = copy.deepcopy(trainer.model.state_dict())
     trainer.train()
     assert gradients.total is not None
@@ -207,7 +208,6 @@ def main(folder):
         report["gradient"][name] = difference, max(float(want.abs().max()) for want in right.values())
 
     tiny_model(tiny_tokenizer(), seed=3).save_pretrained(folder / "reference")
-    trl_versions.attach_before_batches("_gym_trl_attach")
     for loss_type in ("dapo", "grpo", "dr_grpo", "cispo", "sapo", "luspo"):
         more: dict[str, Any] = {"epsilon_high": 5.0} if loss_type == "cispo" else {}  # the largest ratio
         variants = VARIANTS if loss_type in {"dapo", "grpo"} else {}

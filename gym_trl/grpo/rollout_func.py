@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError, check_counts, needs
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo import trl_versions
@@ -39,7 +39,7 @@ RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
 
 ATTACH = "_gym_trl_attach"
-"""Method of a ``rollout_func`` that is called with the trainer before its batches."""
+"""Method of a ``rollout_func`` that attaches it to a trainer."""
 SEGMENTS = "segments"
 """Column with the beginnings of an episode's further segments, if there is a history."""
 
@@ -161,10 +161,6 @@ class _RolloutFunc:
     def __post_init__(self) -> None:
         weakref.finalize(self, self.pool.close)
 
-        if self.config.history is not None or self.images:
-            with needs("train", "history" if self.config.history is not None else "images"):
-                trl_versions.attach_before_batches(ATTACH)
-
     @property
     def has_history(self) -> bool:
         """True if episodes may have several segments."""
@@ -181,7 +177,7 @@ class _RolloutFunc:
             trl_versions.intercept_segments(trainer, SEGMENTS)
 
     def _gym_trl_attach(self, trainer: Any) -> None:
-        """Attach to a trainer before its first batch.
+        """Attach to a trainer, once.
 
         Raises:
             ConfigError: The trainer's settings do not go with the history or the credit per turn.
@@ -194,10 +190,19 @@ class _RolloutFunc:
             self.credit.attach(trainer)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        attachment, config = attach(trainer), self.config
-        if self.credit is not None:
-            self.credit.attach(trainer)
+        if (played := trl_versions.played_before(trainer)) is not None:
+            return played
+        parts = trl_versions.batch_parts(trainer)
         self._check_attached(trainer)
+        self._gym_trl_attach(trainer)
+        columns = self._rollout(prompts, trainer)
+        if trl_versions.batch_parts(trainer) != parts:
+            trl_versions.make_batch_again(trainer, columns)
+        return columns
+
+    def _rollout(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        """Return the columns of one episode per prompt."""
+        attachment, config = attach(trainer), self.config
         chat = config.chat or self._trainer_chat(trainer)
         place = attachment.place(len(prompts))
         training, replaced = place.split == "train", None
@@ -254,6 +259,8 @@ class _RolloutFunc:
         return chat
 
     def _check_attached(self, trainer: Any) -> None:
+        if getattr(trainer, "rollout_func", None) is self:
+            return
         segmented = self.config.history is None or trl_versions.has_segments(trainer)
         if not segmented or (self.images and not trl_versions.has_images(trainer)):
             raise ConfigError(

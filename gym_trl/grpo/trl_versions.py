@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from functools import wraps
 from importlib import reload
 from inspect import getsource, unwrap
@@ -49,6 +50,9 @@ _TOKENS = (
 _SEQUENCE_RATIOS = ("sequence_mask", "sequence_truncate")
 _IMAGES = "_gym_trl_images"
 _SEGMENTS, _ADVANTAGES = "_gym_trl_segments", "_gym_trl_advantages"
+_AGAIN = "_gym_trl_batch_again"
+_LOGS = ("_metrics", "_logs", "_pending_extra_logs", "_pending_metrics")
+"""What a batch adds to."""
 _LOSSES_PER_TOKEN = frozenset({"bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
 """Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16)."""
 
@@ -375,38 +379,56 @@ def _micro_batches_of_a_step(trainer: Any) -> int:
 
 
 def intercept_order(trainer: Any) -> None:
-    """Sort the rows of each optimizer step by length, the longest first, before they are split into micro-batches.
+    """Sort the rows of each optimizer step by length, the longest first, over its micro-batches.
 
-    It may be called while the trainer generates: that batch is the first one.
+    It is done before the first loss of a generation, so it may be called while the trainer generates.
     """
-    from trl.trainer import grpo_trainer
+    sorted_batches: list[Any] = []  # the generation whose rows are in order
 
-    def sort(shuffle: Callable[[Any], Any], batch: Any) -> Any:
-        batch = shuffle(batch)
-        if _has_images(batch):
-            return batch
-        steps = trainer.args.steps_per_generation
-        rows = len(batch["completion_ids"]) // steps * _micro_batches_of_a_step(trainer)
-        places = by_length(batch["prompt_mask"].sum(1) + last_columns(_loss_mask(batch)), rows)
+    def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        batches, place = buffered_episodes(trainer), trainer._step % trainer.args.steps_per_generation
+        if trainer.model.training and batches is not None and batches[place] is inputs:
+            if not sorted_batches or sorted_batches[0] is not batches:
+                batches = _by_length(batches, _micro_batches_of_a_step(trainer))
+                sorted_batches[:] = [batches]
+                trainer._buffered_inputs = batches
+            inputs = batches[place]
+        return method(model, inputs, *given, **named)
 
-        def moved(values: Any) -> Any:
-            if values is None or getattr(values, "ndim", 1) == 0:
-                return values
-            return [values[place] for place in places.tolist()] if isinstance(values, list) else values[places]
+    intercept(trainer, "compute_loss", loss)
 
-        return {name: moved(values) for name, values in batch.items()}
 
-    def prepare(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        shuffle = grpo_trainer.shuffle_sequence_dict
-        grpo_trainer.shuffle_sequence_dict = lambda batch: sort(shuffle, batch)
-        try:
-            return method(*given, **named)
-        finally:
-            grpo_trainer.shuffle_sequence_dict = shuffle
+def _by_length(batches: list[Any], together: int) -> list[Any]:
+    """Return micro-batches in which the rows of each ``together`` successive ones are sorted by length."""
+    import torch
 
-    intercept(trainer, "_prepare_inputs", prepare)
-    if calling_trainer() is trainer and trainer.model.training:
-        _shuffle_once(sort)
+    found: list[Any] = []
+    for first in range(0, len(batches), together):
+        window = batches[first : first + together]
+        if any(map(_has_images, window)):
+            found += window
+            continue
+        lengths = [batch["prompt_mask"].sum(1) + last_columns(_loss_mask(batch)) for batch in window]
+        sizes = [len(rows) for rows in lengths]
+        places = by_length(torch.cat(lengths), sum(sizes)).split(sizes)
+        whole = {name: _joined([batch[name] for batch in window]) for name in window[0]}
+        found += [{name: _rows_at(values, rows) for name, values in whole.items()} for rows in places]
+    return found
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return the rows of micro-batches of one generation; what is not by row is the same in all of them."""
+    import torch
+
+    if isinstance(parts[0], list):
+        return [value for part in parts for value in part]
+    return torch.cat(list(parts)) if getattr(parts[0], "ndim", 0) else parts[0]
+
+
+def _rows_at(values: Any, rows: Any) -> Any:
+    if isinstance(values, list):
+        return [values[row] for row in rows.tolist()]
+    return values[rows] if getattr(values, "ndim", 0) else values
 
 
 def has_entropy_bonus(trainer: Any) -> bool:
@@ -504,8 +526,6 @@ class TurnAdvantages(NamedTuple):
 def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantages | None]) -> None:
     """Replace the trainer's advantage of each row by one of each token; tokens outside of all turns have 0.
 
-    It may be called while the trainer generates: that batch is the first one whose advantages are replaced.
-
     Args:
         trainer: A trainer for which ``check_advantages_per_token`` holds.
         assign: Called with the inputs of this process and the rewards of all processes, after each rollout; returns
@@ -522,9 +542,7 @@ def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantag
 
     def scored(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
         found.clear()
-        return place(method(*given, **named))
-
-    def place(batch: Any) -> Any:
+        batch = method(*given, **named)
         if not found:
             return batch
         segments = getattr(trainer, _SEGMENTS, None) or {}
@@ -541,8 +559,6 @@ def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantag
     intercept(trainer, "_calculate_rewards", rewards)
     intercept(trainer, _SCORED, scored)
     intercept(trainer, _LOSS, loss)
-    if calling_trainer() is trainer and trainer.model.training:
-        _shuffle_once(lambda shuffle, batch: shuffle(place(batch)))
 
 
 def _per_token(
@@ -564,6 +580,113 @@ def _per_token(
             if start < segment.stop and stop > segment.start:
                 row[max(0, start - segment.start) : min(stop, segment.stop) - segment.start] = value * weight
     return torch.from_numpy(rows).to(ids.device)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A batch that is scored again
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def batch_parts(trainer: Any) -> tuple[bool, ...]:
+    """Return which interceptions change how a batch is made: those of segments, images and advantages."""
+    return tuple(hasattr(trainer, name) for name in (_SEGMENTS, _IMAGES, _ADVANTAGES))
+
+
+class _Again:
+    """Batch in the middle of which something was attached to the trainer that changes how batches are made."""
+
+    def __init__(self) -> None:
+        self.rollouts: list[dict[str, list[Any]]] = []  # what was played for it
+        self.inputs: list[dict[str, Any]] | None = None  # once TRL has merged the rollout into them
+        self.before: dict[str, Any] = {}
+        self.began = False
+
+
+def played_before(trainer: Any) -> dict[str, list[Any]] | None:
+    """Return what was played for the batch that the trainer makes again, or ``None`` if it makes a new one."""
+    again: _Again | None = getattr(trainer, _AGAIN, None)
+    if again is None or not again.began or not again.rollouts:
+        return None
+    return {name: list(values) for name, values in again.rollouts.pop(0).items()}
+
+
+def make_batch_again(trainer: Any, columns: dict[str, list[Any]]) -> None:
+    """Let the trainer make the batch that it makes now again, of the same rollout; call it as a rollout returns.
+
+    TRL calls a ``rollout_func`` in the middle of a batch. Those of the trainer's methods that are executing then cannot
+    be intercepted any more, so what they return is replaced before its first loss. Nothing is played or rewarded twice,
+    and logs, metrics and the shuffling are those of a trainer that was attached before the batch.
+
+    Args:
+        trainer: A trainer in whose current batch something was attached for the first time (``batch_parts``).
+        columns: The rollout.
+    """
+    import torch
+
+    if (again := getattr(trainer, _AGAIN, None)) is None:
+        again = _Again()
+        setattr(trainer, _AGAIN, again)
+        _intercept_first_batch(trainer, again)
+    again.rollouts.append(columns)
+    again.before = {name: _copied(getattr(trainer, name)) for name in _LOGS}
+    again.before["tokens"] = trainer.state.num_input_tokens_seen
+    again.before["random"] = torch.get_rng_state()
+
+
+def _intercept_first_batch(trainer: Any, again: _Again) -> None:
+    import torch
+
+    def is_discarded() -> bool:
+        return bool(again.rollouts) and not again.began
+
+    def rewards(calculate: Callable[..., Any], inputs: Any, *given: Any, **named: Any) -> Any:
+        if not is_discarded():
+            return calculate(inputs, *given, **named)
+        played = {name for columns in again.rollouts for name in columns}
+        again.inputs = [{name: value for name, value in row.items() if name not in played} for row in inputs]
+        rows = len(inputs) * trainer.accelerator.num_processes
+        return torch.zeros(rows, len(trainer.reward_funcs), device=trainer.accelerator.device)
+
+    def logprobs(method: Callable[..., Any], model: Any, ids: Any, attended: Any, length: int, **named: Any) -> Any:
+        if not is_discarded():
+            return method(model, ids, attended, length, **named)
+        return torch.zeros(len(ids), length, device=ids.device), None, None
+
+    def scored(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        if not again.began:  # a whole batch of its own: the one that was to be made again has failed
+            again.rollouts.clear()
+            again.inputs = None
+        return method(*given, **named)
+
+    def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        if again.inputs is not None:
+            raw, again.inputs, again.began = again.inputs, None, True
+            try:
+                for name in _LOGS:
+                    setattr(trainer, name, again.before[name])
+                trainer.state.num_input_tokens_seen = again.before["tokens"]
+                torch.set_rng_state(again.before["random"])
+                if trainer.model.training:
+                    set_progress(trainer, trainer._step, None)
+                inputs = trainer._prepare_inputs(raw)
+            finally:
+                again.began = False
+                again.rollouts.clear()
+        return method(model, inputs, *given, **named)
+
+    intercept(trainer, "_calculate_rewards", rewards)
+    intercept(trainer, _SCORE, logprobs)
+    intercept(trainer, _SCORED, scored)
+    intercept(trainer, "compute_loss", loss)
+
+
+def _copied(logs: Any) -> Any:
+    """Return a copy of nested logs, so that what is added later is not in it; the values are shared."""
+    found = copy(logs)
+    if isinstance(found, dict):
+        for name, value in found.items():
+            found[name] = _copied(value)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -624,27 +747,6 @@ def has_images(trainer: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 # Episodes of several segments
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def attach_before_batches(attach: str) -> None:
-    """Let the method ``attach`` of a trainer's ``rollout_func`` be called with the trainer before each batch.
-
-    TRL calls a ``rollout_func`` in the middle of a batch, too late to change how that batch is made.
-    """
-    from trl import GRPOTrainer
-
-    prepare = GRPOTrainer._prepare_inputs
-    if getattr(prepare, "attaches", None) == attach:
-        return
-
-    @wraps(prepare)
-    def attached(self: Any, *given: Any, **named: Any) -> Any:
-        if (method := getattr(self.rollout_func, attach, None)) is not None:
-            method(self)
-        return prepare(self, *given, **named)
-
-    attached.attaches = attach  # type: ignore[attr-defined]
-    GRPOTrainer._prepare_inputs = attached
 
 
 def segments_first(trainer: Any) -> None:
@@ -820,22 +922,6 @@ def _of_segments(trainer: Any, batch: Any, rows: Sequence[SegmentRow]) -> dict[s
             ratio = ratio.masked_fill(outside, 0.0)
         found["importance_sampling_ratio"] = ratio.unsqueeze(1)
     return found
-
-
-def _shuffle_once(around: Callable[[Callable[[Any], Any], Any], Any]) -> None:
-    """Let ``around`` shuffle the next generation batch, given TRL's function and the batch (``_prepare_inputs``).
-
-    The method that generates the batch cannot be intercepted any more: it is being executed.
-    """
-    from trl.trainer import grpo_trainer
-
-    shuffle = grpo_trainer.shuffle_sequence_dict
-
-    def once(batch: Any) -> Any:
-        grpo_trainer.shuffle_sequence_dict = shuffle
-        return around(shuffle, batch)
-
-    grpo_trainer.shuffle_sequence_dict = once
 
 
 def log_column(trainer: Any, name: str, values: list[Any]) -> None:

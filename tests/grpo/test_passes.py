@@ -76,7 +76,7 @@ def test_passes_are_narrower_than_trls_and_rows_are_sorted_where_the_loss_is_a_s
     ours, theirs = (report[case][who]["widths"] for who in ("ours", "theirs"))
     assert len(ours) == len(theirs)
     assert sum(ours) < (0.8 if case in SORTED else 1.0) * sum(theirs)
-    assert report[case]["ours"]["attached"] == ["_compute_loss", *(["_prepare_inputs"] if case in SORTED else [])]
+    assert report[case]["ours"]["attached"] == ["_compute_loss", *(["compute_loss"] if case in SORTED else [])]
     assert report[case]["theirs"]["attached"] == []
 
 
@@ -108,7 +108,7 @@ def test_the_oldest_trl_has_the_same_gradients(tmp_path):
     report = oldest_trl.run(SCRIPT, tmp_path, json.dumps(cases))
     for name in cases:
         equal(**report[name])
-        assert ("_prepare_inputs" in report[name]["ours"]["attached"]) == (name in SORTED)
+        assert ("compute_loss" in report[name]["ours"]["attached"]) == (name in SORTED)
 
 
 def script():

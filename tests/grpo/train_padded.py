@@ -109,7 +109,7 @@ def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclas
         "gradients": [gradient.tolist() for gradient in noted.gradients],
         "losses": noted.losses,
         "widths": widths,
-        "attached": [name for name in ("_compute_loss", "_prepare_inputs") if name in vars(trainer)],
+        "attached": [name for name in ("_compute_loss", "compute_loss") if name in vars(trainer)],
     }
 
 
