@@ -190,8 +190,6 @@ class _RolloutFunc:
             self.credit.attach(trainer)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        if (played := trl_versions.played_before(trainer)) is not None:
-            return played
         parts = trl_versions.batch_parts(trainer)
         self._check_attached(trainer)
         self._gym_trl_attach(trainer)

@@ -6,6 +6,7 @@
 import ast
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
@@ -16,14 +17,15 @@ from textwrap import dedent
 from types import FrameType
 from typing import Any, NamedTuple
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, needs
 from gym_trl.grpo.padding import KEPT, Padding, by_length, in_parts, last_columns
 
 _SCORE, _LOSS = "_get_per_token_logps_and_entropies", "_compute_loss"
 _SCORED = "_generate_and_score_completions"
 _OTHER_LOGPROBS = ("old_per_token_logps", "ref_per_token_logps")
-OLDEST_TRL = (1, 14)
-"""Older releases score unscored episodes as 0, and their metrics can deadlock."""
+OLDEST_TRL, NEWEST_TRL = (1, 14), (1, 16)
+"""Releases that are tested, as in pyproject.toml. Older ones score unscored episodes as 0, and their metrics can
+deadlock; newer ones may lack what is private here, as 1.18 lacks the modules of AsyncGRPOTrainer."""
 _SEGMENT_LOSSES = {
     "cispo": "exact",
     "dapo": "exact",
@@ -52,24 +54,37 @@ _IMAGES = "_gym_trl_images"
 _SEGMENTS, _ADVANTAGES = "_gym_trl_segments", "_gym_trl_advantages"
 _AGAIN = "_gym_trl_batch_again"
 _LOGS = ("_metrics", "_logs", "_pending_extra_logs", "_pending_metrics")
-"""What a batch adds to."""
+"""Attributes of a trainer that a batch adds to."""
+_IDS = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+"""Columns of a rollout that TRL does not give to reward functions."""
 _LOSSES_PER_TOKEN = frozenset({"bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
 """Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16)."""
 
 
 def check_trl() -> None:
-    """Check that the installed TRL is new enough.
+    """Check that the installed TRL is one of those that are tested.
 
     Raises:
-        ConfigError: TRL is older than 1.14.
+        ConfigError: TRL is older than 1.14 or newer than 1.16.
     """
     import trl
 
-    if tuple(map(int, trl.__version__.split(".")[:2])) < OLDEST_TRL:
-        raise ConfigError(
-            f"gym-trl needs TRL 1.14 or newer, got {trl.__version__}: older ones score unscored episodes as 0. "
-            "pip install --upgrade trl"
-        )
+    installed = tuple(map(int, trl.__version__.split(".")[:2]))
+    if installed < OLDEST_TRL:
+        raise _wrong_trl("older ones score unscored episodes as 0")
+    if installed > NEWEST_TRL:
+        raise _wrong_trl("this release was not tested with newer ones, whose private methods may differ")
+
+
+def _wrong_trl(reason: str) -> ConfigError:
+    import trl
+
+    after = NEWEST_TRL[0], NEWEST_TRL[1] + 1
+    oldest, newest, bound = (".".join(map(str, version)) for version in (OLDEST_TRL, NEWEST_TRL, after))
+    return ConfigError(
+        f"gym-trl works with TRL {oldest} to {newest}, got {trl.__version__}: {reason}. "
+        f"pip install 'trl>={oldest},<{bound}'"
+    )
 
 
 def import_trainer_alone() -> None:
@@ -592,24 +607,6 @@ def batch_parts(trainer: Any) -> tuple[bool, ...]:
     return tuple(hasattr(trainer, name) for name in (_SEGMENTS, _IMAGES, _ADVANTAGES))
 
 
-class _Again:
-    """Batch in the middle of which something was attached to the trainer that changes how batches are made."""
-
-    def __init__(self) -> None:
-        self.rollouts: list[dict[str, list[Any]]] = []  # what was played for it
-        self.inputs: list[dict[str, Any]] | None = None  # once TRL has merged the rollout into them
-        self.before: dict[str, Any] = {}
-        self.began = False
-
-
-def played_before(trainer: Any) -> dict[str, list[Any]] | None:
-    """Return what was played for the batch that the trainer makes again, or ``None`` if it makes a new one."""
-    again: _Again | None = getattr(trainer, _AGAIN, None)
-    if again is None or not again.began or not again.rollouts:
-        return None
-    return {name: list(values) for name, values in again.rollouts.pop(0).items()}
-
-
 def make_batch_again(trainer: Any, columns: dict[str, list[Any]]) -> None:
     """Let the trainer make the batch that it makes now again, of the same rollout; call it as a rollout returns.
 
@@ -624,60 +621,94 @@ def make_batch_again(trainer: Any, columns: dict[str, list[Any]]) -> None:
     import torch
 
     if (again := getattr(trainer, _AGAIN, None)) is None:
-        again = _Again()
+        again = _Again(trainer)
         setattr(trainer, _AGAIN, again)
-        _intercept_first_batch(trainer, again)
-    again.rollouts.append(columns)
-    again.before = {name: _copied(getattr(trainer, name)) for name in _LOGS}
-    again.before["tokens"] = trainer.state.num_input_tokens_seen
-    again.before["random"] = torch.get_rng_state()
+    again.columns, again.inputs = columns, None
+    again.logs = {name: _copied(getattr(trainer, name)) for name in _LOGS}
+    again.tokens, again.random = trainer.state.num_input_tokens_seen, torch.get_rng_state()
 
 
-def _intercept_first_batch(trainer: Any, again: _Again) -> None:
-    import torch
+class _Again:
+    """Batch in the middle of which something was attached to the trainer that changes how batches are made."""
 
-    def is_discarded() -> bool:
-        return bool(again.rollouts) and not again.began
+    columns: dict[str, list[Any]] | None = None
+    """Rollout of the batch, until the batch is made again."""
+    inputs: list[dict[str, Any]] | None = None
+    """Rows of the dataset, once the batch has come as far as its rewards."""
+    logs: Mapping[str, Any]
+    tokens: Any
+    random: Any
 
-    def rewards(calculate: Callable[..., Any], inputs: Any, *given: Any, **named: Any) -> Any:
-        if not is_discarded():
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        intercept(trainer, "_calculate_rewards", self._rewards)
+        intercept(trainer, _SCORE, self._logprobs)
+        intercept(trainer, _SCORED, self._scored)
+        intercept(trainer, "compute_loss", self._loss)
+
+    def _rewards(self, calculate: Callable[..., Any], inputs: Any, *given: Any, **named: Any) -> Any:
+        import torch
+
+        if (columns := self.columns) is None:
             return calculate(inputs, *given, **named)
-        played = {name for columns in again.rollouts for name in columns}
-        again.inputs = [{name: value for name, value in row.items() if name not in played} for row in inputs]
-        rows = len(inputs) * trainer.accelerator.num_processes
-        return torch.zeros(rows, len(trainer.reward_funcs), device=trainer.accelerator.device)
+        # A user's rollout_func around ours may have changed columns, which TRL has merged into the rows by now.
+        kept = {name: values for name, values in columns.items() if name in _IDS}
+        self.columns = kept | {name: [row[name] for row in inputs] for name in columns if name in inputs[0]}
+        self.inputs = [{name: value for name, value in row.items() if name not in columns} for row in inputs]
+        rows = len(inputs) * self._trainer.accelerator.num_processes
+        return torch.zeros(rows, len(self._trainer.reward_funcs), device=self._trainer.accelerator.device)
 
-    def logprobs(method: Callable[..., Any], model: Any, ids: Any, attended: Any, length: int, **named: Any) -> Any:
-        if not is_discarded():
+    def _logprobs(
+        self, method: Callable[..., Any], model: Any, ids: Any, attended: Any, length: int, **named: Any
+    ) -> Any:
+        import torch
+
+        if self.columns is None:
             return method(model, ids, attended, length, **named)
         return torch.zeros(len(ids), length, device=ids.device), None, None
 
-    def scored(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        if not again.began:  # a whole batch of its own: the one that was to be made again has failed
-            again.rollouts.clear()
-            again.inputs = None
+    def _scored(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self.columns = self.inputs = None  # the batch that was to be made again has failed
         return method(*given, **named)
 
-    def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
-        if again.inputs is not None:
-            raw, again.inputs, again.began = again.inputs, None, True
-            try:
-                for name in _LOGS:
-                    setattr(trainer, name, again.before[name])
-                trainer.state.num_input_tokens_seen = again.before["tokens"]
-                torch.set_rng_state(again.before["random"])
-                if trainer.model.training:
-                    set_progress(trainer, trainer._step, None)
-                inputs = trainer._prepare_inputs(raw)
-            finally:
-                again.began = False
-                again.rollouts.clear()
+    def _loss(self, method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
+        import torch
+
+        trainer, columns, raw = self._trainer, self.columns, self.inputs
+        if columns is None or raw is None:
+            return method(model, inputs, *given, **named)
+        training, play = trainer.model.training, trainer.rollout_func
+        _check_ids(trainer._buffered_inputs if training else [inputs], columns)
+        for name, before in self.logs.items():
+            setattr(trainer, name, before)
+        trainer.state.num_input_tokens_seen = self.tokens
+        torch.set_rng_state(self.random)
+        if training:
+            set_progress(trainer, trainer._step, None)
+        trainer.rollout_func = lambda prompts, trainer: columns
+        try:
+            inputs = trainer._prepare_inputs(raw)
+        finally:
+            trainer.rollout_func = play
         return method(model, inputs, *given, **named)
 
-    intercept(trainer, "_calculate_rewards", rewards)
-    intercept(trainer, _SCORE, logprobs)
-    intercept(trainer, _SCORED, scored)
-    intercept(trainer, "compute_loss", loss)
+
+def _check_ids(batches: Sequence[Any], columns: Mapping[str, Sequence[Any]]) -> None:
+    """Check that the rows of a batch are those of a rollout, in any order."""
+
+    def row(batch: Any, place: int) -> tuple[tuple[int, ...], ...]:
+        prompt, completion = (batch[f"{part}_mask"][place].bool() for part in ("prompt", "completion"))
+        mask = batch["tool_mask"][place] if "tool_mask" in batch else batch["completion_mask"][place]
+        kept = batch["prompt_ids"][place][prompt], batch["completion_ids"][place][completion], mask[completion]
+        return tuple(tuple(values.tolist()) for values in kept)
+
+    made = Counter(row(batch, place) for batch in batches for place in range(len(batch["completion_ids"])))
+    rows = zip(*(columns[name] for name in ("prompt_ids", "completion_ids", "env_mask")), strict=True)
+    if made != Counter(tuple(tuple(values) for values in one) for one in rows):
+        raise ConfigError(
+            "a rollout_func around spec.rollout_func has changed ids or masks, and the trainer was not attached before "
+            "its first batch: call spec.attach(trainer) before trainer.train()"
+        )
 
 
 def _copied(logs: Any) -> Any:
@@ -1037,12 +1068,19 @@ def rollout_sample() -> Any:
     """Return TRL's class of the samples in a worker's ``rollout_buffer``.
 
     Raises:
-        MissingDependencyError: TRL is not installed, or has no AsyncGRPOTrainer.
+        MissingDependencyError: TRL, or something that it imports, is not installed.
+        ConfigError: TRL is not one of those that are tested, or lacks a module.
     """
-    try:
-        from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-    except ImportError as error:
-        raise MissingDependencyError("RolloutWorker", extra="train") from error
+    with needs("train", "RolloutWorker"):
+        import trl  # noqa: F401
+
+        check_trl()
+        try:
+            from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("trl."):
+                raise
+            raise _wrong_trl(f"RolloutWorker needs {error.name}, which it does not have") from error
     return RolloutSample
 
 

@@ -2,6 +2,9 @@
 """Effects of the attachment on a real GRPOTrainer, on one process and on two."""
 
 import json
+import re
+import sys
+import tomllib
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -11,10 +14,10 @@ import training_ways
 import warm
 from hypothesis import given, strategies as st
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.grpo.attach import Attachment
 from gym_trl.grpo.totals import Row, StepTotals
-from gym_trl.grpo.trl_versions import check_trl
+from gym_trl.grpo.trl_versions import check_trl, rollout_sample
 
 SCRIPT = Path(__file__).parent / "train_with_failures.py"
 
@@ -104,10 +107,37 @@ def test_every_episode_weighs_the_same_in_what_is_logged_together(generations):
         logged.clear()
 
 
-def test_a_trl_that_is_too_old_is_refused_with_what_to_install(monkeypatch):
+@pytest.mark.parametrize(
+    ("version", "reason"), [("1.13.2", "score unscored"), ("1.17.0", "not tested"), ("1.18.2", ""), ("2.0.0.dev0", "")]
+)
+def test_a_trl_that_is_not_tested_is_refused_with_the_range_that_is(monkeypatch, version, reason):
     import trl
 
+    monkeypatch.setattr(trl, "__version__", version)
+    # Newer releases cannot be installed here; that they are refused does not depend on what is in them.
+    told = rf"works with TRL 1\.14 to 1\.16, got {re.escape(version)}: .*{reason}.*pip install 'trl>=1\.14,<1\.17'"
+    for refuses in (check_trl, rollout_sample):
+        with pytest.raises(ConfigError, match=told):
+            refuses()
+
+
+@pytest.mark.parametrize("version", ["1.14.0", "1.15.0", "1.16.0"])
+def test_a_trl_that_is_tested_is_accepted_and_is_what_the_package_asks_for(monkeypatch, version):
+    import trl
+
+    monkeypatch.setattr(trl, "__version__", version)
     check_trl()
-    monkeypatch.setattr(trl, "__version__", "1.13.2")
-    with pytest.raises(ConfigError, match=r"needs TRL 1\.14 or newer, got 1\.13\.2.*pip install --upgrade trl"):
-        check_trl()
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert "trl>=1.14,<1.17" in project["optional-dependencies"]["train"]
+
+
+def test_a_module_that_trl_lacks_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl.experimental.async_grpo.async_rollout_worker", None)
+    with pytest.raises(ConfigError, match=r"needs trl\.experimental\.\S+async_rollout_worker, which it does"):
+        rollout_sample()
+
+
+def test_a_package_that_trl_needs_is_one_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    with pytest.raises(MissingDependencyError, match=r"RolloutWorker needs packages .* pip install 'gym-trl\[train\]'"):
+        rollout_sample()
