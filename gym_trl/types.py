@@ -249,10 +249,17 @@ class Message:
     content: str
     images: tuple[PngImage, ...] = field(default=(), repr=False)
     """Images, which the chat template writes in front of the text."""
+    reasoning_content: str = field(default="", repr=False)
+    """Thought of the model before its answer, which is the ``content``; most chat templates drop it later."""
 
     def as_dict(self) -> dict[str, str]:
-        """Return the message's text as a dictionary, for datasets and chat templates."""
-        return {"role": self.role, "content": self.content}
+        """Return the message's texts as a dictionary, for datasets and chat templates.
+
+        >>> Message("assistant", "7", reasoning_content="It is odd.").as_dict()
+        {'role': 'assistant', 'content': '7', 'reasoning_content': 'It is odd.'}
+        """
+        fields = {"role": self.role, "content": self.content}
+        return {**fields, "reasoning_content": self.reasoning_content} if self.reasoning_content else fields
 
 
 class UnfinishedResponse(str):
@@ -303,6 +310,10 @@ class Answer(NamedTuple):
 
     thinking: str
     text: str
+
+    def as_message(self) -> Message:
+        """Return the message of the response, in which thinking and answer are apart."""
+        return Message("assistant", self.text, reasoning_content=self.thinking)
 
 
 @dataclass(frozen=True, slots=True)

@@ -273,6 +273,14 @@ def thinks(tokenizer, name, number):
     opened = tokenizer.apply_chat_template(
         [{"role": "user", "content": "?"}], add_generation_prompt=True, tokenize=False
     )
+    if "gemma4" in name or "diffusion" in name:
+        return f"<|channel>thought\nHm {number}.\n<channel|>a{number}"
+    if "gptoss" in name:
+        return (
+            f"<|channel|>analysis<|message|>Hm {number}.<|end|><|start|>assistant<|channel|>final<|message|>a{number}"
+        )
+    if "muse" in name:
+        return f" to=self<|message|>Hm {number}.<|eom|><|start|>assistant to=user<|message|>a{number}"
     begins = "" if opened.rstrip().endswith("<think>") else "<think>\n"
     return f"{begins}Hm {number}.\n</think>\n\na{number}"
 
@@ -293,12 +301,13 @@ def test_every_turn_is_what_the_template_renders_of_the_conversation(name, think
     check_laws(result, asked)
     begins = {tuple(trace.prompt_ids) for trace in result.trace.segments}
     messages = [{"role": "user", "content": f"{RULES}\n\no0"}]
-    for turn, (prompt, sampled) in enumerate(asked):
+    for turn, (prompt, _) in enumerate(asked):
         options = {"add_generation_prompt": True}
         assert chat.decode(prompt) == tokenizer.apply_chat_template(messages, tokenize=False, **options)
         if tuple(prompt) in begins:
             assert prompt == list(tokenizer.apply_chat_template(messages, return_dict=False, **options))
-        messages.append({"role": "assistant", "content": chat.content(sampled)})
+        thought = {"thinking" if name.startswith(("gptoss", "lfm2_2_5")) else "reasoning_content": f"Hm {turn}."}
+        messages.append({"role": "assistant", "content": f"a{turn}", **(thought if thinking else {})})
         messages.append({"role": "user", "content": f"o{turn + 1}"})
 
 

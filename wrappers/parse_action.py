@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
-from gym_trl.text.parsing import CUT, ActionFormat, answer_of
+from gym_trl.text.parsing import CUT, ActionFormat, answer_of, may_think
 from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
@@ -124,8 +124,7 @@ class ParseAction(FrozenAfterEnd):
         # The usual case in one call: the same as the base class's step, _step, find_action and ActionFormat.find.
         if self._search is None or type(action) is not str or not self._started or self._end is not None:
             return super().step(action)
-        thinks = "|" in action or "think>" in action  # every mark contains one, as in answer_of
-        found = self._search(answer_of(action) if thinks else action.strip())
+        found = self._search(answer_of(action) if may_think(action) else action.strip())
         found = found.strip() if found else None
         if not found:
             observation, reward, terminated, truncated, info = self._unreadable(action)

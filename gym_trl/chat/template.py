@@ -4,7 +4,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -15,8 +15,8 @@ from gym_trl.chat.codec import either, tokenizer_codec
 from gym_trl.chat.continuation import FIRST_PLACE, PLACE, Continuation, DiffersError
 from gym_trl.chat.images import ImageProcessor, image_mark
 from gym_trl.chat.rendering import Frame, find_frame
+from gym_trl.chat.thoughts import Thoughts, find_thoughts
 from gym_trl.errors import ChatTemplateError
-from gym_trl.text.parsing import closing_mark, split_thinking
 from gym_trl.types import Answer, Message, PngImage, TokenIds
 
 _ASKED = Message("user", "\ufdd1")
@@ -50,8 +50,7 @@ class _Facts(NamedTuple):
     frames: dict[str, Frame | None]
     continuations: dict[tuple[str, ...], Continuation]
     ends: "_Ends"
-    header: str
-    opened: str
+    thoughts: Thoughts
 
 
 class _Ends(NamedTuple):
@@ -150,7 +149,7 @@ class TemplateChat:
         facts = self._facts()
         self._parts, self._folds_system = facts.parts, facts.folds_system
         self._roles, self._frames, self._continuations = facts.roles, dict(facts.frames), facts.continuations
-        self._ends, self._header, self._opened = facts.ends, facts.header, facts.opened
+        self._ends, self._thoughts = facts.ends, facts.thoughts
         self._dropped: dict[tuple[str, str], str] = {}
         self.stop_ids = frozenset(self._codec.id(mark) for mark in [self._ends.own] if self._ends.marks)
         self._closers = {self._codec.id(mark): mark for mark in [*self._ends.marks, self._ends.own] if mark}
@@ -171,9 +170,20 @@ class TemplateChat:
         spoken = _fold_system(messages) if self._folds_system else messages
         roles = tuple(message.role for message in spoken)
         images = [message.images for message in spoken]
+        thoughtful = [index for index, message in enumerate(spoken) if message.reasoning_content]
+
+        def render(texts: Sequence[str]) -> str:
+            thoughts = dict(zip(thoughtful, texts[len(spoken) :], strict=True))
+            return self._render(
+                *(
+                    replace(message, content=texts[index], reasoning_content=thoughts.get(index, ""))
+                    for index, message in enumerate(spoken)
+                )
+            )
+
         ids = self._codec.write(
-            lambda texts: self._render(*map(Message, roles, texts, images)),
-            spoken,
+            render,
+            [*spoken, *(Message("assistant", spoken[index].reasoning_content) for index in thoughtful)],
             # The template's text may depend on the content of an assistant message, for example on thinking in it.
             key=None if "assistant" in roles else (roles, tuple(map(len, images))),
         )
@@ -237,14 +247,8 @@ class TemplateChat:
 
     def text(self, ids: TokenIds) -> Answer:
         """Return the text of a response without control tokens, split into thinking and answer."""
-        thinking, answer = split_thinking(self._opened + self._codec.decode(ids))
-        if self._header:
-            answer = answer.rpartition(self._header)[2]
+        thinking, answer = self._thoughts.split(self._codec.decode(ids))
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
-
-    def content(self, ids: TokenIds) -> str:
-        """Return a response as the content of a message: with its thinking, as far as the template reads it there."""
-        return self.text(ids).text if self._header else self._codec.strip(self._opened + self._codec.decode(ids))
 
     def rendered(self, messages: Sequence[Message]) -> str:
         """Return the template's text of a conversation, up to the point where the next response begins.
@@ -294,18 +298,9 @@ class TemplateChat:
     @cached_property
     def _spoken(self) -> tuple[str, str]:
         """Text before and after the answer in a response."""
-        before = None
-        for later in ([], [_ASKED]):  # as the last message, else as an earlier one
-            written = self._render(_ASKED, _ANSWERED, *later, prompt=False).partition(_ASKED.content)[2]
-            head = written.partition(_ANSWERED.content)[0]
-            if before is None and head.startswith(self._prompt):
-                before = head.removeprefix(self._prompt)
-        if before is None:
-            mark = closing_mark(self._opened)
-            before = f"\n{mark}\n\n" if mark else self._header
         if not self._ends.own:
             raise ChatTemplateError(f"{self._name} has neither a token that ends the model's turn nor an eos_token")
-        return before, self._ends.closing
+        return self._thoughts.before, self._ends.closing
 
     def follow(self, messages: Sequence[Message], answers: int) -> bool:
         """Return whether the template renders a conversation to the text that ``open`` and ``reply`` wrote for it.
@@ -389,9 +384,14 @@ class TemplateChat:
             self._folds_system = not self._keeps_system()
             if self._appends:
                 self._establish("user")
-            ends, heads = self._find_ends(), self._find_header()
             facts = _Facts(
-                self._parts, self._folds_system, self._roles, self._frames, self._continuations, ends, *heads
+                self._parts,
+                self._folds_system,
+                self._roles,
+                self._frames,
+                self._continuations,
+                self._find_ends(),
+                self._find_thoughts(),
             )
             if key is None:
                 return facts
@@ -418,17 +418,26 @@ class TemplateChat:
     def _render(self, *messages: Message, prompt: bool = True, **kwargs: Any) -> str:
         if self.images is None and any(message.images for message in messages):
             raise ChatTemplateError(f"{self._name} is a tokenizer; messages with images need the model's processor")
+        return self._write([self._fields(message) for message in messages], prompt=prompt, **kwargs)
+
+    def _write(self, messages: Sequence[dict[str, Any]], *, prompt: bool, **kwargs: Any) -> str:
         try:
             rendered = self._tokenizer.apply_chat_template(
-                [{"role": message.role, "content": self._content(message)} for message in messages],
+                messages,
                 **{"chat_template": self._template, **self._kwargs, **kwargs},
                 tokenize=False,
                 add_generation_prompt=prompt,
             )
         except Exception as error:  # templates are programs and can raise anything
-            roles = ", ".join(message.role for message in messages)
+            roles = ", ".join(message["role"] for message in messages)
             raise self._refusal(f"raises {error!r} on {roles}", raises=True) from error
         return str(rendered)
+
+    def _fields(self, message: Message) -> dict[str, Any]:
+        fields: dict[str, Any] = {"role": message.role, "content": self._content(message)}
+        if message.reasoning_content:
+            fields[self._thoughts.field] = message.reasoning_content
+        return fields
 
     def _render_all(self, messages: Sequence[Message]) -> str:
         return self._render(*messages)
@@ -607,14 +616,35 @@ class TemplateChat:
         own = own or eos
         return _Ends(own, _up_to(own, between) or _up_to(own, last) or own, [*declared[1:], *marks])
 
-    def _find_header(self) -> tuple[str, str]:
-        """Return the text between prompt and answer, and the opening of thinking at the end of the prompt."""
-        prompt = self._render(_ASKED).partition(_ASKED.content)[2]
-        history = self._render(_ASKED, _ANSWERED, _ASKED).partition(_ASKED.content)[2].partition(_ANSWERED.content)[0]
-        header = split_thinking(history.removeprefix(prompt)).text if history.startswith(prompt) else ""
-        opened = (prompt[start:] for start in reversed(range(len(prompt))))
-        thinks = (end for end in opened if _TOLD in split_thinking(end + _TOLD).thinking)
-        return header if self._codec.added.search(header) else "", next(thinks, "")
+    def _find_thoughts(self) -> Thoughts:
+        """Return how the template marks thoughts, after checking that its own responses are read as they are meant.
+
+        Raises:
+            ChatTemplateError: they are not, so that a response could be taken for another action.
+        """
+
+        def write(fields: Mapping[str, Any], *, later: bool, **kwargs: Any) -> str:
+            messages = [{"role": "user", "content": self._content(_ASKED)}, {"role": "assistant", **fields}]
+            if isinstance(fields["content"], str):
+                messages[1]["content"] = self._content(Message("assistant", fields["content"]))
+            if later:
+                messages.append({"role": "user", "content": self._content(_ASKED)})
+            return self._write(messages, prompt=later, **kwargs).partition(_ASKED.content)[2]
+
+        thoughts, unknown = find_thoughts(write, self._prompt, self._codec.added)
+        if misread := thoughts.check(self._codec.strip):
+            raise ChatTemplateError(
+                f"{self._name}'s chat template marks thoughts or answers in an unknown way: {misread}; "
+                "pass another with chat_template=..., or define the markers with DelimiterChat"
+            )
+        if unknown:
+            ends = f"a thought up to {thoughts.families[0].closing!r}" if thoughts.inside else "an answer"
+            warnings.warn(
+                f"{self._name}'s chat template begins responses with {unknown!r}, which is no known mark of a thought; "
+                f"what follows is read as {ends}",
+                stacklevel=5,
+            )
+        return thoughts
 
 
 def _source(tokenizer: Any, template: str) -> str:

@@ -1,7 +1,7 @@
 """One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,9 +97,7 @@ class Episode:
         self._follow = getattr(chat, "follow", None)
         self._history = history
         self._shown: Shown | None = None
-        self._content: Callable[[TokenIds], str] = getattr(chat, "content", lambda ids: chat.text(ids).text)
         self._prompt: TokenIds | None = None  # of the segment that the next turn begins
-        self._response = ""  # with its thinking
         self._asking = False  # for a summary
         self._ask_length = 0  # of the message that asks for it, in tokens
         self._limits = limits
@@ -162,9 +160,7 @@ class Episode:
         self._span = length - len(completion.ids), length
         self._answer = self._chat.text(completion.ids)
         self._closed = self._chat.closes(completion.ids)
-        self._messages.append(Message("assistant", self._answer.text))
-        if self._shown is not None:
-            self._response = self._content(completion.ids)
+        self._messages.append(self._answer.as_message())
         cut = completion.finish is FinishReason.LENGTH and not self._closed
         return Act(as_response(self._answer.text, cut=cut, longest=self._limits.action))
 
@@ -300,7 +296,7 @@ class Episode:
         """Return the next request, after cutting the history where it is too long."""
         if len(self._turns) >= MAX_TURNS:
             return self.stopped(StopReason.TURN_LIMIT, f"nothing has ended the episode after {MAX_TURNS} turns")
-        shown.add(self._response, observation)
+        shown.add(self._answer, observation)
         self._append(shown, shown.messages(), observation)
         if shown.is_long or (shown.history.cuts and not self._has_room(shown)):
             return self._cut(shown)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from gym_trl.chat.protocol import Chat
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.registration import did_you_mean
-from gym_trl.types import Message, TokenIds
+from gym_trl.types import Answer, Message, TokenIds
 
 WriteSummary: TypeAlias = Callable[[Sequence[Message]], str]
 
@@ -133,9 +133,9 @@ def appends(history: History | None) -> bool:
 
 
 class Exchange(NamedTuple):
-    """Response of the model, and the observation that followed it."""
+    """Response of the model, split into thinking and answer, and the observation that followed it."""
 
-    response: str
+    answer: Answer
     observation: str
 
 
@@ -146,7 +146,7 @@ class Shown:
     >>> chat = ByteChat()
     >>> shown = Shown(History(last=1), chat, [Message("system", "Be brief.")], "Guess 1 to 9.", "Start.")
     >>> for response, observation in (("5", "Higher."), ("8", "Lower."), ("6", "Higher.")):
-    ...     shown.add(response, observation)
+    ...     shown.add(Answer("", response), observation)
     >>> shown.is_long
     True
     >>> shown.cut()  # to as many turns as the history keeps
@@ -188,9 +188,9 @@ class Shown:
         """Number of responses after the prompt of the segment."""
         return len(self._turns) - self._opening
 
-    def add(self, response: str, observation: str) -> None:
+    def add(self, answer: Answer, observation: str) -> None:
         """Add a turn."""
-        self._turns.append(Exchange(response, observation))
+        self._turns.append(Exchange(answer, observation))
 
     def messages(self, keep: int | None = None) -> list[Message]:
         """Return the conversation that the model sees, or would see if it were cut to ``keep`` turns."""
@@ -234,8 +234,8 @@ def conversation(preamble: Sequence[Message], texts: Sequence[str], turns: Seque
     messages = list(preamble)
     begun = messages.pop().content if messages and messages[-1].role == "user" else ""
     messages.append(Message("user", "\n\n".join(text for text in (begun, *texts) if text)))
-    for response, observation in turns:
-        messages += [Message("assistant", response), Message("user", observation)]
+    for answer, observation in turns:
+        messages += [answer.as_message(), Message("user", observation)]
     return messages
 
 

@@ -4,26 +4,102 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.types import Answer
 
-# Opening and closing marks of thinking: DeepSeek, Qwen, GLM, Nemotron and others; Cohere; gpt-oss; Gemma 4; Muse.
-_THINKING = (
-    ("<think>", "</think>"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<|channel|>analysis<|message|>", "<|end|>"),
-    ("<|channel>thought", "<channel|>"),
-    ("to=self<|message|>", "<|eom|>"),
+
+class ThoughtMarks(NamedTuple):
+    """Marks of a thought, as one family of models writes it.
+
+    >>> ThoughtMarks("[THINK]", "[/THINK]").split("[THINK]7 or <think>8?[/THINK]8")
+    Answer(thinking='7 or <think>8?', text='8')
+    """
+
+    opening: str
+    closing: str
+    answer: str = ""
+    """Mark that precedes every answer; empty if an answer has none."""
+    shared: bool = False
+    """``closing`` also ends other text, so alone it does not indicate a thought."""
+    end: str = ""
+    """Mark that follows an answer, if there is more than control tokens."""
+
+    @property
+    def signs(self) -> tuple[str, ...]:
+        """Texts that show that a response was written with these marks."""
+        return tuple(filter(None, (self.opening, "" if self.shared else self.closing, self.answer)))
+
+    def split(self, text: str, *, inside: bool = False) -> Answer:
+        """Split a response into thinking and answer; with ``inside`` its prompt has begun a thought."""
+        thinking: list[str] = []
+        framed = bool(self.answer) and self.answer in text
+        if framed:
+            before, _, text = text.rpartition(self.answer)
+            thinking, _ = self._pieces(before, inside)  # around the thoughts there are only marks
+            inside = False
+            text = text.partition(self.end)[0] if self.end else text
+        more, said = self._pieces(text, inside)
+        thinking += more
+        # The mark of an answer is missing, and there is another one: the response was cut off before its answer.
+        rest = "".join(said).strip()
+        if self.answer and not framed and _TOKEN.search(rest) and (thinking or self._tokens & {*_TOKEN.findall(rest)}):
+            rest = ""
+        return Answer("".join(thinking).strip(), (rest.partition(self.end)[0] if self.end else rest).strip())
+
+    @property
+    def _tokens(self) -> set[str]:
+        return set(_TOKEN.findall(self.answer))
+
+    def _pieces(self, text: str, inside: bool) -> tuple[list[str], list[str]]:
+        """Return the pieces of a text inside of thoughts, and outside."""
+        thinking: list[str] = []
+        said: list[str] = []
+        marks = "|".join(re.escape(mark) for mark in (self.opening, self.closing) if mark)
+        for piece in re.split(f"({marks})", text):  # every other piece is a mark
+            if piece and piece == self.opening:
+                inside = True
+            elif piece and piece == self.closing:
+                if not inside and not self.shared:  # the prompt opened it: all earlier text is thinking
+                    thinking, said = [*thinking, *said], []
+                inside = False
+            else:
+                (thinking if inside else said).append(piece)
+        return thinking, said
+
+
+# A control token inside of a mark.
+_TOKEN = re.compile(r"<\|[^|<>]+\|>")
+
+KNOWN_MARKS = (
+    ThoughtMarks("<think>", "</think>"),
+    ThoughtMarks("<thinking>", "</thinking>"),
+    ThoughtMarks("<thought>", "</thought>"),
+    ThoughtMarks("<seed:think>", "</seed:think>"),
+    ThoughtMarks("<mm:think>", "</mm:think>"),
+    ThoughtMarks("[THINK]", "[/THINK]"),
+    ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
+    ThoughtMarks("<|inner_prefix|>", "<|inner_suffix|>"),
+    ThoughtMarks("<|channel>thought", "<channel|>"),
+    ThoughtMarks("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", end="[END FINAL RESPONSE]"),
+    ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>", "<|channel|>final<|message|>", shared=True),
+    ThoughtMarks("<|think|>", "<|end|>", "<|content|>", shared=True),
+    ThoughtMarks("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>"),
+    ThoughtMarks("to=self<|message|>", "<|eom|>", "to=user<|message|>", shared=True),
 )
-# These marks also close other text, so alone they do not indicate thinking.
-_AMBIGUOUS = ("<|end|>", "<|eom|>")
+"""Marks of models whose chat template does not write thoughts, or where there is none.
+
+In this order: DeepSeek, Qwen, GLM, Nemotron and most others; models that are told to; EXAONE Deep; Seed-OSS;
+MiniMax-M3; Ministral and Magistral; Cohere's Command-A; Apertus; Gemma 4; Apriel; gpt-oss; Solar; Kimi-K3; Muse.
+"""
 
 
-def split_thinking(text: str) -> Answer:
+def split_thinking(text: str, families: tuple[ThoughtMarks, ...] = KNOWN_MARKS) -> Answer:
     """Split a response into thinking and answer, also if its start is in the prompt or its end is missing.
+
+    The marks that occur first are those of the response; marks of other ``families`` are part of its text.
 
     >>> split_thinking("<think>7 or 8?</think>8")
     Answer(thinking='7 or 8?', text='8')
@@ -36,10 +112,37 @@ def split_thinking(text: str) -> Answer:
     >>> split_thinking("to=self<|message|>7 or 8?<|eom|>8")
     Answer(thinking='7 or 8?', text='8')
     """
-    for opening, closing in _THINKING:
-        if opening in text or (closing in text and closing not in _AMBIGUOUS):
-            return _split_at(text, opening, closing)
-    return Answer("", text.strip())
+    find, owners = _signs_of(families)
+    sign = find(text)
+    return Answer("", text.strip()) if sign is None else owners[sign[0]].split(text)
+
+
+@lru_cache(maxsize=64)
+def _signs_of(
+    families: tuple[ThoughtMarks, ...],
+) -> tuple[Callable[[str], re.Match[str] | None], dict[str, ThoughtMarks]]:
+    """Return a function that finds the first sign of a family, and the families by their signs."""
+    owners = {sign: marks for marks in reversed(families) for sign in marks.signs}
+    signs = sorted(owners, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, signs)) or "(?!)").search, owners
+
+
+def may_think(text: str) -> bool:
+    """Return whether a response may have a mark of ``KNOWN_MARKS``: each of them contains one of these texts.
+
+    >>> may_think("<think>7?"), may_think("<action>7</action>")
+    (True, False)
+    """
+    # In every turn, also of long responses: not as a loop or a pattern.
+    return (
+        "|" in text
+        or "think>" in text
+        or "thinking>" in text
+        or "thought>" in text
+        or "THINK]" in text
+        or "[BEGIN FINAL" in text
+        or "reasoning steps:" in text
+    )
 
 
 def answer_of(text: str) -> str:
@@ -48,35 +151,7 @@ def answer_of(text: str) -> str:
     >>> answer_of("<think>7 or 8?</think> 8 ")
     '8'
     """
-    if "|" in text or "think>" in text:  # every mark contains one of them
-        return split_thinking(text).text
-    return text.strip()
-
-
-def _split_at(text: str, opening: str, closing: str) -> Answer:
-    thinking: list[str] = []
-    said: list[str] = []
-    inside = False
-    # Every other piece is a mark.
-    for piece in re.split(f"({re.escape(opening)}|{re.escape(closing)})", text):
-        if piece == opening:
-            inside = True
-        elif piece == closing:
-            if not inside and closing not in _AMBIGUOUS:  # the prompt opened it: all earlier text is thinking
-                thinking, said = [*thinking, *said], []
-            inside = False
-        else:
-            (thinking if inside else said).append(piece)
-    return Answer("".join(thinking).strip(), "".join(said).strip())
-
-
-def closing_mark(opened: str) -> str:
-    """Return the mark that ends the thinking that ``opened`` begins.
-
-    >>> closing_mark("<think>"), closing_mark("Well, ")
-    ('</think>', '')
-    """
-    return next((closing for opening, closing in _THINKING if opening in opened), "")
+    return split_thinking(text).text if may_think(text) else text.strip()
 
 
 CUT = "Your response was cut off before its action was complete, so nothing was done. Be brief."

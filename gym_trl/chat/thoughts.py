@@ -1,0 +1,234 @@
+"""Marks that a chat template writes around thoughts and answers."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from gym_trl.errors import ChatTemplateError
+from gym_trl.text.parsing import KNOWN_MARKS, ThoughtMarks, split_thinking
+from gym_trl.types import Answer
+
+ASKED, ANSWER, THOUGHT = "\ufdd1", "\ufdd2", "\ufdd3"
+
+Write = Callable[..., str]
+"""Function from the fields of an assistant message to the template's text after the user message before it; with
+``later`` another user message and the generation prompt follow. Further arguments are passed to the template."""
+
+_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_CALL = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}
+# What a mark may be split into: a control token, a tag, or a character.
+_TAG = r"</?[^<>\s]+>|\[/?[^\[\]\s]+\]"
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """Marks of one template's thoughts and answers.
+
+    >>> thoughts = Thoughts((ThoughtMarks("[THINK]", "[/THINK]"),))
+    >>> thoughts.split("[THINK]</think>?[/THINK]7")
+    Answer(thinking='</think>?', text='7')
+    """
+
+    families: tuple[ThoughtMarks, ...] = KNOWN_MARKS
+    """Marks that are looked for: the template's own, or all that are known."""
+    inside: bool = False
+    """The generation prompt has begun a thought, with the first of ``families``."""
+    field: str = _FIELDS[0]
+    """Field of an assistant message from which the template takes a thought."""
+    before: str = ""
+    """Text before an answer without a thought, after the generation prompt."""
+    opening: str = ""
+    """Text before a thought, after the generation prompt."""
+    between: str = ""
+    """Text between a thought and its answer; empty if the template does not write thoughts."""
+    prefix: str = ""
+    """Text at the beginning of a response that is no part of its answer, such as the name of a channel."""
+    end: str = ""
+    """Control token that begins the text after an answer, if words follow it."""
+
+    def split(self, text: str) -> Answer:
+        """Split the text of a response, control tokens included, into thinking and answer."""
+        if self.inside:
+            own, *others = self.families
+            thinking, answer = own.split(text, inside=True)
+            if others:
+                more, answer = split_thinking(answer, tuple(others))
+                thinking = f"{thinking}\n{more}".strip()
+        else:
+            thinking, answer = split_thinking(text, self.families)
+        if self.prefix and f"{answer}\n".startswith(self.prefix):
+            answer = answer[len(self.prefix) :].lstrip()
+        return Answer(thinking, answer.partition(self.end)[0].rstrip() if self.end else answer)
+
+    def check(self, strip: Callable[[str], str]) -> str:
+        """Return what is misread of the template's own response ``x``, with and without a thought; empty if nothing is.
+
+        Args:
+            strip: Removes control tokens from a text.
+        """
+        responses = {f"{self.before}x": ""}
+        if self.between:
+            responses[f"{self.opening}t{self.between}x"] = "t"
+        for response, thinking in responses.items():
+            read = Answer(*map(strip, self.split(response)))
+            if read != Answer(thinking, "x"):
+                thought = f" after the thought {thinking!r}" if thinking else ""
+                return f"its own response {response!r}, the answer 'x'{thought}, is read as {read.text!r}"
+        return ""
+
+
+def find_thoughts(write: Write, prompt: str, token: re.Pattern[str]) -> tuple[Thoughts, str]:
+    """Return how a template marks thoughts, and the end of its prompt if that begins a thought of an unknown kind.
+
+    The marks are read from an assistant message with a thought and an answer. Of a template that writes no thoughts
+    ``KNOWN_MARKS`` are used, or those of them that its generation prompt begins.
+
+    Args:
+        write: Writes an assistant message.
+        prompt: Text after a user message's content, up to the point where the response begins.
+        token: Finds control tokens.
+    """
+    shown = {later: write({"content": ANSWER}, later=later) for later in (True, False)}
+    plain, _, after = shown[True].partition(ANSWER)
+    own = _own_marks(write, prompt, plain, after.partition(ASKED)[0], token)
+    if own is None:
+        families, inside, unknown = _known_marks(prompt, plain, token)
+        field, before_thought, between = _FIELDS[0], "", ""
+    else:
+        marks, field, before_thought, between, inside = own
+        families, unknown = (marks,), ""
+    written = plain.removeprefix(prompt) if plain.startswith(prompt) else ""
+    reading = Thoughts(families, inside)
+    header = reading.split(written).text if written else between.partition(families[0].closing)[2].strip()
+    last, _, final = shown[False].partition(ANSWER)
+    end = token.match(final.lstrip())
+    ending = end[0] if end and token.sub("", final).strip() else ""
+    prefix = ""
+    if token.search(header):
+        families = tuple(marks._replace(answer=header, end=marks.end or ending) for marks in families)
+    elif header and written:
+        prefix = f"{header}\n"
+    found = Thoughts(
+        families,
+        inside,
+        field,
+        opening="" if inside else before_thought,
+        between=between,
+        prefix=prefix,
+        end=ending,
+    )
+    heads = [text.removeprefix(prompt) for text in (last, plain) if text.startswith(prompt)]
+    if not plain.startswith(prompt):  # some write a last answer without a thought as if it were one
+        heads.append((between or f"\n{families[0].closing}\n\n") if inside else header)
+    readable = (head for head in heads if found.split(f"{head}x").text == "x")
+    return replace(found, before=next(readable, heads[-1])), unknown
+
+
+def _own_marks(
+    write: Write, prompt: str, plain: str, after: str, token: re.Pattern[str]
+) -> tuple[ThoughtMarks, str, str, str, bool] | None:
+    """Return the marks with which a template writes thoughts, the field that it takes them from, and the texts around.
+
+    The last is true if the generation prompt has begun a thought.
+    """
+    for field, text, calls in _written(write):
+        before, _, rest = text.partition(THOUGHT)
+        between = rest.partition(ANSWER)[0]
+        if not between.strip():
+            continue
+        known = next(
+            (marks for marks in KNOWN_MARKS if between.lstrip().startswith(marks.closing) and marks.opening in before),
+            None,
+        )
+        if known is not None:
+            marks = known
+        else:
+            closed = between.strip()
+            framed = plain.removeprefix(prompt).strip() if plain.startswith(prompt) else ""
+            closing = closed.removesuffix(framed).strip() if framed else ""
+            closing = closing if closing != closed and closing else _first_mark(closed, token)
+            opening = _opening(before, prompt, plain, between, token)
+            marks = ThoughtMarks(opening.strip(), closing, shared=closing in after)
+        if calls:  # the answer may follow the call
+            between = between[: between.index(marks.closing) + len(marks.closing)]
+        if marks.opening:
+            begun, _, tail = prompt.rpartition(marks.opening)
+            inside = bool(begun) and marks.closing not in tail
+        elif prompt.startswith(before) and prompt[len(before) :].strip():  # it begins a thought in words
+            marks, inside = marks._replace(opening=prompt[len(before) :].strip()), True
+        else:
+            inside = prompt == before and not plain.startswith(prompt)
+        opening = before.removeprefix(prompt) if before.startswith(prompt) else marks.opening
+        return marks, field, opening, between, inside
+    return None
+
+
+def _known_marks(prompt: str, plain: str, token: re.Pattern[str]) -> tuple[tuple[ThoughtMarks, ...], bool, str]:
+    """Return the marks to look for, whether the prompt has begun a thought, and how, if that is unknown."""
+    begun = ((prompt.rfind(marks.opening), marks) for marks in KNOWN_MARKS)
+    place, marks = max(begun, key=lambda pair: pair[0])
+    if place >= 0 and marks.closing not in prompt[place:]:
+        return (marks,), True, ""
+    end = prompt[_shared(prompt, plain, token) :]
+    if end.strip() in plain:
+        return KNOWN_MARKS, False, ""
+    # The history drops the end of the prompt, so it belongs to the response.
+    words = token.sub("", split_thinking(end).text).strip()
+    tag = re.search(r"<([^<>/\s|]+)>\s*\Z|\[([^\[\]/\s|]+)\]\s*\Z", end)
+    if tag is None or not words:
+        return KNOWN_MARKS, False, words
+    opening = tag[0].strip()
+    return (ThoughtMarks(opening, f"{opening[0]}/{opening[1:]}"), *KNOWN_MARKS), True, opening
+
+
+def _written(write: Write) -> Sequence[tuple[str, str, bool]]:
+    """Return the texts of an assistant message with a thought and an answer.
+
+    With each are the field that has the thought, and whether the message also has a call.
+    """
+    messages: list[tuple[str, Mapping[str, Any]]] = [
+        *((field, {"content": ANSWER, field: THOUGHT}) for field in _FIELDS),
+        ("", {"content": [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]}),
+        ("", {"content": {"blocks": [{"type": "thoughts", "text": THOUGHT}, {"type": "response", "text": ANSWER}]}}),
+        # Some write a thought only before a call, or only if the model is to think.
+        *((field, {"content": ANSWER, field: THOUGHT, "tool_calls": [_CALL]}) for field in _FIELDS),
+    ]
+    texts = []
+    for options in ({}, {"enable_thinking": True, "thinking": True}):
+        for field, fields in messages:
+            try:
+                text = write(fields, later=False, **options)
+            except ChatTemplateError:  # it has no such field
+                continue
+            if [mark for mark in text if mark in (THOUGHT, ANSWER)] == [THOUGHT, ANSWER] and not re.search(
+                r"[\"']type[\"']", text
+            ):
+                texts.append((field or _FIELDS[0], text, "tool_calls" in fields))
+        if texts:
+            break
+    return texts
+
+
+def _first_mark(text: str, token: re.Pattern[str]) -> str:
+    """Return a text up to the end of its first control token, or all of it."""
+    end = token.search(text)
+    return text[: end.end()] if end else text
+
+
+def _opening(before: str, prompt: str, plain: str, between: str, token: re.Pattern[str]) -> str:
+    """Return the end of ``before`` that opens a thought: what is not in front of an answer without one."""
+    opening = before[min(_shared(before, other, token) for other in (prompt, plain)) :]
+    if opening.strip() or not plain.rstrip().endswith(between.strip()):
+        return opening
+    # Every answer follows a thought, which is empty here.
+    marks = re.findall(rf"{token.pattern}|{_TAG}", before.rstrip())
+    return str(marks[-1]) if marks and before.rstrip().endswith(marks[-1]) else ""
+
+
+def _shared(text: str, other: str, token: re.Pattern[str]) -> int:
+    """Return the length of the beginning that two texts have in common, in whole marks."""
+    cut = re.compile(rf"{token.pattern}|{_TAG}|.", re.DOTALL)
+    pairs = zip(cut.findall(text), cut.findall(other), strict=False)
+    return sum(len(mark) for mark, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
