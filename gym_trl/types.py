@@ -5,7 +5,7 @@ import math
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
@@ -117,9 +117,9 @@ def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -
     >>> success_of(StopReason.ENV_ERROR, {"success": False}, declares=True) is None
     True
 
-    Success is declared in ``info["success"]`` of the last step, never inferred from rewards. An episode that was cut
-    off before the environment ended it counts as a failure if the environment is known to declare success
-    (``declares``).
+    Success is declared in ``info["success"]`` of the last step, never inferred from rewards. Where the environment is
+    known to declare success (``declares``), a scored episode without a declaration has failed. What only other episodes
+    show of the environment is taken into account by ``counted_successes``.
 
     Args:
         reason: Stop reason of the episode; an unscored episode has no success.
@@ -129,9 +129,38 @@ def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -
     if not reason.scored:
         return None
     said = declared_in(info)
-    if said is None and declares and reason is not StopReason.TERMINATED:
-        return False
-    return said
+    return False if said is None and declares else said
+
+
+def declaring_envs(scored: Iterable[tuple[Hashable, bool | None]]) -> set[Hashable]:
+    """Return the environments that are known to declare success, from ``(environment, success)`` of scored episodes.
+
+    >>> declaring_envs([("Echo", None), ("Echo", False), ("CliffWalking", None)])
+    {'Echo'}
+    """
+    return {env for env, success in scored if success is not None}
+
+
+def counted_successes(
+    scored: Iterable[tuple[Hashable, bool | None]], declaring: Collection[Hashable] = ()
+) -> list[bool | None]:
+    """Return the success of each scored episode as every statistic counts it; ``None`` is not counted.
+
+    >>> counted_successes([("Echo", True), ("Echo", None), ("CliffWalking", None)])
+    [True, False, None]
+    >>> counted_successes([("Echo", None)], declaring={"Echo"})
+    [False]
+
+    Where an environment is known to declare success, a scored episode without a declaration has failed: an environment
+    that sets ``info["success"]`` in its steps is never asked about responses that did not reach it.
+
+    Args:
+        scored: Environment and success of each scored episode; an environment is named by anything hashable.
+        declaring: Environments that are known to declare success. Those of which an episode does are added.
+    """
+    scored = list(scored)
+    declaring = declaring_envs(scored).union(declaring)
+    return [False if success is None and env in declaring else success for env, success in scored]
 
 
 def declared_in(info: Mapping[str, Any]) -> bool | None:
@@ -591,6 +620,20 @@ class EpisodeResult:
     def cut_actions(self) -> int:
         """Number of invalid actions that ``max_tokens`` cut off."""
         return sum(turn.action_cut for turn in self.turns)
+
+
+def successes_in(episodes: Sequence[EpisodeResult]) -> list[bool | None]:
+    """Return the success of each episode as statistics over all of them count it; ``None`` for unscored ones.
+
+    >>> task, turn = Task("Echo", 0), Turn("", Answer("", ""), 0.0, True, 0, 0)
+    >>> ends = [EpisodeResult(task, reason, (turn,), ()) for reason in (StopReason.SUCCESS, StopReason.TOKEN_LIMIT)]
+    >>> [one.success for one in ends], successes_in(ends)
+    ([True, None], [True, False])
+
+    ``counted_successes`` has the rule.
+    """
+    counted = iter(counted_successes([(one.task.env_id, one.success) for one in episodes if one.scored]))
+    return [next(counted) if one.scored else None for one in episodes]
 
 
 Trajectory: TypeAlias = EpisodeResult

@@ -1,7 +1,8 @@
-"""Law 13: success is declared, never guessed."""
+"""Laws 13 and 20: success is declared, never guessed, and every scored episode is counted where it is."""
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
@@ -13,12 +14,13 @@ import gym_trl  # registers the environments
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import play_policy, play_tasks
+from gym_trl.evaluation.play import Result, Score, play_policy, play_tasks
 from gym_trl.evaluation.scores import Scoreboard, compare
 from gym_trl.executors.step import read_declares_success
 from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.integrations.evaluation_rows import as_row
 from gym_trl.records.export import sft_rows
+from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.schema import as_record
 from gym_trl.registration import GAMES
 from gym_trl.rollout.episode import Act, Episode, Sample
@@ -64,21 +66,21 @@ ENDINGS = [None, *(one for one in StopReason if one not in ("success", "failure"
 def test_success_is_declared_never_guessed(
     infos: list[dict[str, Any]], rewards: list[float], declares: bool, ending: StopReason | None
 ) -> None:
-    """By the last step; a cut-off episode is none where success is known to be declared."""
+    """By the last step; an episode without a declaration has failed where success is known to be declared."""
     replies: list[Any] = [StepResult("", reward, info=info) for reward, info in zip(rewards, infos, strict=False)]
     if ending is None:
         replies[-1] = StepResult("", rewards[-1], terminated=True, info=infos[-1])
     one = ended(replies, declares=declares, reason=ending)
     last = infos[-1].get("success")
+    known = declares or any(info.get("success") is not None for info in infos)
     if ending is None:
         by = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
-        assert (one.success, one.stop_reason) == (last, by[last])
-    elif not ending.scored:
+        assert one.stop_reason is by[last]
+    if ending is not None and not ending.scored:
         assert one.success is None
     elif last is not None:
         assert one.success is last
     else:
-        known = declares or any(info.get("success") is not None for info in infos)
         assert one.success is (False if known else None)
     # No reward has any part in it.
     unpaid: list[Any] = [StepResult("", 0.0, reply.terminated, reply.truncated, reply.info) for reply in replies]
@@ -133,9 +135,8 @@ def test_cliff_walking_declares_nothing_so_only_its_return_is_reported() -> None
     [
         (-13, 1.0),
         (-12.5, 0.0),
-        ("info", None),
         (lambda info, total: total == -13, 1.0),
-        (lambda info, total: None, None),
+        (lambda info, total: None, 0.0),  # declared by the spec, so each episode counts
     ],
 )
 def test_a_spec_says_what_counts_as_solved(success: Any, expected: float | None) -> None:
@@ -176,31 +177,54 @@ def _fields(one: EpisodeResult) -> dict[str, Any]:
     return {name: getattr(one, name) for name in EpisodeResult.__dataclass_fields__}
 
 
+SUCCESSES = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=8)
+
+
 @examples(40)
-@given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=8))
-def test_no_statistic_counts_an_undeclared_success(successes: list[bool | None]) -> None:
-    said = [one for one in successes if one is not None]
-    share = sum(said) / len(said) if said else None
+@given(SUCCESSES)
+def test_every_statistic_counts_every_scored_episode_once_one_declares(successes: list[bool | None]) -> None:
+    declared = any(one is not None for one in successes)
+    share = sum(one is True for one in successes) / len(successes) if declared else None
     board = Scoreboard(records(successes))
     [found] = board.rows()
     assert found.success.mean == share
     assert (found.episodes, found.mean_return.mean) == (len(successes), 1.0)
-    assert board.means().get("success") == share
-    assert bool(found.pass_at) is bool(said)
+    assert board.means("p").get("success") == share
+    assert bool(found.pass_at) is declared
     [same] = compare(records(successes), records(successes))
     assert (same.success.mean, same.mean_return.mean) == (None if share is None else 0.0, 0.0)
-    assert len(list(sft_rows(records(successes), successes=True))) == sum(said)
+    assert len(list(sft_rows(records(successes), successes=True))) == sum(one is True for one in successes)
+    results = [Result(1.0, success, 1, 0, "Any-v0") for success in successes]
+    assert Score.of(results).success == share
+    assert Score.of([*results, Result(None, None, 0, 0, "Any-v0")], declaring={"Any-v0"}).success == (share or 0.0)
+    assert Score.of([*results, Result(1.0, None, 1, 0, "Other-v0")]).success == share
 
 
-def test_what_shows_records_shows_no_undeclared_success(tmp_path: Path) -> None:
-    from gym_trl.records.files import RecordWriter
-
-    with RecordWriter(tmp_path) as writer:
-        for record in records([True, None, False]):
+@examples(20)
+@given(SUCCESSES, st.integers(0, 8))
+def test_what_shows_records_counts_those_before_the_first_declaration(
+    successes: list[bool | None], earlier: int
+) -> None:
+    """Whoever looks in between: the live view sends again what it has sent."""
+    declared = any(one is not None for one in successes)
+    expected = [one if one is not None or not declared else False for one in successes]
+    with TemporaryDirectory() as folder, RecordWriter(Path(folder)) as writer:
+        made = records(successes)
+        for record in made[:earlier]:
             writer.write(record)
-    run = Run(tmp_path)
-    run.refresh()
-    assert run.columns["success"] == [True, None, False]
+        (Path(folder) / "metrics.jsonl").touch()
+        run = Run(Path(folder))
+        run.refresh()
+        seen = list(run.columns["success"])
+        for record in made[earlier:]:
+            writer.write(record)
+        run.refresh()
+        assert run.columns["success"] == expected
+        assert bool(run.recounted) is (seen != expected[: len(seen)])
+        assert [record["success"] for record in read_records(Path(folder))] == expected
+
+
+def test_what_shows_records_shows_no_undeclared_success() -> None:
     row = as_row(ended([StepResult("", 1.0, terminated=True)], declares=False))
     assert "success" not in row["evaluation_result"]["metrics"]
 

@@ -148,7 +148,7 @@ def test_a_models_trajectories_score_like_the_same_policy_played_directly() -> N
     with InlinePool(gym.make) as pool:
         trajectories = run_episodes(episodes, pool=pool, engine=engine)
     direct = play_policy(lambda _: Echo(), tasks, lambda env: lambda observation: "aaaaa")
-    results = [Result(one.episode_return, one.success, len(one.turns), one.invalid_actions) for one in trajectories]
+    results = [Result.of(one) for one in trajectories]
     assert Score.of(results) == direct
 
 

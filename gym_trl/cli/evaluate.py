@@ -35,6 +35,7 @@ from gym_trl.training.run_folder import is_run, trained
 
 if TYPE_CHECKING:
     from gym_trl.evaluation.scores import Row, Scoreboard
+    from gym_trl.records.schema import Record
 
 EXAMPLES = """
 gym-trl eval TrlEnv/GuessNumber-v0 --policy solver --policy random --episodes 1000 --out evals/guess
@@ -200,10 +201,11 @@ def _evaluate(
         if model and not base_url and before < total:
             display.note(f"Loading {', '.join(model)}")
 
-    def on_episode(record: object, board: "Scoreboard") -> None:
+    def on_episode(record: "Record", board: "Scoreboard") -> None:
         nonlocal done
         done += 1
-        display.log(done, {f"env/{name}": value for name, value in board.means().items()})
+        name = record["policy"] or ""
+        display.log(done, {"policy": name, **{f"env/{key}": value for key, value in board.means(name).items()}})
 
     try:
         found = run_evaluation(

@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
@@ -15,12 +15,14 @@ from gym_trl.seeding import derive_seed
 from gym_trl.types import (
     Closing,
     EnvFailure,
+    EpisodeResult,
     PicturedText,
     Policy,
     StepResult,
     StopReason,
     Task,
     add_reward,
+    counted_successes,
     declared_success,
     reason_to_stop,
 )
@@ -36,6 +38,14 @@ class Result(NamedTuple):
     """``None`` if success is not declared."""
     turns: int
     invalid_actions: int
+    env_id: str = ""
+    """Environment of the task."""
+
+    @classmethod
+    def of(cls, episode: EpisodeResult) -> Self:
+        """Return the outcome of an episode."""
+        counts = len(episode.turns), episode.invalid_actions
+        return cls(episode.episode_return, episode.success, *counts, episode.task.env_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class Score:
     episodes: int
     unscored: int
     success: float | None
-    """Share of the episodes whose success is declared."""
+    """Share of successes among the scored episodes of environments that declare success; see ``counted_successes``."""
     mean_return: float | None
     turns: float | None
     """Per episode."""
@@ -63,14 +73,15 @@ class Score:
         return self.invalid_actions / self.turns if self.turns and self.invalid_actions is not None else None
 
     @classmethod
-    def of(cls, results: Iterable[Result]) -> Self:
-        """Return the score of these results."""
+    def of(cls, results: Iterable[Result], declaring: Collection[str] = ()) -> Self:
+        """Return the score of these results; ``declaring`` are environments that are known to declare success."""
         results = list(results)
         scored = [result for result in results if result.episode_return is not None]
+        successes = counted_successes([(result.env_id, result.success) for result in scored], declaring)
         return cls(
             episodes=len(scored),
             unscored=len(results) - len(scored),
-            success=_mean([float(result.success) for result in scored if result.success is not None]),
+            success=_mean([float(success) for success in successes if success is not None]),
             mean_return=_mean([result.episode_return for result in scored if result.episode_return is not None]),
             turns=_mean([float(result.turns) for result in scored]),
             invalid_actions=_mean([float(result.invalid_actions) for result in scored]),
@@ -114,13 +125,13 @@ def play_tasks(
 
     >>> import gymnasium as gym
     >>> play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
-    [Result(episode_return=1.0, success=True, turns=1, invalid_actions=0)]
+    [Result(episode_return=1.0, success=True, turns=1, invalid_actions=0, env_id='TrlEnv/Echo-v0')]
     """
     results = []
     with Instances(make) as instances:
         for task in tasks:
             played = play_task(instances.of(task), task, policy_for)
-            results.append(_result(played))
+            results.append(_result(task, played))
             if isinstance(played[-1], Exception):
                 instances.give_up(task)
     return results
@@ -217,14 +228,14 @@ def optimum(env: TextEnvironment) -> Optimum:
     return Optimum(*(None if number is None else float(number) for number in known))
 
 
-def _result(turns: list[PlayedTurn | Exception]) -> Result:
+def _result(task: Task, turns: list[PlayedTurn | Exception]) -> Result:
     results = [turn.result for turn in turns if isinstance(turn, PlayedTurn)]
     invalid = sum(not result.info.get("action_valid", True) for result in results)
     crashed = isinstance(turns[-1], ModelFaultError)
     if len(results) < len(turns) and not crashed:
-        return Result(None, None, len(results), invalid)
+        return Result(None, None, len(results), invalid, task.env_id)
     success = declared_success(results, StopReason.CRASHED if crashed else reason_to_stop(results[-1]))
-    return Result(math.fsum(result.reward for result in results), success, len(results), invalid)
+    return Result(math.fsum(result.reward for result in results), success, len(results), invalid, task.env_id)
 
 
 def _mean(values: list[float]) -> float | None:

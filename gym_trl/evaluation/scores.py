@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
 from statistics import NormalDist
@@ -10,7 +10,8 @@ from typing import Any
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import to_json
-from gym_trl.records.schema import Record
+from gym_trl.records.schema import Record, env_of
+from gym_trl.types import counted_successes, declaring_envs
 
 _Z = NormalDist().inv_cdf(0.975)
 _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
@@ -89,6 +90,21 @@ def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
     return Estimate(share, max(0.0, min(share, centre - reach)), min(1.0, max(share, centre + reach)))
 
 
+def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequence[bool]]) -> Estimate:
+    """Return the mean return, grouped by task, with an interval if these returns allow one.
+
+    >>> print(return_estimate([[1.0]] * 5, [[True]] * 5), "|", return_estimate([[2.0]] * 5, [[True]] * 5))
+    1.000 [0.357, 1.000] | 2.000
+
+    Returns that are 1 for each success and 0 otherwise have the interval of the success rate, which they are. Otherwise
+    equal returns have none: their mean is exact if the return cannot vary, and nothing in them says how much it can.
+    """
+    if returns == successes:
+        return share_estimate(successes)
+    found = mean_estimate(returns)
+    return Estimate(found.mean) if found.low == found.high else found
+
+
 def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float:
     """Return the standard error of a mean over values grouped by task, for two or more tasks."""
     residuals = [math.fsum(task) - len(task) * mean for task in tasks]
@@ -144,8 +160,10 @@ class Row:
     unscored: int
     """Number of unscored episodes."""
     success: Estimate
-    """Share of the episodes whose success is declared; ``None`` three times if there are none."""
+    """Share of successes; a scored episode without a declaration has failed if any episode of its environment declares
+    success (``counted_successes``). ``None`` three times if none does."""
     mean_return: Estimate
+    """Mean and interval; see ``return_estimate``."""
     pass_at: Mapping[int, float]
     """pass@k by number of attempts: 1, 2, 4, ... and the largest number that every task has."""
     turns: float | None
@@ -171,10 +189,15 @@ class _Tally:
     env_kwargs: Mapping[str, Any]
     policy: str
     returns: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    successes: defaultdict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    declared: defaultdict[str, list[tuple[str, bool | None]]] = field(default_factory=lambda: defaultdict(list))
+    """Environment (``env_of``) and declared success of each scored episode, by task, in the order of ``returns``."""
     sums: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     stop_reasons: Counter[str] = field(default_factory=Counter)
     unscored: int = 0
+    numbers: Counter[tuple[str, bool | None]] = field(default_factory=Counter)
+    """Number of scored episodes by environment and declared success."""
+    total: float = 0.0
+    """Sum of the returns."""
 
     @property
     def env(self) -> tuple[str, str]:
@@ -186,14 +209,23 @@ class _Tally:
             self.unscored += 1
             return
         self.returns[record["task"]["id"]].append(record["return"])
-        if (success := record["success"]) is not None:
-            self.successes[record["task"]["id"]].append(success)
+        said = env_of(record), record["success"]
+        self.declared[record["task"]["id"]].append(said)
+        self.numbers[said] += 1
+        self.total += record["return"]
         for name in ("num_turns", "invalid_actions", "sampled_tokens", "model_seconds", "env_seconds"):
             if (value := record[name]) is not None:
                 self.sums[name].append(value)
 
-    def row(self) -> Row:
-        successes = [self.successes[name] for name in sorted(self.successes)]
+    def successes(self, declaring: Collection[Hashable]) -> dict[str, list[bool]]:
+        """Return the counted successes by task, without tasks of which none is counted."""
+        counted = {name: counted_successes(one, declaring) for name, one in self.declared.items()}
+        tasks = {name: [one for one in each if one is not None] for name, each in counted.items()}
+        return {name: each for name, each in tasks.items() if each}
+
+    def row(self, declaring: Collection[Hashable]) -> Row:
+        by_task = self.successes(declaring)
+        successes = [by_task[name] for name in sorted(by_task)]
         returns = [self.returns[name] for name in sorted(self.returns)]
         turns = sum(self.sums["num_turns"])
         return Row(
@@ -204,7 +236,7 @@ class _Tally:
             episodes=sum(map(len, returns)),
             unscored=self.unscored,
             success=share_estimate(successes),
-            mean_return=mean_estimate(returns),
+            mean_return=return_estimate(returns, successes),
             pass_at=_passes(successes),
             turns=self._mean("num_turns"),
             tokens=self._mean("sampled_tokens"),
@@ -247,8 +279,8 @@ class Scoreboard:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._tallies: dict[tuple[str, str, str], _Tally] = {}
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._counts: Counter[str] = Counter()
+        self.declaring: set[Hashable] = set()
+        """Environments (``env_of``) that an episode has shown to declare success."""
         for record in records:
             self.add(record)
 
@@ -260,23 +292,28 @@ class Scoreboard:
         if key not in self._tallies:
             self._tallies[key] = _Tally(env_id, task["env_kwargs"], policy)
         self._tallies[key].add(record)
-        for name in ("success", "return") if record["return"] is not None else ():
-            if (value := record[name]) is not None:
-                self._sums[name] += value
-                self._counts[name] += 1
+        if record["return"] is not None:
+            self.declaring |= declaring_envs([(env_of(record), record["success"])])
 
     def rows(self) -> list[Row]:
         """Return a row for each policy on each environment, sorted by environment, then by policy."""
-        return [tally.row() for tally in self.tallies]
+        return [tally.row(self.declaring) for tally in self.tallies]
 
     @property
     def tallies(self) -> list[_Tally]:
         """Tallies of the rows, in the same order."""
         return [self._tallies[key] for key in sorted(self._tallies)]
 
-    def means(self) -> dict[str, float]:
-        """Return mean success and return over all episodes so far, for a progress bar, if there are any."""
-        return {name: self._sums[name] / self._counts[name] for name in ("success", "return") if self._counts[name]}
+    def means(self, policy: str) -> dict[str, float]:
+        """Return mean success and return of a policy's episodes so far, for a progress bar, if there are any."""
+        tallies = [tally for tally in self._tallies.values() if tally.policy == policy]
+        numbers = sum((tally.numbers for tally in tallies), Counter[tuple[str, bool | None]]())
+        pairs = list(zip(counted_successes(numbers, self.declaring), numbers.values(), strict=True))
+        counted = sum(number for success, number in pairs if success is not None)
+        means = {"return": sum(tally.total for tally in tallies) / numbers.total()} if numbers else {}
+        if counted:
+            means["success"] = sum(number for success, number in pairs if success) / counted
+        return means
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +358,10 @@ def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> 
     Raises:
         ConfigError: the runs have no task in common.
     """
-    before = Scoreboard(first).tallies
-    pairs = combinations(before, 2) if second is None else _pairs(before, Scoreboard(second).tallies)
-    found = [_difference(a, b) for a, b in pairs if a.env == b.env]
+    before, after = Scoreboard(first), Scoreboard(second or ())
+    pairs = combinations(before.tallies, 2) if second is None else _pairs(before.tallies, after.tallies)
+    declaring = before.declaring | after.declaring
+    found = [_difference(a, b, declaring) for a, b in pairs if a.env == b.env]
     if not any(one.tasks for one in found):
         raise ConfigError("there is nothing to compare: give runs of the same environments with the same --seed")
     return [one for one in found if one.tasks]
@@ -337,16 +375,17 @@ def _pairs(before: Sequence[_Tally], after: Sequence[_Tally]) -> Iterator[tuple[
             yield a, b
 
 
-def _difference(first: _Tally, second: _Tally) -> Difference:
+def _difference(first: _Tally, second: _Tally, declaring: Collection[Hashable]) -> Difference:
     tasks = sorted(first.returns.keys() & second.returns.keys())
-    declared = [task for task in tasks if task in first.successes and task in second.successes]
+    successes = first.successes(declaring), second.successes(declaring)
+    declared = [task for task in tasks if all(task in one for one in successes)]
     returns = list(_deltas(tasks, first.returns, second.returns))
     return Difference(
         first.env_id,
         first.env_kwargs,
         (first.policy, second.policy),
         len(tasks),
-        success=mean_estimate([[delta] for delta in _deltas(declared, first.successes, second.successes)]),
+        success=mean_estimate([[delta] for delta in _deltas(declared, *successes)]),
         mean_return=mean_estimate([[delta] for delta in returns]),
         better=sum(delta > 0 for delta in returns),
         worse=sum(delta < 0 for delta in returns),

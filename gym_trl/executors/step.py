@@ -107,7 +107,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
         if result.terminated:
             return result
         if result.truncated:
-            owed = settlement(env)
+            owed = settlement(env, turns=0.0)  # the episode is over, and no further action can cost anything
             return replace(result, reward=result.reward + owed) if owed else result
         return with_settlement(result, env)
     except Exception as error:  # a malformed result is the environment's own fault

@@ -13,13 +13,13 @@ TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches wi
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import keep_weights_in_syncs
-from gym_trl.grpo.checkpoints import BATCHES, batches, check_batches
+from gym_trl.grpo.checkpoints import BATCHES, DECLARING, batches, check_batches
 from gym_trl.grpo.passes import attach_passes
 from gym_trl.grpo.totals import UNFINISHED, Replaced, Row, StepTotals, rows_of
 from gym_trl.grpo.training_tasks import DATASET_ROW
@@ -103,6 +103,15 @@ class Attachment:
             self._check_resumed()
         else:  # the first call may come from within an evaluation
             self._evaluating = handler.eval_dataloader is not None
+
+    @property
+    def declaring(self) -> frozenset[str]:
+        """Environments that episodes of this training have shown to declare success, the same on all processes."""
+        return frozenset(self._trainer.state.stateful_callbacks.get(DECLARING, ()))
+
+    def learn(self, declaring: Iterable[str]) -> None:
+        """Add environments that declare success; called on every process with the same ones."""
+        self._trainer.state.stateful_callbacks[DECLARING] = sorted(self.declaring.union(declaring))
 
     def place(self, rows: int) -> Place:
         """Return the position of the current call, which has ``rows`` prompts on this process.
@@ -220,7 +229,9 @@ class Attachment:
             step=trainer.state.global_step,
             trained_tokens=sum(count for _, count, _ in everywhere),
             replaced=[one for _, _, discarded in everywhere for one in discarded],
+            declaring=self.declaring,
         )
+        self.learn(totals.declared)
         if played:
             self._log(totals)
             if split == "train" and not totals.trained_tokens and trainer.accelerator.is_main_process:

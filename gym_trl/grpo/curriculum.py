@@ -6,9 +6,10 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from gym_trl.errors import ConfigError, check_counts
+from gym_trl.grpo.attach import attach
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.training_tasks import Choice, TrainingTasks
-from gym_trl.types import EpisodeResult, Task
+from gym_trl.types import EpisodeResult, Task, counted_successes
 
 PRIORITIZED = "prioritized"
 """Name of ``PrioritizedTasks()``, for ``GymSpec(curriculum=...)``."""
@@ -267,7 +268,9 @@ class Follower:
 
         here = [(one.task, one.success) for one in played if one.scored]
         everywhere: list[tuple[Task, bool | None]] = gather_object(here)
-        self.curriculum.count(everywhere)
+        tasks = [task for task, _ in everywhere]
+        declared = [(task.env_id, success) for task, success in everywhere]
+        self.curriculum.count(zip(tasks, counted_successes(declared, attach(trainer).declaring), strict=True))
         self._saved.save(trainer)
 
 

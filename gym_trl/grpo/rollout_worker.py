@@ -29,7 +29,7 @@ from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import EpisodeResult, Message, Task
+from gym_trl.types import EpisodeResult, Message, Task, counted_successes
 
 _PATIENCE_S = 15.0
 """Seconds that ``stop`` waits for the current step of an environment or the engine."""
@@ -128,6 +128,7 @@ class RolloutWorker:
         self._on_rollout = on_rollout
         self._on_totals = on_totals
         self._played: list[EpisodeResult] = []  # since ``on_totals`` was called last
+        self._declaring: frozenset[str] = frozenset()  # environments that are known to declare success
         self.rollout_buffer: Queue[Any] = Queue(args.queue_maxsize)
         """Queue of ``RolloutSample`` objects for the trainer."""
         self.metrics_queue: Queue[dict[str, Any]] = Queue(_REMEMBERED)
@@ -326,19 +327,21 @@ class RolloutWorker:
         self._report(members)
         if self.curriculum is not None:
             level = group.task.options["level"]
-            self.curriculum.report([(level, one.success) for one in members if one.episode_return is not None])
+            scored = [(one.task.env_id, one.success) for one in members if one.episode_return is not None]
+            self.curriculum.report([(level, success) for success in counted_successes(scored, self._declaring)])
         if self._on_rollout:
             self._on_rollout(Rollout("train", group.version, members))
         self._played += members
         if self._on_totals and len(self._played) >= self._step():
             played, self._played = self._played, []
-            totals = StepTotals.of(rows_of(outcomes(played)), step=group.version)
+            totals = StepTotals.of(rows_of(outcomes(played)), step=group.version, declaring=self._declaring)
             self._on_totals(replace(totals, training=self._thread))
 
     def _report(self, members: Sequence[EpisodeResult]) -> None:
         """Report the measurements of TRL's own worker, by its names, and the episodes' metrics as sum and count."""
         sampled = [sum(one.trace.mask) for one in members if one.episode_return is not None]
-        rates = StepTotals.of(rows_of(outcomes(members))).rates()
+        totals = StepTotals.of(rows_of(outcomes(members)), declaring=self._declaring)
+        self._declaring, rates = totals.declared, totals.rates()
         rates["completions/mean_length"] = (sum(sampled), len(sampled))
         self._measure({**rates, "rollout/inflight": float(self._playing)})
 

@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gym_trl.types import EpisodeResult, StopReason
+from gym_trl.errors import TaskError
+from gym_trl.types import EpisodeResult, StopReason, Task, counted_successes, declaring_envs
 
 # Count columns of a rollout, and the metrics of their means over the scored episodes.
 _COUNTS = {
@@ -35,6 +36,8 @@ class Row(NamedTuple):
     """Error of an unscored episode."""
     seat: int | None = None
     """Seat in a game of several."""
+    env_id: str = ""
+    """Environment of its task."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Row":
@@ -49,7 +52,16 @@ class Row(NamedTuple):
         counts = {metric: int(columns[name]) for name, metric in _COUNTS.items() if columns.get(name) is not None}
         worth = None if failed or value is None else float(value)
         error = f"{columns.get('error') or reason}"[:_ERROR_LENGTH] if worth is None else None
-        return cls(worth, columns.get("success"), reason, counts, error, columns.get("seat"))
+        env_id = _env_id(columns.get("task"))
+        return cls(worth, columns.get("success"), reason, counts, error, columns.get("seat"), env_id)
+
+
+def _env_id(task: str | None) -> str:
+    """Return the environment in the column ``task``; empty if a function of the user's has another such column."""
+    try:
+        return "" if task is None else Task.from_json(task).env_id
+    except TaskError:
+        return ""
 
 
 class Replaced(NamedTuple):
@@ -83,9 +95,10 @@ class StepTotals:
     """Number of all episodes, including unscored ones and those of groups that were replaced."""
     returns: tuple[float, ...] = ()
     """Returns of the scored episodes."""
-    declared: int = 0
-    """Number of scored episodes whose success is declared, true or false."""
-    successes: int = 0
+    successes: tuple[tuple[str, bool | None], ...] = ()
+    """Environment and declared success of each scored episode."""
+    declaring: frozenset[str] = frozenset()
+    """Environments that earlier episodes have shown to declare success."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Turns, invalid actions and so on, summed over the scored episodes."""
     stops: Mapping[str, int] = field(default_factory=dict)
@@ -111,22 +124,24 @@ class StepTotals:
         step: int = 0,
         trained_tokens: int = 0,
         replaced: Sequence[Replaced] = (),
+        declaring: Collection[str] = (),
     ) -> "StepTotals":
         """Return the totals of ``rows`` and of the ``replaced`` episodes of all processes; none if these are kept.
 
-        A seat that was never to move has no episode.
+        A seat that was never to move has no episode. ``declaring`` are the environments that are known to declare
+        success.
         """
         rows = [*rows, *(row for one in replaced for row in one.rows)]
         rows = [row for row in rows if row.stop_reason != StopReason.UNPLAYED]
         scored = [row for row in rows if row.episode_return is not None]
-        declared = [row.success for row in scored if row.success is not None]
+        successes = tuple((row.env_id, row.success) for row in scored)
         return cls(
             split,
             step,
             len(rows),
             tuple(row.episode_return for row in scored if row.episode_return is not None),
-            len(declared),
-            sum(declared),
+            successes,
+            frozenset(declaring),
             _sum(row.counts for row in scored),
             _sum({row.stop_reason: 1} for row in rows),
             _sum({row.error: 1} for row in rows if row.error is not None),
@@ -146,14 +161,14 @@ class StepTotals:
         """Return the totals of both, with the split and the step of ``other``."""
         added: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
-            for name in ("episodes", "returns", "declared", "successes", "trained_tokens")
+            for name in ("episodes", "returns", "successes", "trained_tokens")
         }
         added |= {
             name: _sum([getattr(self, name), getattr(other, name)])
             for name in ("counts", "stops", "errors", "replaced")
         }
         both = ((seat, *sums) for totals in (self, other) for seat, sums in totals.seats.items())
-        return replace(other, **added, seats=_by_seat(both))
+        return replace(other, **added, seats=_by_seat(both), declaring=self.declaring | other.declaring)
 
     @property
     def scored(self) -> int:
@@ -165,6 +180,11 @@ class StepTotals:
         """Number of unscored episodes."""
         return self.episodes - self.scored
 
+    @property
+    def declared(self) -> frozenset[str]:
+        """Environments that are known to declare success, by these episodes or earlier ones."""
+        return self.declaring.union(str(env) for env in declaring_envs(self.successes))
+
     def rates(self) -> dict[str, tuple[float, int]]:
         """Return the sum and the count behind each metric; metrics with a count of 0 are left out."""
         reasons = [reason for reason in StopReason if self.seats or reason is not StopReason.FORFEIT]
@@ -172,10 +192,11 @@ class StepTotals:
         ends = {f"stop/{reason}": (self.stops.get(reason, 0), self.episodes) for reason in reasons}
         if "calls_after_end" in self.counts:  # of an environment_factory
             ends[UNFINISHED] = (self.stops.get(UNFINISHED, 0), self.episodes)
+        counted = [one for one in counted_successes(self.successes, self.declaring) if one is not None]
         rates: dict[str, tuple[float, int]] = {
             "return": (math.fsum(self.returns), self.scored),
             **{f"return_seat_{seat}": sums for seat, sums in sorted(self.seats.items())},
-            "success": (self.successes, self.declared),
+            "success": (sum(counted), len(counted)),
             **{name: (value, self.scored) for name, value in self.counts.items()},
             "unscored": (self.unscored, self.episodes),
             **ends,
@@ -204,6 +225,7 @@ def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "episode_return": [episode.episode_return for episode in episodes],
         "success": [episode.success for episode in episodes],
         "seat": [episode.seat for episode in episodes],
+        "task": [episode.task.to_json() for episode in episodes],
         "stop_reason": [episode.stop_reason.value for episode in episodes],
         "num_turns": [len(episode.turns) for episode in episodes],
         "invalid_actions": [episode.invalid_actions for episode in episodes],
@@ -218,9 +240,9 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
     """Return the outcomes in all rows of a ``rollout_func``'s columns; other columns are ignored.
 
     >>> rows_of({"episode_return": [0.5], "success": [None], "stop_reason": ["turn_limit"], "ids": [[1, 2]]})
-    [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={}, error=None, seat=None)]
+    [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={}, error=None, seat=None, env_id='')]
     """
-    said = ("episode_return", "success", "seat", "stop_reason", "error", *_COUNTS)
+    said = ("episode_return", "success", "seat", "stop_reason", "error", "task", *_COUNTS)
     names = [name for name in said if name in columns]
     rows = zip(*(columns[name] for name in names), strict=True)
     return [Row.of(dict(zip(names, row, strict=True))) for row in rows]

@@ -1,13 +1,13 @@
 """Writing and reading of records."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
 from gym_trl.records.parquet import read_parquet
-from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete
-from gym_trl.types import Closing, StopReason
+from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete, env_of
+from gym_trl.types import Closing, StopReason, counted_successes, declaring_envs
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -17,16 +17,33 @@ def read_records(path: Path) -> Iterator[Record]:
     as tokens in files of ``RecordTranscript``, get their defaults; unknown fields are kept. Only one episode is held in
     memory.
 
+    ``success`` is what statistics count (``gym_trl.types.counted_successes``): where any of these episodes declares
+    success, scored ones of the same environment without a declaration have failed, also those that were written before.
+
     Raises:
         ConfigError: there are no records, a line is not a record, or its version is not supported; the message names
             the line.
     """
+    declaring: set[Hashable] | None = None
+    for record in _written_records(path):
+        if record["success"] is None and record["return"] is not None:
+            if declaring is None:  # read once more, only where an episode declares nothing
+                declaring = declaring_envs(_declared(path))
+            [record["success"]] = counted_successes([(env_of(record), None)], declaring)
+        yield record
+
+
+def _declared(path: Path) -> Iterator[tuple[str, bool | None]]:
+    return ((env_of(record), record["success"]) for record in _written_records(path) if record["return"] is not None)
+
+
+def _written_records(path: Path) -> Iterator[Record]:
     if path.is_dir():
         files = [path / name for name in (ROLLOUTS, FAILURES) if (path / name).exists()]
         if not files:
             raise ConfigError(f"{path} has no records: no file {ROLLOUTS}")
         for file in files:
-            yield from read_records(file)
+            yield from _written_records(file)
     elif path.suffix == ".parquet":
         yield from read_parquet(path)
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from gym_trl.evaluation.play import Result, Score
 from gym_trl.text.textify import counted
 from gym_trl.training.action_formats import Judge, Reading, Response, candidate_formats, read_again, sample_actions
-from gym_trl.types import EpisodeResult, StopReason, Turn
+from gym_trl.types import EpisodeResult, StopReason, Turn, successes_in
 
 # A share below the first number is a problem, below the second a warning. The bounds are the authors' judgement: with
 # less than a tenth, most groups of 8 contain no readable action or no difference, so most steps teach nothing.
@@ -83,7 +83,9 @@ class Played:
 
     def __init__(self, results: Sequence[EpisodeResult], *, group_size: int, ends: Collection[int]) -> None:
         self.results = results
-        self.groups = [results[start : start + group_size] for start in range(0, len(results), group_size)]
+        starts, successes = range(0, len(results), group_size), successes_in(results)
+        self.groups = [results[start : start + group_size] for start in starts]
+        self.successes = [successes[start : start + group_size] for start in starts]
         self.said = [said for one in results for said in _responses(one, ends)]
         self.scored = [one for one in results if one.scored]
 
@@ -211,7 +213,7 @@ def group_spread(played: Played, *, best: float | None, group_size: int, readabl
     flat = [group[0] for group in returns if max(group) == min(group)]
     if flat:
         got += f"; all members of the others have {', '.join(f'{value:g}' for value in sorted(set(flat))[:4])}"
-    outcomes = [{one.success for one in group} - {None} for group in played.groups]
+    outcomes = [set(group) - {None} for group in played.successes]
     mixed = sum(len(one) == 2 for one in outcomes)
     numbers = {"groups": len(returns), "spread": share, "flat_returns": sorted(set(flat)), "mixed": mixed}
     if spread and any(outcomes):
@@ -313,9 +315,7 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
         played: The episodes.
         known: Scores by name, as ``gym_trl.training.run.references`` returns them.
     """
-    score = Score.of(
-        Result(one.episode_return, one.success, len(one.turns), one.invalid_actions) for one in played.results
-    )
+    score = Score.of(map(Result.of, played.results))
     own = {"success": score.success, "return": score.mean_return}
     lines = []
     for what, value in own.items():

@@ -28,8 +28,19 @@ _SHOWN = {
 
 
 def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
-    """Return metrics of the environment or of the demonstrations, as means over several logs."""
+    """Return metrics of the environment or of the demonstrations, as means over several logs.
+
+    >>> _numbers([{"env/return": 1.0}, {"env/return": 0.0}])
+    'return 0.50'
+    >>> _numbers([{"policy": "random", "env/return": 0.0}, {"policy": "solver", "env/return": 1.0}])
+    'solver: return 1.00'
+
+    Logs of a policy in an evaluation are means over its episodes so far: the last one is shown.
+    """
     shown = []
+    if logs and "policy" in logs[-1]:
+        logs = logs[-1:]
+        shown = [f"{logs[0]['policy']}:"]
     for label, (name, form) in _SHOWN.items():
         values = [log[name] for log in logs if log.get(name) is not None]
         if values:

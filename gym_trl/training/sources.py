@@ -23,7 +23,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.text.textify import counted
-from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
+from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds, successes_in
 
 Source: TypeAlias = TextPolicy | Path
 """Source of demonstrations: a policy that plays the training tasks, or records."""
@@ -152,13 +152,16 @@ def collect(
         scripts = [*_played(source, spec, chat, limits, episodes or EPISODES)]
     results = demonstrate(spec.make, scripts, on_finish=on_finish)
     keep = keep or default_keep(source)
-    objections = [_objection(result, keep, min_return) for result in results]
+    successes = successes_in(results)
+    objections = [
+        _objection(result, success, keep, min_return) for result, success in zip(results, successes, strict=True)
+    ]
     kept = [index for index, objection in enumerate(objections) if objection is None]
     found = Demonstrations(
         kept=tuple(results[index] for index in kept),
         played=len(results),
         dropped=dict(Counter(filter(None, objections))),
-        undeclared=sum(results[index].success is None for index in kept),
+        undeclared=sum(successes[index] is None for index in kept),
         evaluated=sum(records[index]["split"] == "eval" for index in kept) if records else 0,
         error=next((result.error for result in results if result.error), None),
     )
@@ -167,7 +170,7 @@ def collect(
     return found
 
 
-def _objection(result: EpisodeResult, keep: Keep, min_return: float | None) -> str | None:
+def _objection(result: EpisodeResult, success: bool | None, keep: Keep, min_return: float | None) -> str | None:
     """Return the reason why an episode is not trained on, if there is one."""
     if not result.scored:
         return "not played to the end"
@@ -175,7 +178,7 @@ def _objection(result: EpisodeResult, keep: Keep, min_return: float | None) -> s
         return "cut off by a limit on tokens"
     if result.invalid_actions:
         return "with an invalid action"
-    if keep is Keep.SUCCESSFUL and result.success is False:
+    if keep is Keep.SUCCESSFUL and success is False:
         return "without success"
     if min_return is not None and (result.episode_return or 0.0) < min_return:
         return f"with a return below {min_return:g}"

@@ -442,10 +442,7 @@ class _Work:
 
     def _note_score(self, when: str, results: Sequence[EpisodeResult]) -> None:
         if results:
-            score = Score.of(
-                Result(result.episode_return, result.success, len(result.turns), result.invalid_actions)
-                for result in results
-            )
+            score = Score.of(map(Result.of, results))
             self._folder.summary[when] = asdict(score)
 
     def _result(self, found: Demonstrations) -> WarmStart:

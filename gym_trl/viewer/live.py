@@ -94,7 +94,9 @@ class _Source:
         with self._lock:
             if self._run.replaced:
                 self._run, self._generation = self._make(), self._generation + 1
+            recounted = self._run.recounted
             self._run.refresh()  # messages are read again on request
+            self._generation += self._run.recounted > recounted
             if generation != str(self._generation):
                 episodes = metrics = 0
             return {

@@ -6,7 +6,7 @@ Only this module uses the field names of the records; the page uses the names in
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from gym_trl.errors import ConfigError, MissingDependencyError, needs
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
-from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, VERSION, Record
+from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, VERSION, Record, env_of
+from gym_trl.types import counted_successes, declaring_envs
 
 COLUMNS: Final = (
     "step",
@@ -76,6 +77,11 @@ class Run:
         self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         self.metrics: list[dict[str, float]] = []
         self.broken = 0
+        self.recounted = 0
+        """Number of times that an episode was the first of its environment to declare success, so that those read
+        earlier have failed (``counted_successes``)."""
+        self._undeclared: dict[str, list[int]] = {}  # scored episodes by environment, of those without any declaration
+        self._declaring: set[Hashable] = set()
         self._episodes = [Table(file) if file.suffix == ".parquet" else Tail(file) for file in found]
         self._metrics = Tail(path / "metrics.jsonl", records=False) if path.is_dir() else None
         folder = path if path.is_dir() else path.parent
@@ -110,13 +116,36 @@ class Run:
                 self.metrics.append({str(name): value for name, value in record.items() if _is_number(value)})
         if self._credit:
             self._credit.read()
+        before = len(self)
         for number, tail in enumerate(self._episodes):
             for (offset, length), record in tail.read():
                 self._places.append(Place(number, offset, length))
                 for name, value in self._row(record).items():
                     self.columns[name].append(value)
+                self._count_success(record, before)
                 yield record
         self.broken = sum(tail.broken for tail in self._episodes)
+
+    def _count_success(self, record: Mapping[str, Any], before: int) -> None:
+        """Count the success of the last episode, and of earlier ones of its environment if it is the first to declare.
+
+        The number of episodes ``before`` this reading tells if somebody may have seen the earlier ones.
+        """
+        place, (successes, returns) = len(self) - 1, (self.columns[name] for name in ("success", "return"))
+        if returns[place] is None:
+            return
+        task = {"env_id": None, "env_kwargs": {}, **_mapping(record.get("task"))}
+        env = env_of({"task": task, "spec": _mapping(record.get("spec"))})
+        undeclared = self._undeclared.setdefault(env, [])
+        undeclared.append(place)
+        self._declaring |= declaring_envs([(env, successes[place])])
+        if env not in self._declaring:
+            return
+        counted = counted_successes([(env, successes[one]) for one in undeclared], self._declaring)
+        for one, success in zip(undeclared, counted, strict=True):
+            successes[one] = success
+        self.recounted += any(one < before for one in undeclared)
+        undeclared.clear()
 
     def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
         """Return the messages of episodes that have been read before."""

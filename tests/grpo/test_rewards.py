@@ -43,9 +43,39 @@ def test_metrics_are_means_over_the_scored_episodes():
     }
 
 
-def test_success_counts_only_where_it_is_declared():
-    assert metrics(success=[True, None, None])["env/success"] == 1.0
+def test_an_episode_that_declares_nothing_has_failed_where_another_declares():
+    assert metrics(success=[True, None, None])["env/success"] == 0.5
     assert "env/success" not in metrics(success=[None, None, True])
+
+
+def row_of(env_id, success):
+    return Row(0.0, success, "token_limit", {}, env_id=env_id)
+
+
+SEEN = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([True, False, None])), max_size=9)
+
+
+@given(st.lists(SEEN, max_size=4), st.integers(1, 3))
+def test_success_is_counted_alike_on_any_ranks_and_in_any_steps(steps, ranks):
+    """Over all scored episodes of the environments of which any episode has declared it so far."""
+    declaring: set[str] = set()
+    for step in steps:
+        rows = [row_of(*one) for one in step]
+        declaring |= {env for env, success in step if success is not None}
+        counted = [bool(success) for env, success in step if env in declaring]
+        known = [env for earlier in steps for env, success in earlier if success is not None and env in declaring]
+        totals = StepTotals.of(rows, declaring=known)
+        assert totals.declared == declaring
+        assert totals.metrics().get("env/success") == (sum(counted) / len(counted) if counted else None)
+        parts = [StepTotals.of(rows[rank::ranks], declaring=known) for rank in range(ranks)]
+        assert sum(parts, StepTotals()).metrics() == totals.metrics()
+
+
+def test_a_step_without_any_step_of_an_environment_logs_no_success_as_0():
+    rows = [row_of("a", None)] * 3
+    assert "env/success" not in StepTotals.of(rows).metrics()
+    assert StepTotals.of(rows, declaring={"a"}).metrics()["env/success"] == 0.0
+    assert "env/success" not in StepTotals.of(rows, declaring={"b"}).metrics()
 
 
 def test_every_stop_reason_is_logged_every_time():
