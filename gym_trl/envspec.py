@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -24,13 +24,14 @@ from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
-from gym_trl.wrappers.declare_success import Success, check_success, declare_success
+from gym_trl.wrappers.declare_success import DeclareSuccess, Success, check_success, declare_success
 from gym_trl.wrappers.image_observation import ImageObservation, shows_images
 from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import CutActions, ParseAction
 from gym_trl.wrappers.seats import Seats, num_seats
+from gym_trl.wrappers.settlement import layers_of
 from gym_trl.wrappers.state_key import KeyFunction, StateKey
 from gym_trl.wrappers.text_action import Act
 from gym_trl.wrappers.text_observation import Observe
@@ -203,6 +204,8 @@ class EnvSpec:
                 seats[env_id] = 1 if self.seats is None else num_seats(env)
                 if self.state_key is not None:
                     _check_key(env)
+                if self.success == "info":
+                    self._check_info(env_id)
                 if (limit := stepping.step_timeout) is not None and limit <= attribute_of(env, "longest_wait_s", 0):
                     raise ConfigError(
                         f"step_timeout must be above {env.get_wrapper_attr('longest_wait_s'):g} s, for which a step of "
@@ -228,6 +231,30 @@ class EnvSpec:
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
         shared = criteria[0] if all(one == criteria[0] for one in criteria) else {}
         return Probed(instructions, num_instances, stepping, seats, images, shared)
+
+    def _check_info(self, env_id: str) -> None:
+        """Play a few episodes to see that ``success="info"`` has something to read.
+
+        Raises:
+            ConfigError: The environment does not say that it declares success, and no step of its solver or of random
+                play did.
+        """
+        plain = replace(self, action_format=None, strict=False, state_key=None)
+        with plain.checked(env_id) as env:
+            layers = layers_of(env)
+            inside = next((layer.env for layer in layers if isinstance(layer, DeclareSuccess)), env)
+            if attribute_of(inside, "declares_success", default=False):
+                return
+            steps = 0
+            for info in _infos_in_play(env):
+                if info.get("success") is not None:
+                    return
+                steps += 1
+        if steps:
+            raise ConfigError(
+                f"success='info' needs an environment whose steps set info['success'], and none of {steps} steps of "
+                f"{env_id} did: give a return to reach, or a function of the last info and the return"
+            )
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}
@@ -286,6 +313,30 @@ class EnvSpec:
 
 _REFUSES_RENDER_MODE = re.compile(r"argument 'render_mode'|takes no (keyword )?arguments")
 """Python's messages of functions and classes without this argument, or that pass it on themselves."""
+
+
+def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
+    """Yield the ``info`` of some steps of an environment's solver, if it has one, and of random play."""
+    for number in range(_EPISODES):
+        for name in ("solver", "random_policy"):
+            with suppress(Exception):  # what fails here is left to the first rollout, which counts it
+                seed = derive_seed(number, "success", name)
+                observation, _ = env.reset(seed=seed)
+                if env.has_wrapper_attr(name):
+                    policy = env.get_wrapper_attr(name)(*([seed] if name == "random_policy" else []))
+                elif name == "random_policy":
+                    env.action_space.seed(seed % 2**32)
+                    policy = lambda _: env.action_space.sample()  # noqa: E731
+                else:
+                    continue
+                for _ in range(_STEPS):
+                    observation, _, terminated, truncated, info = env.step(policy(observation))
+                    yield info
+                    if terminated or truncated:
+                        break
+
+
+_EPISODES, _STEPS = 8, 200
 
 
 def _check_key(env: TextEnvironment) -> None:

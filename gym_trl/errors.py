@@ -10,14 +10,17 @@
     ├── ActionTypeError        (TypeError)     an action that is not a string
     ├── EngineError            (RuntimeError)  generation failed for every episode
     ├── PoolError              (RuntimeError)  environments failed for every episode
+    ├── PolicyError            (RuntimeError)  a policy, in Python, that raised or returned no action
     ├── ModelFaultError        (RuntimeError)  raised by an environment: the model's action broke it
     ├── InfrastructureError    (RuntimeError)  raised by an environment: the model did not cause this
     ├── TranscriptError        (AssertionError) a bug in this library: ids, mask and logprobs disagree
     └── MissingDependencyError (ImportError)   an extra that is not installed
 
 Each class also derives from the matching built-in exception, so ``except ValueError`` keeps working.
-A failure inside an episode is not raised: it becomes the episode's ``StopReason``. The cause decides whether the
-episode is scored, by the rule of ``caused_by_model``:
+A failure inside an episode is not raised: it becomes the episode's ``StopReason``. Only a ``ConfigError`` of an
+environment's ``reset`` or ``step``, which is the user's mistake, is raised, and so is the ``PolicyError`` of a policy
+that is evaluated. Of all other failures the cause decides whether the episode is scored, by the rule of
+``caused_by_model``:
 
 * **The model** (``StopReason.CRASHED``, scored): while an environment executed the model's action, ``step`` raised, did
   not return within ``step_timeout``, or its process ended by itself (a segmentation fault, an abort, ``os._exit``).
@@ -91,6 +94,10 @@ class EngineError(GymTRLError, RuntimeError):
 
 class PoolError(GymTRLError, RuntimeError):
     """Environments failed for every episode, not for one only."""
+
+
+class PolicyError(GymTRLError, RuntimeError):
+    """Policy, in Python, that raised or returned something other than an action; the message names it and the line."""
 
 
 class ModelFaultError(GymTRLError, RuntimeError):
@@ -212,6 +219,16 @@ def caused_by_model(error: BaseException) -> bool:
         if (isinstance(one, _INFRASTRUCTURE) and not _is_of_a_name(one)) or _is_named(one):
             return False
     return True
+
+
+def is_connection(error: BaseException) -> bool:
+    """Return whether an exception says that a connection failed, or is an ``InfrastructureError``.
+
+    >>> is_connection(ConnectionResetError()), is_connection(OSError(2, "No such file"))
+    (True, False)
+    """
+    kinds = (ConnectionError, TimeoutError, InfrastructureError)
+    return any(isinstance(one, kinds) or _is_named(one) for one in _chain(error))
 
 
 def _is_of_a_name(error: BaseException) -> bool:

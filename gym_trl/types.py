@@ -12,7 +12,7 @@ from hashlib import blake2b
 from operator import index
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from gym_trl.errors import TaskError, TranscriptError
+from gym_trl.errors import ConfigError, TaskError, TranscriptError
 
 TokenIds: TypeAlias = list[int]
 Logprobs: TypeAlias = list[float | None]
@@ -673,6 +673,17 @@ class EnvFailure:
 
     error: str
     reason: StopReason = StopReason.ENV_ERROR
+    of_user: bool = False
+    """It was a ``ConfigError``, the user's mistake: whoever plays the episode raises it instead of going on."""
+
+    def raise_mistake(self) -> None:
+        """Raise the user's mistake, if it was one.
+
+        Raises:
+            ConfigError: It was.
+        """
+        if self.of_user:
+            raise ConfigError(self.error)
 
 
 _LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float, the type of trainers' rewards

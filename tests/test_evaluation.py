@@ -21,11 +21,12 @@ import warm
 
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError, EngineError
+from gym_trl.errors import ConfigError, EngineError, PolicyError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import PlayedTurn, Result, Score, optimum, play_policy, play_task, random_score
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
@@ -297,7 +298,7 @@ def test_an_environment_without_the_policy_is_refused() -> None:
         del gym.registry["Tests/Bare-v0"]
 
 
-def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again_on_request(tmp_path: Path) -> None:
+def test_what_an_environment_or_a_connection_raises_is_a_failure_and_is_played_again(tmp_path: Path) -> None:
     gym.register("Tests/Bare-v0", "test_evaluation:Bare")
     broken = True
 
@@ -306,7 +307,7 @@ def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again
 
         def policy(observation: str) -> str:
             if broken and next(numbers) % 2:
-                raise RuntimeError("I give up")
+                raise ConnectionError("no answer")
             return next(answers)
 
         return policy
@@ -318,7 +319,7 @@ def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again
         assert (row.episodes, row.unscored, row.stop_reasons) == (0, 6, {"cancelled": 3, "env_error": 3})
         assert {one["error"] for one in read_records(tmp_path)} == {
             "step raised ConnectionError: the line was cut",
-            "the policy raised RuntimeError: I give up",
+            "the policy 'policy_for' raised ConnectionError: no answer",
         }
         assert {one["unanswered"] for one in read_records(tmp_path)} == {"cut", None}
         broken = False
@@ -328,6 +329,200 @@ def test_what_an_environment_or_a_policy_raises_is_a_failure_and_is_played_again
         assert len(keys(tmp_path)) == len(set(keys(tmp_path))) == 6
     finally:
         del gym.registry["Tests/Bare-v0"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Policies with a bug
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def of_the_observation(observation: Any) -> str:
+    return "win" if "Go" in str(observation) else "on"
+
+
+def of_a_method(observation: Any) -> Any:
+    return lambda text: observation.strip()
+
+
+def of_numbers(env: Any) -> Any:
+    return lambda observation: 3
+
+
+def of_nothing(env: Any) -> Any:
+    return lambda observation: None
+
+
+def of_a_mistake(env: Any) -> Any:
+    return lambda observation: str(1 / 0)
+
+
+def of_a_mistake_before(env: Any) -> Any:
+    return {}["missing"]
+
+
+def of_a_missing_file(env: Any) -> Any:
+    return lambda observation: Path("/no/such/file").read_text()
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (of_the_observation, "'of_the_observation' must return a function from observation to action when .* got 'on'"),
+        (of_a_method, r"'of_a_method' raised AttributeError: .*line \d+, in "),
+        (of_numbers, "'of_numbers' must return an action as text, got 3 of type int"),
+        (of_nothing, "'of_nothing' must return an action as text, got None"),
+        (of_a_mistake, r"'of_a_mistake' raised ZeroDivisionError: .*test_evaluation.py, line \d+.*1 / 0"),
+        (of_a_mistake_before, r"'of_a_mistake_before' raised KeyError: .*test_evaluation.py, line \d+"),
+        (of_a_missing_file, "'of_a_missing_file' raised FileNotFoundError"),
+    ],
+)
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_policy_with_a_bug_stops_the_evaluation_by_its_name_and_line(
+    policy: Any, said: str, concurrency: int
+) -> None:
+    played = TextPolicy(policy.__name__, lambda env, seed: policy(env), concurrency)
+    with pytest.raises(PolicyError, match=said):
+        evaluate(Bare, played, episodes=4)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One table, one set of rules
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Rarely(gym.Env[str, str]):
+    """Environment that says that an episode was solved, and of all others nothing."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = AnyText(), AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return "Go.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "On.", 0.0, action in "ab", action == "c", {"success": True} if action == "a" else {}
+
+    def solver(self) -> Any:
+        return lambda observation: "a"
+
+
+def saying(*actions: str) -> Any:
+    """Policy whose episodes say one of these actions each, in turn."""
+    said = iter(actions * 99)
+
+    def policy(env: Any) -> Any:
+        action = next(said)
+        return lambda observation: action
+
+    policy.__name__ = f"saying_{'_'.join(actions)}"
+    return policy
+
+
+def test_one_success_in_any_row_makes_all_other_episodes_failures() -> None:
+    """Terminated, truncated, or ended by too many actions that say nothing."""
+    [rare, never] = evaluate(Rarely, [saying(*"abbcbccbcb"), saying("b")], episodes=20).rows
+    assert (rare.success.mean, rare.episodes) == (0.1, 20)
+    assert (never.success.mean, never.episodes) == (0.0, 20)
+    [alone] = evaluate(Rarely, saying("b"), episodes=5).rows
+    assert alone.success.mean is None
+
+
+def cliff(env: Any) -> Any:
+    moves = iter(["move up", *["move right"] * 11, "move down"])
+    return lambda observation: next(moves)
+
+
+def test_success_info_is_refused_where_no_info_ever_has_it() -> None:
+    for env in ("CliffWalking-v1", "FrozenLake-v1"):
+        with pytest.raises(ConfigError, match=r"success='info' needs .* and none of \d+ steps of "):
+            evaluate(env, cliff, episodes=2, success="info")
+    # Its solver has it, and what says that it declares success need not show it.
+    assert evaluate(Rarely, saying("b"), episodes=2, success="info").rows[0].success.mean == 0.0
+    assert evaluate("TrlEnv/Echo-v0", saying("b"), episodes=2, success="info").rows[0].success.mean == 0.0
+
+
+def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    policies = [Model(str(tmp_path), max_tokens=2, max_completion=60, label="tiny"), cliff]
+    rows = evaluate("CliffWalking-v1", policies, episodes=3, success=-13, spec={"turn_limit": 13}).rows
+    assert {row.policy: row.success.mean for row in rows} == {"cliff": 1.0, "tiny": 0.0}
+
+
+def test_limits_are_those_of_all_rows() -> None:
+    words = {"solver": 2.0, "random": 2.0, "saying_50": 2.0}
+    rows = evaluate(GUESS_ID, ["solver", "random", saying("50")], episodes=3, spec={"turn_limit": 2}).rows
+    assert {row.policy: row.turns for row in rows} == words
+    [row] = evaluate(GUESS_ID, saying("what?"), episodes=3, spec={"invalid_penalty": 0.5, "end_after_invalid": 2}).rows
+    assert (row.mean_return.mean, row.turns, row.stop_reasons) == (-1.0, 2.0, {"invalid_action": 3})
+    [row] = evaluate(GUESS_ID, saying("50"), episodes=3, spec={"max_action": 1}).rows
+    assert (row.invalid, row.stop_reasons) == (1.0, {"parse_error": 3})
+    shown: list[str] = []
+
+    def reading(env: Any) -> Any:
+        return lambda observation: shown.append(observation) or "50"
+
+    evaluate(GUESS_ID, reading, episodes=1, spec={"max_observation": 4})
+    assert shown[0].startswith("Gu\n[")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"turn_limt": 2}, "spec contains 'turn_limt', which is not an argument of GymSpec; did you mean 'turn_limit'"),
+        ({"num_tasks": 2}, "spec must not contain 'num_tasks'"),
+        (
+            {"history": "last=2"},
+            "spec contains 'history', which requires a model in this process, and 'solver' is none",
+        ),
+        ({"action_format": "boxed"}, "spec contains 'action_format', which requires a language model"),
+        ({"step_timeout": 1.0}, "spec contains 'step_timeout', which requires a model in this process"),
+    ],
+)
+def test_an_option_that_does_nothing_is_refused_for_every_policy(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        evaluate(GUESS_ID, ["solver", saying("1")], episodes=1, spec=spec)
+
+
+def test_an_option_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for spec in ({"turn_limt": 2}, {"step_timeout": 1.0}):
+        with pytest.raises(ConfigError, match="spec contains"):
+            evaluate(GUESS_ID, ["solver", Model(str(tmp_path))], episodes=1, spec=spec)
+    with pytest.raises(ConfigError, match="turn_limt"):
+        evaluate(GUESS_ID, Model(str(tmp_path), spec={"turn_limt": 2}), episodes=1)
+
+
+class OfAnotherSpec(Bare):
+    """Environment that knows what the user has done wrong."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        if self.where == "reset":
+            raise ConfigError("folder must be a folder with tasks")
+        return super().reset()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        raise ConfigError("folder must be a folder with tasks")
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_the_users_mistake_is_raised_by_whoever_plays(where: str) -> None:
+    """And is no failure of the infrastructure: in evaluations, rollouts and all executors."""
+    chat, said = ByteChat(), r"^folder must be a folder with tasks$"
+    with pytest.raises(ConfigError, match=said):
+        evaluate(OfAnotherSpec, saying("a"), episodes=2, env_kwargs={"where": where})
+    for executor in ("inline", "thread", "process", "auto"):
+        stepping = ExecutorConfig(executor=executor)
+        episodes = [Episode(task, chat=chat, limits=Limits(tokens_per_turn=9)) for task in BARE]
+        engine = ScriptedEngine(lambda request: chat.say("a"))
+        with (
+            make_pool(lambda env_id: OfAnotherSpec(where), stepping) as pool,
+            pytest.raises(ConfigError, match=said),
+        ):
+            run_episodes(episodes, pool=pool, engine=engine)
 
 
 class Waits(gym.Env[str, str]):

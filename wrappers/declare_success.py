@@ -31,8 +31,8 @@ class DeclareSuccess(FrozenAfterEnd):
         success: A number: an episode that the environment ended, terminated or truncated, is solved if its return is
             at least this. ``"info"``: the environment declares success in ``info["success"]`` when it ends, so an
             episode that is cut off before is not solved. A function, or its name ``"package.module:function"``: called
-            with ``info`` and the return when the environment ends an episode; returns ``True``, ``False`` or ``None``
-            for undeclared.
+            with ``info`` and the return when the environment ends an episode; returns ``True`` or ``False`` (``None``
+            counts as not solved).
         over_info: Replace the environment's own ``info["success"]``.
 
     Raises:

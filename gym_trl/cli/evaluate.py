@@ -178,7 +178,7 @@ def _evaluate(
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
     unused = {} if named else given
     if not any(getattr(one, "marks", False) for one in policies):
-        unused = {**unused, "tokens": options["tokens"], "action_format": action_format, "spec": spec}
+        unused = {**unused, "tokens": options["tokens"], "action_format": action_format}
     for name, value in unused.items():
         if value is not None and value is not False and value != {}:
             raise ConfigError(f"{option_name(name)} requires a language model: use --model or --base-url")

@@ -1,6 +1,7 @@
 """Evaluation of any policy: plays tasks and computes scores."""
 
 import json
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +13,20 @@ from time import perf_counter
 from typing import Any, Self, TypeAlias
 
 from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
-from gym_trl.errors import ConfigError, EngineError, InfrastructureError, ModelFaultError, check_counts
+from gym_trl.errors import (
+    ConfigError,
+    EngineError,
+    InfrastructureError,
+    ModelFaultError,
+    PolicyError,
+    check_counts,
+    is_connection,
+)
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
-from gym_trl.executors.protocol import EnvFactory, TextEnvironment
+from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_declares_success
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
@@ -27,6 +36,7 @@ from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import keep_json_lines, replace_text, to_json
 from gym_trl.records.schema import FAILURES, Record, as_record, task_id
 from gym_trl.registration import EnvSource, did_you_mean, env_name
+from gym_trl.rollout.episode import as_response, cut_observation
 from gym_trl.seeding import task_seed
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import (
@@ -34,6 +44,7 @@ from gym_trl.types import (
     Closing,
     EpisodeResult,
     Message,
+    PicturedText,
     Policy,
     StepResult,
     StopReason,
@@ -108,9 +119,10 @@ def evaluate(
         env_kwargs: Arguments for ``gym.make``; with several ids, ``{id: kwargs}``.
         action_format: Format in which language models mark their actions; other policies act without marks.
         success: Definition of success for environments that do not declare it; see ``GymSpec``.
-        spec: Further arguments of ``GymSpec`` for language models, such as ``invalid_penalty``, or ``executor`` and
-            ``step_timeout`` for those that run in this process. An episode ends after ``END_AFTER_INVALID`` invalid
-            actions in sequence unless ``end_after_invalid`` says otherwise.
+        spec: Further arguments of ``GymSpec``, such as ``invalid_penalty`` or ``turn_limit``. Those about environments
+            and limits apply to all policies, others such as ``history`` or ``executor`` to models that run in this
+            process. An episode ends after ``END_AFTER_INVALID`` invalid actions in sequence unless
+            ``end_after_invalid`` says otherwise.
         out: Folder for the records.
         tokens: Record the ids, mask and logprobs of models that run in this process.
         retry: Play unscored episodes of earlier calls again.
@@ -118,22 +130,23 @@ def evaluate(
         on_episode: Called with the record of every episode that is played now, and the score so far.
 
     Raises:
-        ConfigError: an invalid argument, or a folder of another evaluation.
+        ConfigError: an invalid argument, a folder of another evaluation, or raised by an environment.
         EngineError: a server rejects requests, or generation failed for every episode.
+        PolicyError: a policy raised, or returned no action; a failed connection leaves its episode unscored instead.
         OSError: the folder cannot be written.
     """
     envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
     policies = [as_policy(one) for one in given]
-    policies = [replace(one, spec={**one.spec, **(spec or {})}) if isinstance(one, Model) else one for one in policies]
+    spec = {**(spec or {}), **({} if success is None else {"success": success})}
+    _check_spec(spec, policies)
+    policies = [replace(one, spec={**one.spec, **spec}) if isinstance(one, Model) else one for one in policies]
     check_counts(episodes=episodes, attempts=attempts)
     if episodes % attempts:
         raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
     if len({policy.name for policy in policies}) < len(policies):
         raise ConfigError(f"policies must have different names, got {[policy.name for policy in policies]}")
-    if success is not None:
-        spec = {**(spec or {}), "success": success}
     plans = [
         _Plan.of(policy, env_id, sources[env_id], kwargs, _wrapping(policy, action_format, spec))
         for policy in policies
@@ -177,18 +190,56 @@ def evaluate(
                     loaded = loaded or current.load()
                     loaded.play(plan.make_pool(), left, seed, write)
                 else:
-                    _play_text(current, plan.spec.make, left, seed, write)
+                    _play_text(current, plan, left, seed, write)
     return Evaluation(board.rows(), folder.path, missing)
 
 
-def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the wrapping of a policy's environments, by the names of ``GymSpec``'s arguments."""
-    if not policy.marks:
-        declared = {name: it for name, it in (spec or {}).items() if name == "success" and it is not None}
-        return {"action_format": None, **declared}
-    given = policy.spec if isinstance(policy, Model) else spec or {}
-    usual = {"action_format": action_format, "end_after_invalid": END_AFTER_INVALID}
-    return {**usual, **{name: it for name, it in given.items() if name not in EXECUTOR_ARGS}}
+_OF_MARKS = ("action_format", "strict", "cut_actions")
+"""Arguments of ``GymSpec`` about the marks of actions, which functions and environments' own policies do not write."""
+_OF_EVERY_POLICY = ENV_ARGS | {"max_observation", "max_action"}
+_OF_TASKS = {"num_tasks", "num_eval_tasks", "seed", "balance_instances", "spread", "curriculum"}
+
+
+def _check_spec(spec: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> None:
+    """Check that each argument exists, and applies to the policies that are compared.
+
+    Raises:
+        ConfigError: One does not.
+    """
+    names = spec.keys() | {name for one in policies if isinstance(one, Model) for name in one.spec}
+    if mine := sorted(_OF_TASKS & names):
+        raise ConfigError(f"spec must not contain {mine[0]!r}, which evaluate sets itself")
+    if unknown := sorted(names - (known := ENV_ARGS | TRAINING_ARGS | set(EXECUTOR_ARGS))):
+        near = did_you_mean(unknown[0], known)
+        raise ConfigError(f"spec contains {unknown[0]!r}, which is not an argument of GymSpec{near}")
+    if not any(one.marks for one in policies) and (unused := sorted(spec.keys() & set(_OF_MARKS))):
+        raise ConfigError(
+            f"spec contains {unused[0]!r}, which requires a language model: other policies write no marks"
+        )
+    own = [one.name for one in policies if not isinstance(one, Model)]
+    if len(own) == len(policies) and (unused := sorted(spec.keys() - _OF_EVERY_POLICY)):
+        raise ConfigError(
+            f"spec contains {unused[0]!r}, which requires a model in this process, and {own[0]!r} is none"
+        )
+    if own and "step_timeout" in spec:
+        raise ConfigError(
+            f"spec contains 'step_timeout', which does not limit {own[0]!r}, whose steps are taken in its own "
+            "thread: evaluate models in this process apart from it"
+        )
+
+
+def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the wrapping of a policy's environments and its limits, by the names of ``GymSpec``'s arguments.
+
+    It is the same for all policies, but for the marks of actions and what a model in this process was given before.
+    """
+    given = {"action_format": action_format, "end_after_invalid": END_AFTER_INVALID}
+    given |= policy.spec if isinstance(policy, Model) else spec
+    names = given.keys() - set(EXECUTOR_ARGS) if isinstance(policy, Model) else given.keys() & _OF_EVERY_POLICY
+    wrapping = {name: it for name, it in given.items() if name in names}
+    if policy.marks:
+        return wrapping
+    return {**{name: it for name, it in wrapping.items() if name not in _OF_MARKS}, "action_format": None}
 
 
 def _stepping(policy: NamedPolicy) -> ExecutorConfig:
@@ -211,7 +262,6 @@ def _plain_part(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in spec.items() if json.loads(to_json([value])) == [value]}
 
 
-_OF_TASKS = {"num_tasks", "num_eval_tasks", "seed", "balance_instances", "spread", "curriculum"}
 _Key: TypeAlias = tuple[str | None, str, int]
 
 
@@ -239,11 +289,6 @@ class _Plan:
         env_kwargs: Mapping[str, Any],
         wrapping: Mapping[str, Any],
     ) -> Self:
-        if mine := sorted(_OF_TASKS & wrapping.keys()):
-            raise ConfigError(f"spec must not contain {mine[0]!r}, which evaluate sets itself")
-        if unknown := sorted(wrapping.keys() - (known := ENV_ARGS | TRAINING_ARGS)):
-            near = did_you_mean(unknown[0], known)
-            raise ConfigError(f"spec contains {unknown[0]!r}, which is not an argument of GymSpec{near}")
         if wrapping.get("seats") is not None:
             raise ConfigError(
                 f"an evaluation plays one seat, against others: leave out seats={wrapping['seats']!r}, or compare "
@@ -377,14 +422,13 @@ def lock_folder(folder: Path, doing: str) -> Any:
 _OnEpisode: TypeAlias = Callable[..., None]
 
 
-def _play_text(
-    policy: TextPolicy, make: EnvFactory, attempts: Sequence[Attempt], seed: int, on_played: _OnEpisode
-) -> None:
+def _play_text(policy: TextPolicy, plan: _Plan, attempts: Sequence[Attempt], seed: int, on_played: _OnEpisode) -> None:
     """Play ``attempts`` in as many threads as the policy allows, and report each in the calling thread."""
+    make, limits = plan.spec.make, (plan.wrapping.get("max_observation"), plan.wrapping.get("max_action"))
     if policy.concurrency == 1:  # in this thread, because an environment may need it
         with Instances(make) as instances:
             for one in attempts:
-                played, more = _play_attempt(instances, one, policy, seed)
+                played, more = _play_attempt(instances, one, policy, seed, limits)
                 on_played(one, played, more=more)
         return
     left, done, stop = SimpleQueue[Attempt](), SimpleQueue[Any](), Event()
@@ -396,7 +440,7 @@ def _play_text(
             with Instances(make) as instances, suppress(Empty):
                 while not stop.is_set():
                     one = left.get_nowait()
-                    done.put((one, *_play_attempt(instances, one, policy, seed)))
+                    done.put((one, *_play_attempt(instances, one, policy, seed, limits)))
         except BaseException as error:  # raised in the calling thread
             done.put(error)
 
@@ -414,24 +458,31 @@ def _play_text(
 
 
 def _play_attempt(
-    instances: Instances, one: Attempt, policy: TextPolicy, seed: int
+    instances: Instances, one: Attempt, policy: TextPolicy, seed: int, limits: tuple[int | None, int | None]
 ) -> tuple[EpisodeResult, dict[str, Any]]:
-    """Play one episode of a text policy; an exception of the environment or the policy becomes its result."""
-    watched = _Watched()
+    """Play one episode of a text policy; a failure of the environment or a connection becomes its result.
+
+    Raises:
+        ConfigError: The environment raised it.
+        EngineError: A server rejects requests.
+        PolicyError: The policy is at fault.
+    """
+    watched = _Watched(policy.name, *limits)
 
     def policy_for(env: TextEnvironment) -> Policy:
-        watched.instructions, watched.declares = instructions_of(env), read_declares_success(env)
-        watched.policy = policy.make(env, one.seed(seed))
+        watched.begin(env, lambda: policy.make(env, one.seed(seed)))
         return watched
 
     began = perf_counter()
     try:
         turns = play_task(instances.of(one.task), one.task, policy_for)
+    except ConfigError:
+        raise
     except Exception as raised:  # the environment cannot be made
         turns = [raised]
     seconds = perf_counter() - began
     failure = turns[-1] if isinstance(turns[-1], Exception) else None
-    if isinstance(failure, EngineError):
+    if isinstance(failure, EngineError | PolicyError):
         raise failure
     if failure is not None and not isinstance(failure, ModelStopped):
         instances.give_up(one.task)
@@ -445,28 +496,64 @@ def _play_attempt(
 
 
 class _Watched:
-    """Policy that records its observations, its actions and its time."""
+    """Policy of one episode that records its observations, its actions and its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, longest_observation: int | None, longest_action: int | None) -> None:
         self.policy: Policy | None = None
         self.instructions = ""
         self.declares = False  # success
         self.seconds = 0.0
+        self._name = name
+        self._longest_observation, self._longest_action = longest_observation, longest_action
         self._said: list[tuple[str, str]] = []
+
+    def begin(self, env: TextEnvironment, make: Callable[[], Policy]) -> None:
+        """Make the policy of the episode, whose environment has been reset."""
+        self.instructions, self.declares = instructions_of(env), read_declares_success(env)
+        policy: Any = self._of_policy(make)
+        if not callable(policy):
+            raise PolicyError(
+                f"the policy {self._name!r} must return a function from observation to action when it is called with "
+                f"the environment, got {policy!r:.80} of type {type(policy).__name__}"
+            )
+        self.policy = policy
 
     def __call__(self, observation: str) -> str:
         assert self.policy is not None
+        policy = self.policy
+        text = cut_observation(observation, self._longest_observation)
+        shown = text if text is observation else PicturedText.of(text, images_with(observation))
         began = perf_counter()
         try:
-            action = self.policy(observation)
-        except (EngineError, ModelStopped):
-            raise
-        except Exception as error:  # any exception becomes its episode's result
-            raise ModelStopped(StopReason.CANCELLED, f"the policy raised {type(error).__name__}: {error}") from error
+            action: Any = self._of_policy(lambda: policy(shown))
         finally:
             self.seconds += perf_counter() - began
-        self._said.append((observation, action))
+        if not isinstance(action, str):
+            raise PolicyError(
+                f"the policy {self._name!r} must return an action as text, got {action!r:.80} of type "
+                f"{type(action).__name__}"
+            )
+        self._said.append((shown, action))
+        if self._longest_action is not None and len(action) > self._longest_action:
+            return as_response(action, cut=False, longest=self._longest_action)
         return action
+
+    def _of_policy(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a call of the policy's.
+
+        Raises:
+            ModelStopped: A connection failed, for which the episode is unscored.
+            PolicyError: Anything else that the call raised.
+        """
+        try:
+            return call()
+        except (EngineError, ModelStopped):
+            raise
+        except Exception as error:
+            said = f"the policy {self._name!r} raised {type(error).__name__}: {error}"
+            if is_connection(error):
+                raise ModelStopped(StopReason.CANCELLED, said) from error
+            raise PolicyError(f"{said} ({_where(error)})") from error
 
     def result(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> EpisodeResult:
         """Return the result of an episode that has texts but no tokens."""
@@ -505,4 +592,16 @@ class _Watched:
             yield Message("user", text, images_with(observation))
             yield Message("assistant", action)
         if results and len(results) == len(self._said):
-            yield Message("user", results[-1].observation, results[-1].images)
+            text = cut_observation(results[-1].observation, self._longest_observation)
+            yield Message("user", text, results[-1].images)
+
+
+_HERE = str(Path(__file__).parents[1])
+
+
+def _where(error: Exception) -> str:
+    """Return the last line outside of this library that an exception came through, or else the last one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith(_HERE)]
+    last = (outside or list(frames))[-1]
+    return f"{last.filename}, line {last.lineno}, in {last.name}: {last.line}"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from gym_trl.errors import InfrastructureError, ModelFaultError
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, close_env, images_of, read_declares_success, take_step
 from gym_trl.seeding import derive_seed
@@ -166,7 +166,7 @@ def play_task(
 ) -> list[PlayedTurn | Exception]:
     """Play one episode; an exception of the environment or the policy ends it, and is the last item.
 
-    A ``ModelFaultError`` follows the turn that caused it.
+    A ``ModelFaultError`` follows the turn that caused it. A ``ConfigError``, the user's mistake, is raised.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/Echo-v0")
@@ -187,6 +187,7 @@ def play_task(
                 crash = StepResult("", owed, info={"action_valid": False}, declares_success=declares)
                 return [*turns, PlayedTurn(observation, action, crash), ModelFaultError(result.error)]
             if isinstance(result, EnvFailure):
+                result.raise_mistake()
                 raise InfrastructureError(result.error)
             total, owed = add_reward(total, result.reward), result.settlement
             if result.terminated or result.truncated:
@@ -195,7 +196,9 @@ def play_task(
             turns.append(PlayedTurn(observation, action, result))
             observation = PicturedText.of(result.observation, result.images)
         raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
-    except Exception as error:  # any exception becomes its episode's result
+    except ConfigError:
+        raise
+    except Exception as error:  # any other exception becomes its episode's result
         return [*turns, error]
 
 

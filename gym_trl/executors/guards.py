@@ -100,6 +100,8 @@ class GuardedPool(Closing):
             return True
         if isinstance(result, StepResult):
             self._failed_in_a_row = 0
+        elif result.of_user:  # nothing that another attempt would change
+            pass
         elif self._may_try_again(key):
             self._pool.release(key)
             self._paused[key] = monotonic() + _FIRST_PAUSE_S * 2 ** self._attempts[key]

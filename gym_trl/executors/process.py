@@ -157,7 +157,7 @@ class ProcessPool(WorkerPool["_Process"]):
             if self._answered(ticket, key):
                 if len(said) == 1:
                     raise said[0]
-                results.append((key, StepResult(*said) if len(said) > 2 else EnvFailure(*said)))
+                results.append((key, StepResult(*said) if len(said) > 3 else EnvFailure(*said)))
         if answers or process.worker.answering:  # a long result arrives in pieces
             self._set_due(process)
         self._keep_busy(process)
@@ -259,7 +259,7 @@ class _Host:
         except BaseException as interrupt:  # raised in the process of the pool
             return ticket, key, interrupt
         if isinstance(result, EnvFailure):
-            return ticket, key, result.error, result.reason
+            return ticket, key, result.error, result.reason, result.of_user
         info: dict[Any, Any] = {}
         if result.info:  # a process that has slept finds its caches cold: every line costs ten times as much as usual
             items = result.info.items()

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import caused_by_model, described, ends_an_episode
+from gym_trl.errors import ConfigError, caused_by_model, described, ends_an_episode
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
@@ -42,7 +42,11 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
 
     >>> failed("go north", KeyError("north")).reason, failed("go north", OSError("no route")).reason
     (<StopReason.CRASHED: 'crashed'>, <StopReason.ENV_ERROR: 'env_error'>)
+
+    A ``ConfigError`` is the user's mistake, which ends more than an episode.
     """
+    if isinstance(error, ConfigError):
+        return EnvFailure(str(error), of_user=True)
     by_model = not isinstance(work, Task) and caused_by_model(error)
     reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
     return EnvFailure(f"{name_of(work)} raised {described(error)}", reason)

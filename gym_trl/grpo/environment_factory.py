@@ -216,6 +216,7 @@ class ToolEnvironment:
             except ValueError as error:
                 result = EnvFailure(str(error))
         if isinstance(result, EnvFailure):
+            result.raise_mistake()
             self._failure = result
             return None
         self._results.append(result)

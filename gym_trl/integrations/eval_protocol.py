@@ -622,6 +622,7 @@ class GymRolloutProcessor:
                 said.append(Message("assistant", spoken.text))
                 result = await in_thread(take_step, env, action)
                 if isinstance(result, EnvFailure):
+                    result.raise_mistake()
                     if not result.reason.scored:
                         raise InfrastructureError(result.error)
                     turns.append(Turn(observation, spoken, owed, False, 0, 0))

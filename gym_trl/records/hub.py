@@ -177,8 +177,8 @@ def _text(about: list[_Line], counts: dict[str, dict[str, int]], title: str) -> 
         "|---|---|---|---|---|---|---|---|",
         *(_row(line) for line in about),
         "",
-        "Success is the share among the scored episodes of an environment that declares it; unscored episodes are those "
-        "that the infrastructure ended, and have no return. Where there are no token ids, none were recorded.",
+        "Success is the share of the scored episodes of environments that declare it; unscored episodes are those that "
+        "the infrastructure ended, and have no return. Where there are no token ids, none were recorded.",
         "",
     ]
     return "\n".join(lines)

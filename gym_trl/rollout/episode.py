@@ -226,12 +226,11 @@ class Episode:
 
     def _bounded(self, result: StepResult) -> StepResult:
         """Return ``result`` with its observation cut to the limit."""
-        text, most = result.observation, self._limits.observation
-        if most is None or len(text) <= most:
+        text = cut_observation(result.observation, self._limits.observation)
+        if text is result.observation:
             return result
         self._cut_observations += 1
-        begin, end = text[: most - most // 2], text[len(text) - most // 2 :]
-        return replace(result, observation=f"{begin}\n[{len(text) - most} characters left out]\n{end}")
+        return replace(result, observation=text)
 
     def _next_turn(self) -> Sample | EpisodeResult:
         """Return the request for the next response, if the limits leave room for it after the environment's tokens."""
@@ -373,6 +372,18 @@ class Episode:
         what = "the next turn" if self._turns else "the first observation"
         what = "the request for a summary (history)" if self._asking else what
         return f"{what} needs {needed} tokens and one for the answer, the context holds {self._limits.context}"
+
+
+def cut_observation(text: str, longest: int | None) -> str:
+    r"""Return an observation as a model is shown it: without its middle where it is longer than ``longest`` characters.
+
+    >>> cut_observation("a long observation", 4)
+    'a \n[14 characters left out]\non'
+    """
+    if longest is None or len(text) <= longest:
+        return text
+    begin, end = text[: longest - longest // 2], text[len(text) - longest // 2 :]
+    return f"{begin}\n[{len(text) - longest} characters left out]\n{end}"
 
 
 def as_response(answer: str, *, cut: bool, longest: int | None) -> str:

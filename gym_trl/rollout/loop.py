@@ -62,8 +62,9 @@ def run_episodes(
     ['failure', 'failure', 'failure']
 
     An episode's next turn is submitted as soon as its environment has returned, and a finished episode makes room for
-    the next one at once. A failure inside an episode ends that episode only. If the engine raises, or on
-    ``KeyboardInterrupt``, running requests are cancelled and environments are released before the exception propagates.
+    the next one at once. A failure inside an episode ends that episode only. If the engine raises, or a reset or step a
+    ``ConfigError``, or on ``KeyboardInterrupt``, running requests are cancelled and environments are released before
+    the exception propagates.
 
     Args:
         episodes: New episodes; each can be played once.
@@ -74,7 +75,7 @@ def run_episodes(
         on_finish: Called with the index and the result of each episode as soon as it has finished.
 
     Raises:
-        ConfigError: ``max_alive`` is less than 1.
+        ConfigError: ``max_alive`` is less than 1, or an environment raised it.
     """
     return _run(_Loop(episodes, pool, engine, on_finish, cutoff), max_alive)
 
@@ -379,6 +380,8 @@ class _Loop(Generic[_Result]):
         return answered
 
     def _environment_answered(self, index: int, result: StepResult | EnvFailure) -> None:
+        if isinstance(result, EnvFailure):
+            result.raise_mistake()
         running, episode = self._running[index], self._episodes[index]
         running.env_seconds += perf_counter() - running.asked
         self._stepping.remove(index)
