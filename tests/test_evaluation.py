@@ -11,6 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,23 @@ import gymnasium as gym
 import pytest
 import slow_policy
 import warm
+from rich.console import Console
 
+from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, EngineError, PolicyError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import PlayedTurn, Result, Score, optimum, play_policy, play_task, random_score
+from gym_trl.evaluation.play import (
+    PlayedTurn,
+    Result,
+    Score,
+    optimum,
+    play_policy,
+    play_task,
+    random_reference,
+    random_score,
+)
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
@@ -37,9 +50,14 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine, save_tiny
-from gym_trl.types import Task
+from gym_trl.training.findings import Played, scores
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.progress import report
+from gym_trl.training.run import references
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 from gym_trl.wrappers import TurnLimit
 
+GUESS_ID = "TrlEnv/GuessNumber-v0"
 GUESS = [Task("TrlEnv/GuessNumber-v0", seed, {"instance": seed}) for seed in range(50)]
 
 
@@ -84,6 +102,52 @@ def test_random_play_is_as_good_as_chance_and_repeats_itself() -> None:
     chance = 1 - (49 / 50) ** 6
     assert score.success == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / score.episodes))
     assert score == random_score(gym.make, GUESS * 20, seed=1) != random_score(gym.make, GUESS * 20, seed=2)
+
+
+def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """In info, train and doctor, whatever the seeds and the tasks of a run are."""
+    for env_kwargs in ({"high": 8, "turns": 4}, {"difficulty": "easy"}):
+        known = random_reference(partial(gym.make, **env_kwargs), GUESS_ID)
+        assert known is not None
+        options = TrainOptions.choose(GUESS_ID, seed=9, eval_episodes=8)
+        found = references(replace(options, env_kwargs=env_kwargs))
+        assert (found["success_random"], found["episodes_random"]) == (known.success.mean, known.episodes)
+        app(["info", GUESS_ID, *(f"--env={name}={value}" for name, value in env_kwargs.items())], standalone_mode=False)
+        assert f"random policy {known}\n" in capsys.readouterr().out
+        lost = EpisodeResult(Task(GUESS_ID, 0), StopReason.FAILURE, (Turn("", Answer("", ""), 0.0, True, 0, 0),), ())
+        told = scores(Played([lost], group_size=1, ends=()), found).got
+        assert f"success 0.000 of 1 episodes (random {known.success.mean:.3f} of {known.episodes:,} episodes" in told
+
+
+def test_a_blind_baseline_above_the_optimum_says_that_it_is_a_sample() -> None:
+    found = references(TrainOptions.choose("TrlEnv/KuhnPoker-v0"))
+    blind, best = found["success_blind"], found["success_optimum"]
+    assert blind is not None
+    assert best is not None
+    assert blind > best
+    console = Console(record=True, width=200, file=StringIO())
+    report(console, Path("run"), {**found, "eval_episodes": 8, "interrupted": False, "steps": 3})
+    said = "Sampled, with a number of episodes: random 2,000, blind 2,000; the optimum is exact."
+    assert said in console.export_text()
+
+
+def test_a_definition_of_success_is_that_of_random_play_too() -> None:
+    """Its published score is not."""
+    won = references(TrainOptions.choose(GUESS_ID, success=-1.0))
+    assert (won["success_random"], won["episodes_random"]) == (1.0, 1_000)
+
+
+def test_a_slow_environment_has_few_episodes_of_random_play() -> None:
+    class Slow(Echo):
+        def _act(self, action: str) -> Any:
+            time.sleep(0.05)
+            return super()._act(action)
+
+    began = time.monotonic()
+    found = random_reference(lambda _: Slow(word_length=6), GUESS_ID, seconds=0.3)
+    assert found is not None
+    assert found.episodes <= 6
+    assert time.monotonic() - began < 3
 
 
 def test_an_environment_that_knows_no_random_policy_has_no_random_score() -> None:
@@ -157,7 +221,6 @@ def test_a_models_trajectories_score_like_the_same_policy_played_directly() -> N
 # evaluate
 # ---------------------------------------------------------------------------------------------------------------------
 
-GUESS_ID = "TrlEnv/GuessNumber-v0"
 Keys = list[tuple[Any, ...]]
 
 
@@ -357,7 +420,7 @@ def of_a_mistake(env: Any) -> Any:
 
 
 def of_a_mistake_before(env: Any) -> Any:
-    return {}["missing"]
+    raise KeyError("missing")
 
 
 def of_a_missing_file(env: Any) -> Any:
@@ -443,7 +506,7 @@ def test_success_info_is_refused_where_no_info_ever_has_it() -> None:
 
 def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
     save_tiny(tmp_path)
-    policies = [Model(str(tmp_path), max_tokens=2, max_completion=60, label="tiny"), cliff]
+    policies: list[Any] = [Model(str(tmp_path), max_tokens=2, max_completion=60, label="tiny"), cliff]
     rows = evaluate("CliffWalking-v1", policies, episodes=3, success=-13, spec={"turn_limit": 13}).rows
     assert {row.policy: row.success.mean for row in rows} == {"cliff": 1.0, "tiny": 0.0}
 
@@ -459,7 +522,11 @@ def test_limits_are_those_of_all_rows() -> None:
     shown: list[str] = []
 
     def reading(env: Any) -> Any:
-        return lambda observation: shown.append(observation) or "50"
+        def policy(observation: str) -> str:
+            shown.append(observation)
+            return "50"
+
+        return policy
 
     evaluate(GUESS_ID, reading, episodes=1, spec={"max_observation": 4})
     assert shown[0].startswith("Gu\n[")

@@ -752,7 +752,7 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     torch.set_num_threads(threads)
     assert ran.exit_code == 0, ran.output
-    assert "2 evaluation episodes of 2 games, none of which is trained on" in ran.stdout
+    assert "2 evaluation episodes of 2 seeds, none of which is trained on" in ran.stdout
     assert re.search(r"Trained for 1 step in [0-9]+ s\.", ran.stdout)
     return folder
 

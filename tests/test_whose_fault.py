@@ -14,7 +14,6 @@ import warnings
 import gymnasium as gym
 import pytest
 
-from gym_trl import errors
 from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors.inline import InlinePool
@@ -82,7 +81,6 @@ RAISED = {
     "infrastructure_of_value": (wrapped(InfrastructureError("broken"), ValueError()), False),
     "runtime_of_connection": (wrapped(RuntimeError("request failed"), ConnectionResetError()), False),
     "client": (OWN("gone"), False),
-    "config": (errors.ConfigError("wrong"), False),
     "cancelled": (asyncio.CancelledError(), False),
     "generator": (GeneratorExit(), True),
     "own": (OwnEnd("over"), True),

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.scores import Estimate, mean_estimate, share_estimate
+from gym_trl.evaluation.scores import Estimate, Reference, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_declares_success, read_step
 from gym_trl.seeding import derive_seed, task_seed
@@ -115,25 +115,27 @@ def named(actions: Sequence[str], most: int = 6) -> str:
     return f"{shown} ... ({len(actions)} actions)" if len(actions) > most else f"{shown}, repeated"
 
 
-def blind_levels(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> tuple[float | None, float | None]:
-    """Return success and mean return of the blind baseline: published values, or those of a search of under a second.
+def blind_reference(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> Reference | None:
+    """Return the score of the blind baseline: the published one, or that of a search of under a second.
 
     >>> import gymnasium as gym
-    >>> blind_levels(lambda: gym.make("TrlEnv/GuessNumber-v0"))
-    (0.121, 0.121)
+    >>> print(blind_reference(lambda: gym.make("TrlEnv/GuessNumber-v0")))
+    success 0.121 [0.107, 0.136], return 0.121 [0.107, 0.136] (2,000 episodes)
 
-    Both are ``None`` if the environment is too slow to play 200 held-out episodes in two seconds.
+    ``None`` if the environment is too slow to play 200 held-out episodes in two seconds. The score is a sample: it may
+    lie above an exact optimum.
     """
     env = make()
     published = attribute_of(env, "blind_baselines", {})
     env.close()
     if published:
-        success, paid = published["success"], published.get("return", published["success"])
-        return success.measured.success, paid.measured.mean_return
+        of_success = published["success"].measured
+        of_return = published.get("return", published["success"]).measured
+        known = [(one.success, one.mean_return, one.deviation, one.episodes) for one in (of_success, of_return)]
+        success, paid = (Reference.published(*one) for one in known)
+        return Reference(success.success, paid.mean_return, success.episodes)
     found = search_blind(make, steps=5_000, seconds=2.0, episodes=200, seed=seed)
-    if found.episodes < 200:
-        return None, None
-    return found.success.mean, found.mean_return.mean
+    return Reference(found.success, found.mean_return, found.episodes) if found.episodes >= 200 else None
 
 
 def is_near(blind: float, chance: float, best: float) -> bool:

@@ -6,12 +6,15 @@ import statistics
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
 from typing import NamedTuple, Self
 
 from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
+from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, close_env, images_of, read_declares_success, take_step
-from gym_trl.seeding import derive_seed
+from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import (
     Closing,
     EnvFailure,
@@ -127,14 +130,16 @@ def play_tasks(
     >>> play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
     [Result(episode_return=1.0, success=True, turns=1, invalid_actions=0, env_id='TrlEnv/Echo-v0')]
     """
-    results = []
     with Instances(make) as instances:
-        for task in tasks:
-            played = play_task(instances.of(task), task, policy_for)
-            results.append(_result(task, played))
-            if isinstance(played[-1], Exception):
-                instances.give_up(task)
-    return results
+        return [_played(instances, task, policy_for) for task in tasks]
+
+
+def _played(instances: "Instances", task: Task, policy_for: Callable[[TextEnvironment], Policy]) -> Result:
+    """Return the outcome of one task, whose instance is given up if it failed."""
+    played = play_task(instances.of(task), task, policy_for)
+    if isinstance(played[-1], Exception):
+        instances.give_up(task)
+    return _result(task, played)
 
 
 class Instances(Closing):
@@ -203,7 +208,7 @@ def play_task(
 
 
 def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> Score | None:
-    """Return the score of the environments' own ``random_policy``; ``None`` if one has none."""
+    """Return the score of the environments' own ``random_policy`` on ``tasks``; ``None`` if one has none."""
     tasks, episode = list(tasks), itertools.count()
     with Instances(make) as instances:
         if not all(instances.of(task).has_wrapper_attr("random_policy") for task in tasks):
@@ -211,6 +216,64 @@ def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> S
     return play_policy(
         make, tasks, lambda env: env.get_wrapper_attr("random_policy")(derive_seed(seed, "random", next(episode)))
     )
+
+
+_EPISODES, _STEPS = 1_000, 50_000
+"""Limits of the measurement of random play."""
+
+
+def random_reference(
+    make: EnvFactory, env_id: str, *, success_replaced: bool = False, seconds: float = 5.0
+) -> Reference | None:
+    """Return the score of an environment's own ``random_policy``; ``None`` if it has none, or no episode is scored.
+
+    >>> import gymnasium as gym
+    >>> print(random_reference(gym.make, "TrlEnv/GuessNumber-v0"))
+    success 0.115 [0.101, 0.129], return 0.115 [0.101, 0.129] (2,000 episodes)
+
+    It is the same wherever it is shown: the published score if the environment has one, otherwise that of up to 1,000
+    episodes of tasks that do not depend on a run.
+
+    Args:
+        make: Makes the environment from its id.
+        env_id: The environment.
+        success_replaced: ``make`` defines success otherwise than the environment, so its published score is not used.
+        seconds: Time after which no further episode is played.
+    """
+    with Instances(make) as instances:
+        env = instances.of(Task(env_id, 0))
+        if not env.has_wrapper_attr("random_policy"):
+            return None
+        known = attribute_of(env, "baselines", {}).get("random")
+        if known is not None and known.measured is not None and not success_replaced:
+            measured = known.measured
+            scores = measured.success, measured.mean_return, measured.deviation
+            return Reference.published(*scores, measured.episodes)
+        results, steps, end = list[Result](), 0, perf_counter() + seconds
+        for number in range(_EPISODES):
+            task = Task(env_id, task_seed(0, "eval", number))
+            results.append(_played(instances, task, partial(_random_until, end, derive_seed(0, "random", number))))
+            steps += results[-1].turns
+            if steps >= _STEPS or perf_counter() >= end:
+                break
+    scored = [one for one in results if one.episode_return is not None]
+    if not scored:
+        return None
+    successes = counted_successes([(one.env_id, one.success) for one in scored])
+    returns = [one.episode_return for one in scored if one.episode_return is not None]
+    return Reference.of(returns, [one for one in successes if one is not None])
+
+
+def _random_until(end: float, seed: int, env: TextEnvironment) -> Policy:
+    """Return a random policy that leaves an episode unscored when its time is over."""
+    policy: Policy = env.get_wrapper_attr("random_policy")(seed)
+
+    def act(observation: str) -> str:
+        if perf_counter() >= end:
+            raise InfrastructureError("the time for a measurement of random play is over")
+        return policy(observation)
+
+    return act
 
 
 class Optimum(NamedTuple):

@@ -105,6 +105,41 @@ def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequ
     return Estimate(found.mean) if found.low == found.high else found
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Score of a policy that others are compared with, such as random play, and the number of its episodes.
+
+    >>> str(Reference.of([1.0, 0.0, 1.0, 1.0], [True, False, True, True]))
+    'success 0.750 [0.142, 0.982], return 0.750 [0.142, 0.982] (4 episodes)'
+    """
+
+    success: Estimate
+    mean_return: Estimate
+    episodes: int
+
+    @classmethod
+    def of(cls, returns: Sequence[float], successes: Sequence[bool]) -> "Reference":
+        """Return the score of these episodes, each of another task; ``successes`` are empty if none is counted."""
+        tasks, solved = [[one] for one in returns], [[one] for one in successes]
+        return cls(share_estimate(solved), return_estimate(tasks, solved), len(returns))
+
+    @classmethod
+    def published(cls, success: float, mean_return: float, deviation: float, episodes: int) -> "Reference":
+        """Return a score that was measured before, with the standard deviation of the return."""
+        solved = round(success * episodes)
+        share = share_estimate([[True]] * solved + [[False]] * (episodes - solved))
+        if mean_return == success:
+            return cls(share, share, episodes)
+        reach = _student(episodes - 1) * deviation / math.sqrt(episodes)
+        paid = Estimate(mean_return, mean_return - reach, mean_return + reach) if reach else Estimate(mean_return)
+        return cls(share, paid, episodes)
+
+    def __str__(self) -> str:
+        values = {"success": self.success, "return": self.mean_return}
+        shown = ", ".join(f"{name} {value}" for name, value in values.items() if value.mean is not None)
+        return f"{shown} ({self.episodes:,} episodes)"
+
+
 def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float:
     """Return the standard error of a mean over values grouped by task, for two or more tasks."""
     residuals = [math.fsum(task) - len(task) * mean for task in tasks]

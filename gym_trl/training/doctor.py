@@ -200,7 +200,7 @@ def diagnose(
     seconds = perf_counter() - began
     ends = end_ids(weights.generation_config, tokenizer, chat)
     played = Played(results, group_size=options.group_size, ends=ends)
-    known = references(options, spec.tasks("eval"))
+    known = references(options)
     with ExitStack() as stack:
         here = spec.executor in _STEPPED_HERE
         judge = stack.enter_context(Judge(spec.env_spec, seconds=_SECONDS_OF_JUDGING)) if here else None

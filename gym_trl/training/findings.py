@@ -320,18 +320,22 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
     lines = []
     for what, value in own.items():
         others = [
-            f"{label} {known[f'{what}_{key}']:.2f}"
+            f"{label} {known[f'{what}_{key}']:.3f}{_sample(known.get(f'episodes_{key}'))}"
             for key, label in (("random", "random"), ("blind", "blind baseline"), ("optimum", "optimum"))
             if known.get(f"{what}_{key}") is not None
         ]
         if value is not None:
-            lines.append(f"{what} {value:.2f}" + (f" ({', '.join(others)})" if others else ""))
+            lines.append(f"{what} {value:.3f}{_sample(score.episodes)}" + (f" ({', '.join(others)})" if others else ""))
     best, reached = known.get("success_optimum"), score.success
     numbers = {**own, **known}
     if best and reached is not None and reached >= _SOLVED * best:
         fix = "there is little left to learn: take a harder variant of the environment"
         return Finding(name="score", verdict=Verdict.WARNING, got="; ".join(lines), fix=fix, numbers=numbers)
     return Finding(name="score", verdict=Verdict.OK, got="; ".join(lines) or "no episode was scored", numbers=numbers)
+
+
+def _sample(episodes: float | None) -> str:
+    return "" if episodes is None else f" of {episodes:,g} episodes"
 
 
 def graded(share: float, bounds: tuple[float, float]) -> Verdict:

@@ -202,13 +202,19 @@ def _evaluation_of(summary: Mapping[str, Any]) -> str:
     '256 evaluation episodes of 8 games, all of which are trained on'
     >>> _evaluation_of({"eval_episodes": 64, "eval_games": 64, "eval_games_trained": 0})
     '64 evaluation episodes of 64 games, none of which is trained on'
+    >>> _evaluation_of({"eval_episodes": 64, "eval_seeds": 64, "eval_seeds_trained": 0})
+    '64 evaluation episodes of 64 seeds, none of which is trained on (gym-trl card: are their tasks different?)'
+
+    Where an environment does not count its instances, only seeds are known: several may give the same task.
     """
     episodes = f"{counted(summary['eval_episodes'], 'evaluation episode')}"
-    if (games := summary.get("eval_games")) is None:  # an older run
+    noun = next((one for one in ("game", "seed") if f"eval_{one}s" in summary), None)
+    if noun is None:  # an older run
         return episodes
-    trained = summary["eval_games_trained"]
+    games, trained = summary[f"eval_{noun}s"], summary[f"eval_{noun}s_trained"]
+    more = " (gym-trl card: are their tasks different?)" if noun == "seed" else ""
     share = "none of which is" if not trained else "all of which are" if trained == games else f"{trained} of which are"
-    return f"{episodes} of {counted(games, 'game')}, {share} trained on"
+    return f"{episodes} of {counted(games, noun)}, {share} trained on{more}"
 
 
 def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
@@ -222,6 +228,10 @@ def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
         ]
         table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
     console.print(table)
+    sampled = [f"{name} {summary[key]:,}" for name in ("random", "blind") if summary.get(key := f"episodes_{name}")]
+    if sampled:
+        text = f"Sampled, with a number of episodes: {', '.join(sampled)}; the optimum is exact."
+        console.print(text, highlight=False, soft_wrap=True)
     console.print(f"The curve: {folder / 'curve.png'}", markup=False, highlight=False, soft_wrap=True)
     _say_end(console, folder, summary, command="train")
 

@@ -4,7 +4,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -14,17 +15,19 @@ from typing import Any
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError
-from gym_trl.evaluation.blind import blind_levels
-from gym_trl.evaluation.play import Result, Score, optimum, random_score
+from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError
+from gym_trl.evaluation.blind import blind_reference
+from gym_trl.evaluation.play import Result, Score, optimum, random_reference
 from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo import trl_versions
+from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dead_groups import ReplacedEpisode
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.totals import Row, StepTotals, rows_of
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.policies.weights import free_memory
 from gym_trl.records.schema import CreditRecord
@@ -74,6 +77,7 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
 
     Raises:
         ConfigError: an invalid argument, or a folder that is not empty.
+        PoolError: no episode can be scored; if none of the first evaluation can, nothing is trained or written.
         OSError: the folder cannot be written, or the disk is full; files that were written before are intact, and the
             run can be resumed.
     """
@@ -394,6 +398,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._folder.draw(self.options.env)
         summary |= _named("after", self._evaluate(trainer.args.temperature))
         summary |= _named("after_greedy", self._evaluate(0.0))
+        if summary.get("return_before") is not None and summary["success_before"] is None and attach(trainer).declaring:
+            summary["success_before"] = 0.0  # only later episodes have shown that success is declared
         self._folder.save_summary()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -403,7 +409,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             del summary[name]
         if self.start.path is None:
             # Here rather than earlier, because the model is now on its training devices, on every process.
-            summary |= _named("before", self._evaluate(args.temperature))
+            summary |= _named("before", self._evaluate(args.temperature, must_score=True))
         summary |= {"steps": state.global_step, "interrupted": True}
         self._folder.save_summary()
         self._began = time.monotonic() - summary.get("seconds", 0.0)
@@ -479,8 +485,12 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self._display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
         return None
 
-    def _evaluate(self, temperature: float) -> Score:
-        """Play the evaluation's tasks, distributed over the processes, in batches of the training's size."""
+    def _evaluate(self, temperature: float, *, must_score: bool = False) -> Score:
+        """Play the evaluation's tasks, distributed over the processes, in batches of the training's size.
+
+        Raises:
+            PoolError: No episode can be scored, with ``must_score``; on all processes.
+        """
         trainer, accelerator = self._trainer, self._trainer.accelerator
         if self._evaluated is None:
             return Score.of([])
@@ -492,62 +502,79 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
         with playing(trainer, temperature):
             columns = [self._evaluated.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
-        names = ("episode_return", "success", "num_turns", "invalid_actions")
-        results = [Result(*row) for batch in columns for row in zip(*(batch[name] for name in names), strict=True)]
+        rows = [row for batch in columns for row in rows_of(batch)]
         if accelerator.num_processes > 1:
             from accelerate.utils import gather_object
 
-            results = gather_object(results)
-        return Score.of(results)
+            rows = gather_object(rows)
+        totals = StepTotals.of(rows, declaring=attach(trainer).declaring)
+        attach(trainer).learn(totals.declared)
+        if must_score and totals.episodes and not totals.scored:
+            common = "; ".join(f"{count} x {error}" for error, count in Counter(totals.errors).most_common(3))
+            raise PoolError(
+                f"none of the {counted(totals.episodes, 'episode')} of the evaluation before the training could be "
+                f"scored ({common}): see what fails with gym-trl validate"
+            )
+        results = [Result(one.episode_return, one.success, *_counts_of(one), one.env_id) for one in rows]
+        return Score.of(results, totals.declared)
 
     def _overlap(self) -> dict[str, int]:
-        """Return the number of different tasks of the evaluation, and how many of them the training has, too."""
-        played = {_game(task) for task in (self._evaluated or self._spec).tasks("eval")}
-        trained = {_game(task) for task in self._spec.tasks("train")}
-        return {"eval_games": len(played), "eval_games_trained": len(played & trained)}
+        """Return the number of different games of the evaluation, and how many of them the training has, too.
+
+        Where instances are not counted these are seeds, of which several may give the same task.
+        """
+        tasks = list((self._evaluated or self._spec).tasks("eval"))
+        played, trained = set(map(_game, tasks)), set(map(_game, self._spec.tasks("train")))
+        what = "games" if all("instance" in task.options for task in tasks) else "seeds"
+        return {f"eval_{what}": len(played), f"eval_{what}_trained": len(played & trained)}
 
     def _references(self) -> dict[str, float | None]:
         """Return the scores of random play, the blind baseline and perfect play."""
         if self._evaluated is None:
             return {}
-        found = references(self.options, self._evaluated.tasks("eval"))
+        found = references(self.options)
         if found["success_blind"] is None and found["return_blind"] is None:
             self._display.note("The environment is too slow for a search for its blind baseline: see gym-trl validate")
         return found
 
 
-def references(options: TrainOptions, tasks: Iterable[Task]) -> dict[str, float | None]:
-    """Return the scores of random play on ``tasks``, of the blind baseline and of perfect play.
+def references(options: TrainOptions) -> dict[str, float | None]:
+    """Return the scores of random play, of the blind baseline and of perfect play.
 
-    >>> found = references(TrainOptions.choose("TrlEnv/GuessNumber-v0"), [Task("TrlEnv/GuessNumber-v0", 0)])
-    >>> found["success_optimum"], sorted(found)[:3]
-    (1.0, ['return_blind', 'return_optimum', 'return_random'])
+    >>> found = references(TrainOptions.choose("TrlEnv/GuessNumber-v0"))
+    >>> found["success_optimum"], found["success_random"], found["episodes_random"]
+    (1.0, 0.392, 1000)
 
-    The keys are ``success_`` and ``return_``, each with ``random``, ``blind`` and ``optimum``; an unknown score is
-    ``None``.
+    The keys are ``success_`` and ``return_``, each with ``random``, ``blind`` and ``optimum``, and ``episodes_`` with
+    the first two: the number of episodes of the sample. An unknown score is ``None``.
     """
 
     def make(name: str) -> TextEnvironment:
         return declare_success(make_env(name, **options.env_kwargs), options.success)
 
-    chance = random_score(make, tasks, seed=options.seed)
+    samples = {
+        "random": random_reference(make, options.env, success_replaced=options.success is not None),
+        "blind": blind_reference(lambda: make(options.env)),
+    }
     env = make(options.env)
     best = optimum(env)
     env.close()
-    blind = blind_levels(lambda: make(options.env), seed=options.seed)
     return {
-        "success_random": chance.success if chance else None,
-        "return_random": chance.mean_return if chance else None,
-        "success_blind": blind[0],
-        "return_blind": blind[1],
         "success_optimum": best.success,
         "return_optimum": best.mean_return,
+        **{f"success_{name}": None if one is None else one.success.mean for name, one in samples.items()},
+        **{f"return_{name}": None if one is None else one.mean_return.mean for name, one in samples.items()},
+        **{f"episodes_{name}": None if one is None else one.episodes for name, one in samples.items()},
     }
 
 
 def _game(task: Task) -> tuple[str, object]:
     """Return a key of a task's game: its instance number if instances are counted, otherwise its seed."""
     return task.env_id, task.options.get("instance", f"seed {task.seed}")
+
+
+def _counts_of(row: Row) -> tuple[int, int]:
+    return row.counts["turns"], row.counts["invalid_actions"]
 
 
 def _named(when: str, score: Score) -> dict[str, float | None]:
