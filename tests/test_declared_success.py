@@ -29,6 +29,7 @@ from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
 from gym_trl.types import Completion, EnvFailure, EpisodeResult, StepResult, StopReason, Task
 from gym_trl.viewer.run import Run
+from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
 
 CHAT = ByteChat()
@@ -241,8 +242,6 @@ def test_a_curriculum_refuses_to_climb_by_what_nothing_declares() -> None:
 def test_random_play_of_an_undeclared_environment_scores_returns() -> None:
     def policy(env: Any) -> Callable[[str], str]:
         return along_the_cliff(env)
-
-    from gym_trl.wrappers import as_text
 
     score = play_policy(lambda _: as_text(gym.make("CliffWalking-v1")), [Task("c", derive_seed("s"))], policy)
     assert (score.success, score.mean_return) == (None, -13.0)

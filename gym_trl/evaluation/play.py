@@ -14,6 +14,7 @@ from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
 from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, close_env, images_of, read_declares_success, take_step
+from gym_trl.policies.random_play import own_random_policy, random_policy
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import (
     Closing,
@@ -242,7 +243,7 @@ def random_reference(
     """
     with Instances(make) as instances:
         env = instances.of(Task(env_id, 0))
-        if not env.has_wrapper_attr("random_policy"):
+        if own_random_policy(env) is None:
             return None
         known = attribute_of(env, "baselines", {}).get("random")
         if known is not None and known.measured is not None and not success_replaced:
@@ -266,7 +267,7 @@ def random_reference(
 
 def _random_until(end: float, seed: int, env: TextEnvironment) -> Policy:
     """Return a random policy that leaves an episode unscored when its time is over."""
-    policy: Policy = env.get_wrapper_attr("random_policy")(seed)
+    policy = random_policy(env, seed)
 
     def act(observation: str) -> str:
         if perf_counter() >= end:

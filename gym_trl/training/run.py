@@ -543,7 +543,7 @@ def references(options: TrainOptions) -> dict[str, float | None]:
 
     >>> found = references(TrainOptions.choose("TrlEnv/GuessNumber-v0"))
     >>> found["success_optimum"], found["success_random"], found["episodes_random"]
-    (1.0, 0.392, 1000)
+    (1.0, 0.403, 1000)
 
     The keys are ``success_`` and ``return_``, each with ``random``, ``blind`` and ``optimum``, and ``episodes_`` with
     the first two: the number of episodes of the sample. An unknown score is ``None``.
