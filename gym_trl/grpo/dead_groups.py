@@ -1,17 +1,15 @@
 """Replacement of groups that teach nothing, within a rollout."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from gym_trl.grpo.credit.columns import turn_row
 from gym_trl.grpo.credit.estimators import Estimator, TurnRewards, episode
+from gym_trl.grpo.credit.groups import Member, compared
 from gym_trl.types import EpisodeResult
 
 SPREAD = 1e-6
 """Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
-
-TurnsOf: TypeAlias = Callable[[EpisodeResult], TurnRewards]
 
 
 class ReplacedEpisode(NamedTuple):
@@ -40,30 +38,41 @@ def is_dead(group: Sequence[TurnRewards], estimator: Estimator = episode) -> boo
     >>> is_dead([]), is_dead([late])
     (False, True)
     """
-    return bool(group) and all(abs(value) <= SPREAD for turns in estimator(group) for value in turns)
+    return bool(group) and not any(map(_teaches, estimator(group)))
 
 
-def turns_of(played: EpisodeResult) -> TurnRewards:
-    """Return the rewards and the states of an episode's turns; without state keys, states do not recur."""
+def _teaches(advantages: Sequence[float]) -> bool:
+    return any(abs(value) > SPREAD for value in advantages)
+
+
+def dead_among(members: Sequence[Member], estimator: Estimator = episode) -> list[int]:
+    """Return the numbers of the dead groups among all scored episodes of a batch.
+
+    An episode is compared with those that the training compares it with (``compared``): with ``pool`` a group whose
+    episodes are all alike is not dead if another group of its task is different.
+    """
+    alive: set[int] = set()
+    for places in compared(members, estimator):
+        advantages = estimator([members[place].row.turns() for place in places])
+        alive |= {members[place].group for place, row in zip(places, advantages, strict=True) if _teaches(row)}
+    return sorted({member.group for member in members} - alive)
+
+
+def scored_member(group: int, played: EpisodeResult) -> Member:
+    """Return a scored episode as a member of its group; without state keys, its states do not recur."""
     row = turn_row(played)
-    return (row if row.turn_keys else row._replace(turn_keys=range(len(played.turns) + 1))).turns()
+    return Member(group, row if row.turn_keys else row._replace(turn_keys=range(len(played.turns) + 1)))
 
 
-def dead_groups(
-    rows: Iterable[tuple[int, EpisodeResult]], *, estimator: Estimator = episode, turns: TurnsOf = turns_of
-) -> list[int]:
+def dead_groups(rows: Iterable[tuple[int, EpisodeResult]], *, estimator: Estimator = episode) -> list[int]:
     """Return the numbers of the dead groups among the episodes of all processes; every process must call it.
 
     Args:
         rows: Number of the group and episode of each row of this process; a group may have rows on several processes.
         estimator: Estimator of the advantages.
-        turns: Function that returns what the estimator needs of an episode.
     """
     from accelerate.utils import gather_object
 
-    here = [(group, turns(played)) for group, played in rows if played.scored]
-    groups: defaultdict[int, list[TurnRewards]] = defaultdict(list)
-    everywhere: list[tuple[int, Any]] = gather_object(here)
-    for group, said in everywhere:
-        groups[group].append(said)
-    return sorted(group for group, members in groups.items() if is_dead(members, estimator))
+    here = [scored_member(group, played) for group, played in rows if played.scored]
+    everywhere: list[Member] = gather_object(here)
+    return dead_among(everywhere, estimator)

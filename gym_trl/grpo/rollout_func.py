@@ -347,18 +347,18 @@ class _RolloutFunc:
         Every process joins in every round, also without a row in a dead group, and all of them stop after the same one.
         """
         replaced: list[ReplacedEpisode] = []
-        judged: Sequence[int] = range(len(rows))
         estimator = ESTIMATORS[EPISODE] if self.credit is None else self.credit.estimator
         for _ in range(self.rounds):
             meet()
-            dead = dead_groups([(rows[place].group, episodes[place]) for place in judged], estimator=estimator)
+            played = [(row.group, episode) for row, episode in zip(rows, episodes, strict=True)]
+            dead = dead_groups(played, estimator=estimator)
             if not dead:
                 break
-            judged = [place for place in judged if rows[place].group in dead]
+            judged = [place for place, row in enumerate(rows) if row.group in dead]
             replaced += [ReplacedEpisode(place, rows[place].attempt, episodes[place]) for place in judged]
             again = others([rows[place] for place in judged])
-            for place, row, played in zip(judged, again, play(again), strict=True):
-                rows[place], episodes[place] = row, played
+            for place, row, episode in zip(judged, again, play(again), strict=True):
+                rows[place], episodes[place] = row, episode
         return replaced
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ConfigError, check_counts
+from gym_trl.grpo.credit.estimators import EPISODE
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import context_of, end_ids, transformers_engine
@@ -210,7 +211,13 @@ def diagnose(
         *scored_episodes(played),
         readable,
         ends_of_turns(played, ends=shown, cut_actions=options.cut_actions, max_tokens=options.max_tokens_per_turn),
-        group_spread(played, best=known["return_optimum"], group_size=options.group_size, readable=readable.verdict),
+        group_spread(
+            played,
+            best=known["return_optimum"],
+            group_size=options.group_size,
+            readable=readable.verdict,
+            credit=one_seat(options.spec).get("credit") or EPISODE,
+        ),
         episode_length(played, max_completion=args.max_completion_length),
         steps.memory(played),
         *about,

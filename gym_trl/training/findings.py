@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 from gym_trl.evaluation.play import Result, Score
+from gym_trl.grpo.credit.estimators import EPISODE, Estimator
+from gym_trl.grpo.credit.turn_credit import find_estimator
+from gym_trl.grpo.dead_groups import dead_among, scored_member
 from gym_trl.text.textify import counted
 from gym_trl.training.action_formats import Judge, Reading, Response, candidate_formats, read_again, sample_actions
 from gym_trl.types import EpisodeResult, StopReason, Turn, successes_in
@@ -196,21 +199,28 @@ def _example(one: Reading) -> str:
     return "" if one.example is None else f", such as {one.example[1]!r} from {shortened(one.example[0])!r}"
 
 
-def group_spread(played: Played, *, best: float | None, group_size: int, readable: Verdict) -> Finding:
-    """Report the share of groups whose returns differ; in the others GRPO's advantages are all 0.
+def group_spread(
+    played: Played, *, best: float | None, group_size: int, readable: Verdict, credit: str | Estimator = EPISODE
+) -> Finding:
+    """Report the share of groups that are not dead: in the others all advantages of the training are 0.
 
     Args:
         played: The episodes.
         best: Best possible return, if it is known.
         group_size: Number of episodes in a group, for the suggestion.
         readable: Verdict on the readable actions; without these, returns cannot differ.
+        credit: Estimator of the advantages; with the default, those are dead whose returns are all the same.
     """
-    returns = [[one.episode_return for one in group if one.episode_return is not None] for group in played.groups]
-    returns = [group for group in returns if len(group) > 1]
-    spread = [group for group in returns if max(group) > min(group)]
+    groups = [[one for one in group if one.scored] for group in played.groups]
+    groups = [group for group in groups if len(group) > 1]
+    members = [scored_member(number, one) for number, group in enumerate(groups) for one in group]
+    dead = dead_among(members, find_estimator(credit))
+    returns = [[one.episode_return or 0.0 for one in group] for group in groups]
+    spread = [group for number, group in enumerate(returns) if number not in dead]
     share = len(spread) / max(1, len(returns))
-    got = f"{len(spread)} of {counted(len(returns), 'group')} of {group_size} have different returns"
-    flat = [group[0] for group in returns if max(group) == min(group)]
+    differ = "different returns" if credit == EPISODE else f"turns with an advantage (credit={credit!r})"
+    got = f"{len(spread)} of {counted(len(returns), 'group')} of {group_size} have {differ}"
+    flat = [returns[number][0] for number in dead]
     if flat:
         got += f"; all members of the others have {', '.join(f'{value:g}' for value in sorted(set(flat))[:4])}"
     outcomes = [set(group) - {None} for group in played.successes]

@@ -18,7 +18,7 @@ from trl import GRPOTrainer
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.credit import ESTIMATORS, TurnCredit, pool, turn_credit
+from gym_trl.grpo.credit import ESTIMATORS, TurnCredit, groups, pool
 from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.records import read_records
 from gym_trl.records.json_lines import read_json_lines
@@ -150,7 +150,7 @@ def test_groups_of_one_task_are_compared_with_each_other_by_estimators_that_gain
         given.append(group)
         return pool(group)
 
-    monkeypatch.setattr(turn_credit, "ACROSS_GROUPS", frozenset({look} if across else ()))
+    monkeypatch.setattr(groups, "ACROSS_GROUPS", frozenset({look} if across else ()))
     guess(look, tmp_path, options={"env_kwargs": {"high": 2, "turns": 2}})
     assert {len(group) for group in given} == ({4, 8} if across else {4})  # two groups of four in each of three steps
     assert sum(map(len, given)) == 3 * 8

@@ -1,24 +1,32 @@
 """Attachment to a ``GRPOTrainer`` that gives each turn of an episode an advantage of its own."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.credit.columns import TurnRow
-from gym_trl.grpo.credit.estimators import ACROSS_GROUPS, CREDITS, ESTIMATORS, RAE, Estimator, TurnRewards, scales
+from gym_trl.grpo.credit.estimators import CREDITS, ESTIMATORS, RAE, Estimator, TurnRewards, scales
+from gym_trl.grpo.credit.groups import Member, compared
 from gym_trl.grpo.credit.role_baselines import RoleBaselines
-from gym_trl.grpo.rewards import env_reward
+from gym_trl.grpo.rewards import RestReward, env_reward
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.registration import did_you_mean
 
 OnAdvantages = Callable[[list[list[float]]], None]
 _NAME = "_gym_trl_credit"
 _ROUNDING = 1e-5  # of sums of 32-bit rewards, relative
+_FLOAT_32 = 1e-6  # of one 32-bit reward, relative
+_NOT_FOUND = (
+    "no function in reward_funcs pays the episodes' returns, so credit per turn pays everything with the last turn: "
+    "leave env_reward (spec.reward_funcs) as it is, and pay what is to be added to it by a function of its own"
+)
 
 
 def find_estimator(credit: str | Estimator) -> Estimator:
@@ -54,14 +62,16 @@ class TurnCredit:
     settings that it cannot work with before anything is played.
 
     The rewards of a turn are those of the environment, times the weight of ``env_reward`` among the trainer's
-    ``reward_weights``. What all reward functions pay for the episode beyond that is paid with the last turn. Without
-    ``env_reward`` all is paid with the last turn. Unscored episodes have no advantage and no part in any baseline.
-    Tokens outside of all turns have the advantage 0, such as a response whose step never ended. Evaluations are left
-    alone.
+    ``reward_weights``, also of any other function that pays the episodes' returns (a partial function, a method or a
+    lambda that calls it). What all reward functions pay for the episode beyond that is paid with the last turn; if none
+    pays the returns, that is everything, and a warning says so. Unscored episodes have no advantage and no part in any
+    baseline. Tokens outside of all turns have the advantage 0, such as a response whose step never ended. Evaluations
+    are left alone.
 
-    ``pool`` compares all episodes of a task, also of different groups: those that begin in the same state, if the
-    environment names its task (``gym_trl.wrappers.state_key``). Other estimators are given one group at a time. The
-    seats of a game are never compared with each other. ``"rae"`` compares an episode with earlier ones of its seat
+    Episodes of one group and role are compared with each other, the seats of a game never. ``pool`` compares all
+    episodes of a task and role, also of different groups: those that begin in the same state, if the environment names
+    its task (``gym_trl.wrappers.state_key``). This one definition of a group (``groups.compared``) holds for means, for
+    ``scale_rewards`` and for ``resample_dead_groups``. ``"rae"`` compares an episode with earlier ones of its seat
     (``RoleBaselines``), whose running means are saved in checkpoints.
 
     The trainer's ``scale_rewards`` keeps its meaning as far as possible (``estimators.scales``): ``"none"`` leaves the
@@ -136,6 +146,7 @@ class _Attached:
         self.credit = credit
         self._trainer = trainer
         self._window = _Window()
+        self._warned = False
         self._roles = credit.estimator if isinstance(credit.estimator, RoleBaselines) else None
         self._saved = None if self._roles is None else SavedState(self._roles, "gym_trl.role_baselines")
 
@@ -170,41 +181,41 @@ class _Attached:
         return trl_versions.TurnAdvantages(spans, advantages[mine])
 
     def _groups(self, rows: Sequence[TurnRow], rewards: Any) -> list[list[_Episode]]:
-        """Return the scored episodes by group, or by task; those of either may be spread over processes."""
+        """Return the scored episodes that are compared with each other; those of a set may be spread over processes."""
         trainer = self._trainer
         unscored = rewards.isnan().all(dim=1).tolist()
-        weights = trainer.reward_weights.to(rewards.device)
-        totals = (rewards * weights).nansum(dim=1).tolist()
-        # What the environment pays is part of the reward only if its function is, and with that weight.
-        weight = sum(
-            weight
-            for function, weight in zip(trainer.reward_funcs, weights.tolist(), strict=True)
-            if function is env_reward
-        )
-        size = trainer.num_generations
-        groups: list[list[_Episode]] = [[] for _ in range(0, len(rows), size)]
-        for place, (row, total) in enumerate(zip(rows, totals, strict=True)):
-            if not unscored[place]:
-                row.check(f"row {place}")
-                turns = row.turns(_with_rest(row.turn_rewards, weight, total), weight)
-                groups[place // size].append(_Episode(place, turns))
-        if self.credit.estimator not in ACROSS_GROUPS:
-            return groups
-        tasks: defaultdict[Hashable, list[_Episode]] = defaultdict(list)
-        for group in _by_role(groups):
-            begins = {
-                (episode.turns.role, rows[episode.place].task_key, episode.turns.keys[0], episode.turns.markov)
-                for episode in group
-            }
-            task, *others = begins or [None]
-            same = not others and task is not None and task[-1]
-            tasks[task if same else len(tasks)].extend(group)
-        return list(tasks.values())
+        totals = (rewards * trainer.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
+        scored = [place for place, none in enumerate(unscored) if not none]
+        weights = self._weights([rows[place] for place in scored], [rewards[place].tolist() for place in scored])
+        episodes = []
+        for place, weight in zip(scored, weights, strict=True):
+            rows[place].check(f"row {place}")
+            paid = _with_rest(rows[place].turn_rewards, weight, totals[place])
+            episodes.append(_Episode(place, rows[place].turns(paid, weight)))
+        members = [Member(place // trainer.num_generations, rows[place]) for place in scored]
+        return [[episodes[index] for index in group] for group in compared(members, self.credit.estimator)]
+
+    def _weights(self, rows: Sequence[TurnRow], rewards: Sequence[Sequence[float]]) -> list[float]:
+        """Return the weight of the environment's return among the rewards of each scored episode.
+
+        A function that pays it is recognised by what it pays, whatever it is called or wrapped in. Where all episodes
+        of a batch return the same, any function may pay that, so those known by name count alone if there are any.
+        """
+        functions, weights = self._trainer.reward_funcs, self._trainer.reward_weights.tolist()
+        returns = [math.fsum(row.turn_rewards) for row in rows]
+        paid = [list(column) for column in zip(*rewards, strict=True)]
+        sizes = [math.fsum(map(abs, row.turn_rewards)) for row in rows]
+        named = {number for number, function in enumerate(functions) if _is_return(function)}
+        same = {number for number, column in enumerate(paid) if _are_returns(column, returns, sizes)}
+        paying = named if named and len(set(returns)) < 2 else named | same
+        if not paying and not self._warned and any(any(row.turn_rewards[:-1]) for row in rows):
+            self._warned = True
+            if self._trainer.accelerator.is_main_process:
+                warnings.warn(_NOT_FOUND, UserWarning, stacklevel=2)
+        return [math.fsum(weights[number] for number in paying if not math.isnan(values[number])) for values in rewards]
 
     def _estimated(self, group: Sequence[_Episode]) -> list[list[float]]:
         """Return the estimator's advantages after checking their form."""
-        if not group:
-            return []
         found = self.credit.estimator([episode.turns for episode in group])
         name = getattr(self.credit.estimator, "__name__", "the estimator")
         wanted = [len(episode.turns.rewards) for episode in group]
@@ -232,13 +243,23 @@ class _Attached:
                 metrics[name] = [value]
 
 
-def _by_role(groups: Sequence[Sequence[_Episode]]) -> list[list[_Episode]]:
-    """Return the episodes of each group and role."""
-    found: defaultdict[tuple[int, str | None], list[_Episode]] = defaultdict(list)
-    for number, group in enumerate(groups):
-        for episode in group:
-            found[number, episode.turns.role].append(episode)
-    return list(found.values())
+def _is_return(function: Any) -> bool:
+    """Return True for ``env_reward`` and ``RestReward``, also as partial functions."""
+    while isinstance(function, partial):
+        function = function.func
+    return function is env_reward or isinstance(function, RestReward)
+
+
+def _are_returns(paid: Sequence[float], returns: Sequence[float], sizes: Sequence[float]) -> bool:
+    """Return True if a reward function has paid the return of each episode that it has paid for, and for one at least.
+
+    >>> _are_returns([0.5, math.nan, 0.0], [0.5, 1.0, 0.0], [0.5, 1.0, 2.0])
+    True
+    >>> _are_returns([0.5, 1.5], [0.5, 1.0], [0.5, 1.0]), _are_returns([math.nan], [1.0], [1.0])
+    (False, False)
+    """
+    known = [one for one in zip(paid, returns, sizes, strict=True) if not math.isnan(one[0])]
+    return bool(known) and all(abs(value - worth) <= _FLOAT_32 * size for value, worth, size in known)
 
 
 def _with_rest(rewards: Sequence[float], weight: float, total: float) -> list[float]:
