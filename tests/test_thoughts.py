@@ -14,12 +14,14 @@ from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ChatTemplateError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.episode import Episode, as_response
 from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
+from gym_trl.text.chat_client import read_reply
 from gym_trl.text.parsing import KNOWN_MARKS, may_think, split_thinking
 from gym_trl.types import Answer, Message, Task, TokenIds
+from gym_trl.wrappers import ParseAction
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Small templates in the style of families of models
@@ -334,3 +336,27 @@ def test_known_marks_are_read_without_a_template(marks: Any, thought: str, answe
 def test_a_response_is_quickly_known_to_have_no_thought(parts: list[str]) -> None:
     text = "".join(parts)
     assert may_think(text) or split_thinking(text) == Answer("", text.strip())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mark", [sign for marks in KNOWN_MARKS for sign in marks.signs])
+def test_the_action_is_read_from_the_whole_answer(mark: str) -> None:
+    """A wrapper that looks for thoughts itself, for other policies, finds none in an answer."""
+    text = f"{mark} is a mark. <action>1</action> So is {mark}"
+    for thought in (None, "<action>2</action>"):
+        chat = TemplateChat(make_tokenizer(FAMILIES["a tag of its own"].template))
+        answer = chat.text(ids_of("a tag of its own", text, thought)).text
+        assert answer == text
+        env = ParseAction(Counts(2))
+        env.reset(seed=0)
+        assert env.step(as_response(answer, cut=False, longest=None))[-1]["action"] == "1"
+
+
+def test_a_server_that_gives_the_thought_apart_has_no_other_in_its_answer() -> None:
+    message = {"reasoning_content": "Hm.", "content": " </think> is a mark: 7"}
+    answer = {"choices": [{"message": message, "finish_reason": "stop"}]}
+    assert read_reply(answer, None)[:2] == ("Hm.", "</think> is a mark: 7")

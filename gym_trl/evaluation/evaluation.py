@@ -557,8 +557,7 @@ class _Watched:
 
     def result(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> EpisodeResult:
         """Return the result of an episode that has texts but no tokens."""
-        thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
-        answers = [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
+        answers = self._answers()
         turns = tuple(
             as_turn(observation, answer, result)
             for (observation, _), answer, result in zip(self._said, answers, results, strict=False)
@@ -583,14 +582,19 @@ class _Watched:
         told: dict[str, Any] = {"error": error, "terminated": ended, "declared": declared, "scores": scores}
         return EpisodeResult(task, reason, turns, said, **told)
 
+    def _answers(self) -> list[Answer]:
+        thinking = self.policy.thinking if isinstance(self.policy, Conversation) else [""] * len(self._said)
+        return [Answer(thought, action) for thought, (_, action) in zip(thinking, self._said, strict=True)]
+
     def _messages(self, results: Sequence[StepResult]) -> Iterator[Message]:
         if isinstance(self.policy, Conversation) and self.policy.system_prompt is not None:
             yield Message("system", self.policy.system_prompt)
-        for index, (observation, action) in enumerate(self._said):
+        answers = self._answers()
+        for index, (observation, _) in enumerate(self._said):
             rules = "" if index else self.instructions
             text = "\n\n".join(part for part in (rules, observation) if part)
             yield Message("user", text, images_with(observation))
-            yield Message("assistant", action)
+            yield answers[index].as_message()
         if results and len(results) == len(self._said):
             text = cut_observation(results[-1].observation, self._longest_observation)
             yield Message("user", text, results[-1].images)

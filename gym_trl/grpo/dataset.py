@@ -50,7 +50,14 @@ def read_prompt(prompt: Any) -> tuple[list[Message], Task | None]:
     if isinstance(prompt, str):
         return [Message("user", prompt)], None
     try:
-        messages = [Message(message["role"], _text(message["content"])) for message in prompt]
+        messages = [
+            Message(
+                message["role"],
+                _text(message["content"]),
+                reasoning_content=message.get("reasoning_content") or "",
+            )
+            for message in prompt
+        ]
         task = prompt[-1].get("task") if prompt else None
     except (TypeError, KeyError, AttributeError) as error:
         raise TaskError(f"a prompt must be text or a list of messages, got {prompt!r:.200}") from error

@@ -27,9 +27,11 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import server_url
 from gym_trl.integrations.evaluation_rows import EvaluationTest, as_row, score_of, write_rows
 from gym_trl.integrations.openenv.client_env import ClientEnv
+from gym_trl.rollout.episode import as_response
 from gym_trl.seeding import task_seed
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import (
+    Answer,
     EnvFailure,
     EpisodeResult,
     Message,
@@ -485,11 +487,14 @@ def evaluation_reward(env_path: str) -> Callable[..., list[float]]:
 def _from_columns(
     messages: Sequence[Mapping[str, str]], rewards: Sequence[float], reason: str, task: str
 ) -> EpisodeResult:
-    said = tuple(Message(message["role"], message["content"]) for message in messages)
-    answers = [message.content for message in said if message.role == "assistant"]
+    said = tuple(
+        Message(message["role"], message["content"], reasoning_content=message.get("reasoning_content") or "")
+        for message in messages
+    )
+    answers = [Answer(message.reasoning_content, message.content) for message in said if message.role == "assistant"]
     asked = [message.content for message in said if message.role == "user"]
     turns = tuple(
-        Turn(observation, split_thinking(answer), reward, True, 0, 0)
+        Turn(observation, answer, reward, True, 0, 0)
         for observation, answer, reward in zip(asked, answers, rewards, strict=False)
     )
     return EpisodeResult(Task.from_json(task), StopReason(reason), turns, said)
@@ -618,8 +623,8 @@ class GymRolloutProcessor:
                 answer = ask([message.as_dict() for message in said])
                 response = await answer if isawaitable(answer) else str(answer)
                 spoken = split_thinking(response)
-                action = UnfinishedResponse(spoken.text) if isinstance(response, UnfinishedResponse) else spoken.text
-                said.append(Message("assistant", spoken.text))
+                action = as_response(spoken.text, cut=isinstance(response, UnfinishedResponse), longest=None)
+                said.append(spoken.as_message())
                 result = await in_thread(take_step, env, action)
                 if isinstance(result, EnvFailure):
                     result.raise_mistake()

@@ -11,6 +11,7 @@ from gym_trl.policies.protocol import TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
 from gym_trl.text.credentials import without_password
+from gym_trl.text.parsing import AnswerText
 from gym_trl.types import PngImage, Policy, StopReason, UnfinishedResponse, images_with
 from gym_trl.wrappers.inner import instructions_of
 
@@ -107,7 +108,7 @@ class Conversation:
             self.sampled_tokens = (self.sampled_tokens or 0) + reply.completion_tokens
             if self.prompt_tokens is None:
                 self.prompt_tokens = reply.prompt_tokens
-        return UnfinishedResponse(reply.text) if reply.cut else reply.text
+        return UnfinishedResponse(reply.text) if reply.cut else AnswerText.of(reply.text)
 
 
 def content_of(text: str, images: Sequence[PngImage]) -> str | list[dict[str, Any]]:

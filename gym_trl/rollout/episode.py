@@ -12,6 +12,7 @@ from gym_trl.executors.step import MAX_TURNS
 from gym_trl.rollout.history import ASK, History, Shown, conversation
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
+from gym_trl.text.parsing import AnswerText
 from gym_trl.types import (
     ENDED,
     Answer,
@@ -395,4 +396,4 @@ def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
     if longest is not None and len(answer) > longest:
         # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
         return RefusedResponse(f"An action has at most {longest} characters.")
-    return UnfinishedResponse(answer) if cut else answer
+    return UnfinishedResponse(answer) if cut else AnswerText.of(answer)

@@ -123,8 +123,8 @@ def read_reply(answer: Any, client: Any) -> ChatReply:
     """
     try:
         message, finish = answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")
-        thinking, said = split_thinking(message.get("content") or "")
-        thinking = message.get("reasoning_content") or message.get("reasoning") or thinking
+        thinking, said = message.get("reasoning_content") or message.get("reasoning"), message.get("content") or ""
+        thinking, said = (thinking, said.strip()) if thinking else split_thinking(said)
         usage = answer.get("usage")
     except (LookupError, TypeError, AttributeError) as error:
         shown = redact(repr(answer), client.headers.get("Authorization"))

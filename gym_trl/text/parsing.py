@@ -96,6 +96,21 @@ MiniMax-M3; Ministral and Magistral; Cohere's Command-A; Apertus; Gemma 4; Aprie
 """
 
 
+class AnswerText(str):
+    """Answer of a response from which the thinking has been removed, with a text in it that looks like a mark.
+
+    >>> split_thinking(AnswerText("A <think> is a mark"))
+    Answer(thinking='', text='A <think> is a mark')
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, answer: str) -> str:
+        """Return an answer as environments are given it, so that no wrapper looks for thoughts in it again."""
+        return cls(answer) if may_think(answer) else answer
+
+
 def split_thinking(text: str, families: tuple[ThoughtMarks, ...] = KNOWN_MARKS) -> Answer:
     """Split a response into thinking and answer, also if its start is in the prompt or its end is missing.
 
@@ -112,6 +127,8 @@ def split_thinking(text: str, families: tuple[ThoughtMarks, ...] = KNOWN_MARKS) 
     >>> split_thinking("to=self<|message|>7 or 8?<|eom|>8")
     Answer(thinking='7 or 8?', text='8')
     """
+    if isinstance(text, AnswerText):
+        return Answer("", text.strip())
     find, owners = _signs_of(families)
     sign = find(text)
     return Answer("", text.strip()) if sign is None else owners[sign[0]].split(text)
