@@ -254,7 +254,7 @@ def test_a_crash_at_the_first_action_is_no_success_where_success_is_declared() -
 
     for env_id, success in (("TrlEnv/Echo-v0", False), ("CliffWalking-v1", None)):
         [result] = play_tasks(
-            lambda env_id: Breaks(gym.make(env_id)), [Task(env_id, 0)], lambda env: lambda observation: "x"
+            lambda env_id: Breaks(as_text(gym.make(env_id))), [Task(env_id, 0)], lambda env: lambda observation: "x"
         )
         assert (result.success, result.turns) == (success, 1)
 
