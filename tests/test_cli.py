@@ -446,7 +446,15 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
         ([GUESS, "--model", "qwen"], "there is no folder 'qwen', and a model on the hub is called ORG/NAME"),
         ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
         ([GUESS, "--policy", "solver", "--env", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
-        ([GUESS, "--policy", "solver", "--spec", "turn_limt=3"], "--spec requires a language model"),
+        (
+            [GUESS, "--policy", "solver", "--spec", "turn_limt=3"],
+            "spec contains 'turn_limt', which is not an argument",
+        ),
+        (
+            [GUESS, "--policy", "solver", "--spec", "history=last=3"],
+            "'history', which requires a model in this",
+        ),
+        (["CliffWalking-v1", "--policy", "random", "--success", "info"], "success='info' needs an environment whose"),
         ([GUESS, "--policy", "solver", "--action-format", "tagg"], "--action-format requires a language model"),
         ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature requires a language model"),
         (

@@ -170,6 +170,7 @@ class Episode:
         if isinstance(result, EnvFailure):
             if result.reason is StopReason.CRASHED:  # the action is a turn, for which it is scored
                 self._turns.append(Turn(self._observation, self._answer, 0.0, False, *self._span))
+                self._info = {}  # of the last step, which has declared nothing
             return self.stopped(result.reason, result.error)
         result = self._bounded(result)
         try:
