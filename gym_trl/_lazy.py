@@ -24,7 +24,6 @@ MOVED = {
     "gym_trl.faults": "gym_trl.testing.faults",
     "gym_trl.inspection": "gym_trl.env_checker.inspection",
     "gym_trl.loading": "gym_trl.registration",
-    "gym_trl.options": "gym_trl.training.options",
     "gym_trl.parsing": "gym_trl.text.parsing",
     "gym_trl.play": "gym_trl.policies.interactive",
     "gym_trl.pool": "gym_trl.executors",

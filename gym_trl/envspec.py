@@ -8,19 +8,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError
-from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
+from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.options import Arguments, Count, Penalty, check_options, option_types, part_of
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
+from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
+from gym_trl.rollout.history import read_history
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.text.parsing import ActionFormat
+from gym_trl.text.parsing import ActionFormat, check_format
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
@@ -41,7 +44,7 @@ EnvWrapper: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
 """One environment, several, or several with weights."""
 
-SELF_PLAY = "self"
+SELF_PLAY: Final = "self"
 """Value of ``seats`` with which a model plays all seats of a game."""
 ONLY = "only"
 """Value of ``images`` with which images replace the text of observations."""
@@ -82,22 +85,22 @@ class EnvSpec:
 
     env: Envs
     _: KW_ONLY
-    env_kwargs: Mapping[str, Any] | None = None
+    env_kwargs: Arguments | None = None
     wrappers: Sequence[EnvWrapper] = ()
     observe: Observe | None = None
     act: Act | None = None
     action_format: str | None = "tag"
     strict: bool = False
-    invalid_penalty: float = 0.0
-    end_after_invalid: int | None = None
+    invalid_penalty: Penalty = 0.0
+    end_after_invalid: Count | None = None
     cut_actions: CutActions = "reject"
-    turn_limit: int | None = None
+    turn_limit: Count | None = None
     cutoff_return: float | None = None
     instructions: str | None = None
     success: Success | None = None
     state_key: KeyFunction | str | None = None
-    seats: str | None = None
-    images: bool | str = False
+    seats: Literal["self"] | None = None
+    images: bool | Literal["only"] = False
     levels: Sequence[Mapping[str, Any]] = ()
     """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``; see ``Curriculum``."""
     weights: Mapping[str, float] = field(init=False)
@@ -106,22 +109,13 @@ class EnvSpec:
     _kwargs: Mapping[str, dict[str, Any]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_spec_options({name: getattr(self, name) for name in option_types(EnvSpec)})
         makers, weights = _makers_and_weights(self.env)
         derived = {"_makers": makers, "weights": weights, "_kwargs": kwargs_by_id(weights, self.env_kwargs)}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-        if self.action_format is None and self.strict:
-            raise ConfigError("strict needs an action_format")
         if self.levels and len(weights) > 1:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
-        if self.success is not None:
-            check_success(self.success)
-        if self.state_key not in (None, "auto"):
-            load_function(self.state_key)
-        if self.images not in (False, True, ONLY):
-            raise ConfigError(f"images must be False, True or {ONLY!r}, got {self.images!r}")
-        if self.seats not in (None, SELF_PLAY):
-            raise ConfigError(f"seats must be {SELF_PLAY!r} or None, got {self.seats!r}")
         if self.seats is not None and (given := [name for name in _ONE_SEAT if getattr(self, name) is not None]):
             raise ConfigError(
                 f"{given[0]} is computed from the rewards of one agent, and seats={self.seats!r} has several: leave it "
@@ -271,8 +265,14 @@ class EnvSpec:
             made = Seats(made)  # which declares the success of each seat
         else:
             made = declare_success(made, self.success)
-        for wrap in self.wrappers:
-            made = wrap(made)
+        for place, wrap in enumerate(self.wrappers):
+            wrapped = wrap(made)
+            if not isinstance(wrapped, gym.Env):
+                made.close()
+                raise ConfigError(
+                    f"wrappers[{place}] must return a gymnasium.Env, got {wrapped!r:.80} from {wrap!r:.80}"
+                )
+            made = wrapped
         if self.images:
             made = ImageObservation(made, text=self.images is True, observe=self.observe)
         env = as_text(made, observe=None if self.images else self.observe, act=self.act)
@@ -337,6 +337,39 @@ def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
 
 
 _EPISODES, _STEPS = 8, 200
+
+
+def check_spec_options(given: Mapping[str, Any]) -> None:
+    """Check arguments of ``GymSpec`` that evaluations use as well, by themselves, before an environment is made.
+
+    >>> check_spec_options({"strict": "no"})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: strict must be True or False, got 'no'
+
+    Raises:
+        ConfigError: One is invalid; the message begins with its name.
+    """
+    kinds = {**option_types(RolloutConfig), **option_types(ExecutorConfig), **option_types(EnvSpec)}
+    kinds.pop("env")  # which is read by itself, and names the one of several that is wrong
+    check_options(given, {**kinds, "cutoff": CutoffOption | None, "chat_template_kwargs": Arguments | None})
+    with part_of("cutoff"):
+        Cutoff.read(WAIT if given.get("cutoff") is None else given["cutoff"])
+    with part_of("history"):
+        read_history(given.get("history"))
+    ExecutorConfig(**{"executor": None, **{name: given[name] for name in EXECUTOR_ARGS if name in given}})
+    style, strict = given.get("action_format", "tag"), given.get("strict", False)
+    if style is not None:
+        check_format(style, strict=strict)
+    elif strict:
+        raise ConfigError("strict needs an action_format")
+    if given.get("success") is not None:
+        check_success(given["success"])
+    if (key := given.get("state_key")) not in (None, "auto"):
+        try:
+            load_function(key)
+        except ConfigError as error:
+            raise ConfigError(f'state_key must be "auto" or a function, got {key!r}: {error}') from error
 
 
 def _check_key(env: TextEnvironment) -> None:

@@ -799,9 +799,15 @@ def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> 
     assert (row["env_kwargs"]["turns"], row["turns"]) == (3, 1)
 
 
-@pytest.mark.parametrize("name", ["turn_limt", "num_tasks"])
-def test_an_argument_that_gymspec_does_not_have_is_answered_with_the_nearest(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"GymSpec has no argument '{name}'"):
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("turn_limt", "GymSpec has no argument 'turn_limt'; did you mean 'turn_limit'?"),
+        ("num_tasks", "num_tasks cannot be set in spec: it follows from steps"),
+    ],
+)
+def test_an_argument_that_spec_does_not_have_is_answered_with_the_nearest(name: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
         TrainOptions.choose(spec={name: 3})
 
 

@@ -527,7 +527,7 @@ def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
         (["FrozenLake-v1"], "has no policy 'solver'"),
         ([GUESS, "--lora", "4"], "the tiny model trains all of its weights"),
         ([GUESS, "--model", "./gone/model"], "there is no folder"),
-        ([GUESS, "--learning-rate", "0"], "learning_rate must be above 0"),
+        ([GUESS, "--learning-rate", "0"], "--learning-rate must be a number above 0"),
         ([GUESS, "--env", "turns=1", "--env", "high=1000", "--episodes", "4"], "0 of 4 episodes can be trained on"),
         (["--resume", "gone"], "is not a run"),
         (["--resume", "gone", "--steps", "3"], "--resume uses the run's own options, got --steps"),

@@ -1,16 +1,18 @@
 """Wrapper that declares success, for environments that do not declare it."""
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
+from gym_trl.options import check_option, expected
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import load_function
 
-Success: TypeAlias = float | str | Callable[[Mapping[str, Any], float], bool | None]
+Success: TypeAlias = Annotated[
+    float | str | Callable[[Mapping[str, Any], float], bool | None], 'a return to reach, "info" or a function'
+]
 """Threshold of the return, ``"info"``, or a function of the last ``info`` and the return (or ``"module:function"``)."""
 
 
@@ -106,8 +108,9 @@ def check_success(success: object) -> None:
     """
     if isinstance(success, str):
         if success != "info":
-            load_function(success)
+            try:
+                load_function(success)
+            except ConfigError as error:
+                raise ConfigError(f"success must be {expected(Success)}, got {success!r}: {error}") from error
         return
-    number = isinstance(success, int | float) and not isinstance(success, bool) and math.isfinite(success)
-    if not number and not callable(success):
-        raise ConfigError(f'success must be a return to reach, "info" or a function, got {success!r}')
+    check_option("success", success, Success)

@@ -1,11 +1,12 @@
 """Interface of chats."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gym_trl.types import Answer, Message, TokenIds
 
 
+@runtime_checkable
 class Chat(Protocol):
     """Converter of a conversation's text to token ids, one turn at a time.
 

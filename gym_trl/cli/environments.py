@@ -5,15 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_trl.envs.text_env import TextEnv
-from gym_trl.errors import NotTextError
+from gym_trl.errors import GymTRLError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import creator_of, find_maker, make_env
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.text_observation import Observe
 
 
-def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
-    """Make an environment with text observations and actions.
+def make_text_env(env_id: str, kwargs: Mapping[str, Any], *, observe: Observe | None = None) -> TextEnvironment:
+    """Make an environment with text observations and actions; ``observe`` is as for ``GymSpec``.
 
     Raises:
         ConfigError: there is no such environment, or it cannot be made with these arguments.
@@ -21,8 +22,8 @@ def make_text_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnvironment:
     """
     env = declare_success(make_env(env_id, **kwargs))
     try:
-        text_env = as_text(env)
-    except NotTextError:
+        text_env = as_text(env, observe=observe)
+    except GymTRLError:
         env.close()
         raise
     if isinstance(env.unwrapped, TextEnv):

@@ -27,9 +27,33 @@ def clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
         except (GymTRLError, OSError) as error:
             if kwargs.get("debug"):
                 raise
-            fail(one_line(error))
+            fail(by_flag(one_line(error), kwargs))
 
     return run
+
+
+_FLAGS = {
+    "max_tokens_per_turn": "max_tokens",
+    "max_completion_length": "max_completion",
+    "records_per_step": "records",
+    "env_kwargs": "env",
+    "seats": "league",
+}
+"""Parameters of commands for options with another name in Python."""
+
+
+def by_flag(message: str, given: Mapping[str, Any]) -> str:
+    """Return a message that begins with an option, with the name that the user wrote.
+
+    >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": 0})
+    '--step-timeout must be a number above 0, got 0'
+    >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": None, "spec": ["step_timeout=0"]})
+    'step_timeout must be a number above 0, got 0'
+    """
+    word, _, rest = message.partition(" ")
+    name = word.rstrip(":")
+    written = next((one for one in (name, _FLAGS.get(name)) if one and given.get(one) is not None), None)
+    return message if written is None else f"{option_name(written)}{word[len(name) :]} {rest}"
 
 
 def check_finite(options: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.policies import read_model, read_policy
 from gym_trl.cli.terminal import ask, say, say_aside, show_columns
+from gym_trl.envspec import check_spec_options
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
@@ -176,6 +177,7 @@ def _evaluate(
     policies += [read_model(name, base_url, given) for name in named]
     if not policies:
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
+    check_spec_options(spec)
     unused = {} if named else given
     if not any(getattr(one, "marks", False) for one in policies):
         unused = {**unused, "tokens": options["tokens"], "action_format": action_format}
@@ -187,7 +189,7 @@ def _evaluate(
         success = next((run.success for run in runs.values() if run.env in ids), None)
     kwargs = {env_id: {**_trained_kwargs(env_id, list(runs.values())), **env} for env_id in ids}
     for env_id, arguments in kwargs.items():
-        make_text_env(env_id, arguments).close()
+        make_text_env(env_id, arguments, observe=spec.get("observe")).close()
     for name, run in runs.items():
         say_aside(_as_trained(name, run, kwargs))
     console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)

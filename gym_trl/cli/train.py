@@ -38,12 +38,9 @@ from gym_trl.envspec import SELF_PLAY
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import EXECUTORS
 from gym_trl.grpo.credit.estimators import CREDITS, EPISODE
-from gym_trl.grpo.credit.turn_credit import find_estimator
-from gym_trl.grpo.league import League
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.policies.model import check_model
-from gym_trl.rollout.history import read_history
 from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
 from gym_trl.training.session import check_new
 
@@ -86,7 +83,7 @@ def train(
     episodes: EpisodesOption = None,
     group_size: GroupSizeOption = None,
     learning_rate: Annotated[
-        float | None, Option(help="Learning rate. Default: 1e-6, 1e-5 of an adapter, at least 2e-3 (tiny).")
+        float | None, Option(min=0.0, help="Learning rate. Default: 1e-6, 1e-5 of an adapter, at least 2e-3 (tiny).")
     ] = None,
     max_tokens: MaxTokensOption = None,
     max_completion: MaxCompletionOption = None,
@@ -209,17 +206,13 @@ def train(
             reset_timeout=reset_timeout,
             step_timeout=step_timeout,
         )
-    if league is not None and resume is None:
-        League.read(league)  # checks the words
     # Before slow imports:
     first = os.environ.get("RANK", "0") == "0"
     if resume is None:
         options.check_groups()
-        read_history(further.get("history"))
-        find_estimator(further.get("credit") or EPISODE)
         if out is not None and first:
             check_new(out)
-    make_text_env(options.env, options.env_kwargs).close()
+    make_text_env(options.env, options.env_kwargs, observe=options.spec.get("observe")).close()
     if options.model is not None and resume is None:
         check_model(options.model)
     check_vllm(options.grpo)

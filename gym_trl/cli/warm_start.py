@@ -31,6 +31,7 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.terminal import say
 from gym_trl.grpo.trl_versions import import_trainer_alone
+from gym_trl.options import Positive, check_option
 from gym_trl.training.options import DEFAULT_ENV, WRAPPING, TrainOptions, read_options
 from gym_trl.training.sources import EPISODES, Keep, find_source
 
@@ -100,6 +101,7 @@ def warm_start(
         run = read_options(resume)
     else:
         find_source(policy)
+        check_option("learning_rate", learning_rate, Positive | None)
         limits: dict[str, Any] = {} if max_completion is None else {"max_completion_length": max_completion}
         run = TrainOptions.choose(
             env_id or DEFAULT_ENV,
@@ -118,7 +120,7 @@ def warm_start(
             dtype=dtype,
         )
     # Before slow imports:
-    make_text_env(run.env, run.env_kwargs).close()
+    make_text_env(run.env, run.env_kwargs, observe=run.spec.get("observe")).close()
     if os.environ.get("RANK", "0") == "0":
         say("Loading PyTorch and TRL")
     with slow_imports():

@@ -12,14 +12,13 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import Any, Self, TypeAlias
 
-from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS, EnvSpec, kwargs_by_id
+from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS, EnvSpec, check_spec_options, kwargs_by_id
 from gym_trl.errors import (
     ConfigError,
     EngineError,
     InfrastructureError,
     ModelFaultError,
     PolicyError,
-    check_counts,
     is_connection,
 )
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
@@ -28,6 +27,7 @@ from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_declares_success
+from gym_trl.options import Arguments, Count, Seed, check_options, option_types
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import Attempt, TextPolicy
@@ -81,13 +81,13 @@ def evaluate(
     env: EnvSource | Sequence[EnvSource],
     policy: "str | Callable[[TextEnvironment], Policy] | NamedPolicy | Sequence[str | NamedPolicy]",
     *,
-    episodes: int = 100,
-    attempts: int = 1,
-    seed: int = 0,
-    env_kwargs: Mapping[str, Any] | None = None,
+    episodes: Count = 100,
+    attempts: Count = 1,
+    seed: Seed = 0,
+    env_kwargs: Arguments | None = None,
     action_format: str | None = "tag",
     success: Success | None = None,
-    spec: Mapping[str, Any] | None = None,
+    spec: Arguments | None = None,
     out: Path | str | None = None,
     tokens: bool = False,
     retry: bool = False,
@@ -135,6 +135,8 @@ def evaluate(
         PolicyError: a policy raised, or returned no action; a failed connection leaves its episode unscored instead.
         OSError: the folder cannot be written.
     """
+    check_options({name: value for name, value in locals().items() if name != "policy"}, option_types(evaluate))
+    check_spec_options({"action_format": action_format, "success": success, **(spec or {})})
     envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
@@ -142,7 +144,6 @@ def evaluate(
     spec = {**(spec or {}), **({} if success is None else {"success": success})}
     _check_spec(spec, policies)
     policies = [replace(one, spec={**one.spec, **spec}) if isinstance(one, Model) else one for one in policies]
-    check_counts(episodes=episodes, attempts=attempts)
     if episodes % attempts:
         raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
     if len({policy.name for policy in policies}) < len(policies):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
+from gym_trl.options import Count, Seconds, check_fields
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
 """Name of an executor (see ``EXECUTORS``), or a pool's class or factory (``ProcessPool``)."""
@@ -51,14 +52,15 @@ class ExecutorConfig:
 
     executor: Executor | None = "inline"
     """Name of an executor, or a function that makes a pool; ``None`` lets ``EnvSpec.probe`` choose."""
-    workers: int | None = None
+    workers: Count | None = None
     """Maximum number of threads or processes."""
-    reset_timeout: float | None = None
+    reset_timeout: Seconds | None = None
     """Maximum seconds for making and resetting an environment."""
-    step_timeout: float | None = None
+    step_timeout: Seconds | None = None
     """Maximum seconds for a step; a longer one ends the episode as ``crashed``, which is scored."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.executor is None:
             return
         known = self.executor in EXECUTORS if isinstance(self.executor, str) else callable(self.executor)

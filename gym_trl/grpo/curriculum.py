@@ -1,20 +1,24 @@
 """Choices of training tasks that follow the model's success rate: by level, or by task."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.training_tasks import Choice, TrainingTasks
+from gym_trl.options import Arguments, Count, Range, Whole, check_options, expected, option_types
+from gym_trl.registration import did_you_mean
 from gym_trl.types import EpisodeResult, Task, counted_successes
 
 PRIORITIZED = "prioritized"
 """Name of ``PrioritizedTasks()``, for ``GymSpec(curriculum=...)``."""
 _PRIOR = 2.0
 """Number of episodes that the success rate of all tasks counts as in that of one task."""
+_Explore: TypeAlias = Annotated[float, Range(above=0, most=1)]  # above 0, so that no task starves
+_Decay: TypeAlias = Annotated[float, Range(least=0, below=1)]
 _UNDECLARED = 128
 """Number of episodes in a row without declared success after which prioritized tasks are refused."""
 
@@ -55,18 +59,20 @@ class Curriculum:
 
     def __init__(
         self,
-        levels: Sequence[Mapping[str, Any]],
+        levels: Sequence[Arguments],
         *,
         rise: float = 0.75,
         fall: float = 0.1,
-        episodes: int = 128,
-        level: int = 0,
+        episodes: Count = 128,
+        level: Whole = 0,
     ) -> None:
-        if not levels or not 0 <= level < len(levels):
+        self.options = {"levels": levels, "rise": rise, "fall": fall, "episodes": episodes, "level": level}
+        """Arguments that make another one."""
+        check_options(self.options, option_types(Curriculum))
+        if not 0 <= level < len(levels):
             raise ConfigError(f"level must be the index of one of the levels, got {level} of {len(levels)} levels")
         if not fall < rise <= 1:
             raise ConfigError(f"fall must be below rise, and rise at most 1; got fall={fall} and rise={rise}")
-        check_counts(episodes=episodes)
         self.levels = [dict(arguments) for arguments in levels]
         self.level = level
         self.rise, self.fall, self.episodes = rise, fall, episodes
@@ -163,11 +169,10 @@ class PrioritizedTasks:
     level: ClassVar[int] = 0
     """Level of the dataset's tasks before they are drawn."""
 
-    def __init__(self, levels: Sequence[Mapping[str, Any]] = (), *, explore: float = 0.1, decay: float = 0.5) -> None:
-        if not 0 < explore <= 1:
-            raise ConfigError(f"explore must be above 0, so that no task starves, and at most 1; got {explore!r}")
-        if not 0 <= decay < 1:
-            raise ConfigError(f"decay must be from 0 to below 1, got {decay!r}")
+    def __init__(self, levels: Sequence[Arguments] = (), *, explore: _Explore = 0.1, decay: _Decay = 0.5) -> None:
+        self.options = {"levels": levels, "explore": explore, "decay": decay}
+        """Arguments that make another one."""
+        check_options(self.options, option_types(PrioritizedTasks))
         self.levels = [dict(arguments) for arguments in levels]
         self.explore, self.decay = explore, decay
         self._tasks: _Counts = {}
@@ -239,6 +244,40 @@ class PrioritizedTasks:
             for name, more in counts.items():
                 total[name] = [self.decay * old + one for old, one in zip(total.get(name, (0, 0)), more, strict=True)]
         self._cumulative = None
+
+
+CurriculumOption: TypeAlias = Annotated[
+    Curriculum | PrioritizedTasks | Arguments | str,
+    'a Curriculum, a PrioritizedTasks, the arguments of one, or "prioritized"',
+]
+"""Value of the option ``curriculum``."""
+
+
+def read_curriculum(given: CurriculumOption | None) -> Curriculum | PrioritizedTasks | None:
+    """Return a curriculum from the value of the option, ``None`` for none.
+
+    >>> read_curriculum({"levels": [{"high": 8}, {"high": 50}], "rise": 0.9}).rise
+    0.9
+    >>> read_curriculum({"explore": 0.2}).options
+    {'levels': (), 'explore': 0.2, 'decay': 0.5}
+
+    Raises:
+        ConfigError: It is none, or its arguments are unknown or out of range.
+    """
+    if given is None or isinstance(given, Curriculum | PrioritizedTasks):
+        return given
+    if given == PRIORITIZED:
+        return PrioritizedTasks()
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"curriculum must be {expected(CurriculumOption)}, got {given!r:.200}")
+    kinds: tuple[type[Curriculum], type[PrioritizedTasks]] = (Curriculum, PrioritizedTasks)
+    kind = kinds[bool({"explore", "decay"} & given.keys())]
+    for name in given:
+        if name not in (known := option_types(kind)):
+            raise ConfigError(f"curriculum has no argument {name!r}{did_you_mean(str(name), known)}")
+    if kind is Curriculum and "levels" not in given:
+        raise ConfigError(f"curriculum must have levels, or be {PRIORITIZED!r}; got {given!r:.200}")
+    return kind(**given)
 
 
 _Counts: TypeAlias = dict[str, list[float]]  # successes and episodes

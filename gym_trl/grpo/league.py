@@ -4,10 +4,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.options import Arguments, Count, Range, check_options, expected, option_types
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.server import server
 from gym_trl.registration import did_you_mean
@@ -80,14 +81,17 @@ class League:
         self,
         opponents: Sequence[Opponent] | str = (),
         *,
-        every: int | None = None,
-        most: int = 20,
+        every: Count | None = None,
+        most: Count = 20,
         schedule: str = "uniform",
-        latest: int | None = None,
+        latest: Count | None = None,
         prefer: str | None = None,
-        self_play: float = 0.5,
-        at_once: int = 2,
+        self_play: Annotated[float, Range(least=0, below=1)] = 0.5,
+        at_once: Count = 2,
     ) -> None:
+        self.options = {name: value for name, value in locals().items() if name != "self"}
+        """Arguments that make another one."""
+        check_options(self.options, option_types(League))
         given = [opponents] if isinstance(opponents, str) else list(opponents)
         self.policies: dict[str, NamedPolicy] = {}
         """Opponents other than snapshots, by name."""
@@ -98,22 +102,15 @@ class League:
                     f"two opponents are called {policy.name!r}: leave one out, or label it (Model(label=))"
                 )
             self.policies[policy.name] = policy
-        check_counts(most=most, at_once=at_once)
-        if every is not None:
-            check_counts(every=every)
         for name, value, known in (("schedule", schedule, SCHEDULES), ("prefer", prefer or "hard", PREFERENCES)):
             if value not in known:
                 raise ConfigError(
                     f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}"
                 )
-        if latest is not None:
-            check_counts(latest=latest)
-            if schedule != "latest" or latest > most:
-                raise ConfigError(f'latest needs schedule="latest" and is at most most={most}; got latest={latest}')
+        if latest is not None and (schedule != "latest" or latest > most):
+            raise ConfigError(f'latest needs schedule="latest" and is at most most={most}; got latest={latest}')
         if prefer is not None and schedule != "prioritized":
             raise ConfigError(f'prefer={prefer!r} needs schedule="prioritized", got schedule={schedule!r}')
-        if isinstance(self_play, bool) or not isinstance(self_play, int | float) or not 0 <= self_play < 1:
-            raise ConfigError(f"self_play must be from 0 to below 1, the share of groups; got {self_play!r}")
         if not self.policies and every is None:
             raise ConfigError('a league needs opponents, or every=N for snapshots of the model; or use seats="self"')
         self.every, self.most, self.schedule, self.prefer = every, most, schedule, prefer or "hard"
@@ -147,10 +144,10 @@ class League:
             opponents = [word for word in words if not _is_argument(word)]
             given = {name: _value(said) for name, _, said in pairs} | {"opponents": opponents}
         if not isinstance(given, Mapping):
-            raise ConfigError(f'a league must be a League, or words such as "random every=25", got {given!r}')
+            raise ConfigError(f"seats must be {expected(SeatsOption)}, got {given!r:.200}")
         for name in given:
-            if name not in _ARGUMENTS:
-                raise ConfigError(f"League has no argument {name!r}{did_you_mean(name, _ARGUMENTS)}")
+            if name not in (known := option_types(League)):
+                raise ConfigError(f"League has no argument {name!r}{did_you_mean(str(name), known)}")
         return cls(**given)
 
     @property
@@ -258,7 +255,10 @@ class League:
         return found
 
 
-_ARGUMENTS = ("opponents", "every", "most", "schedule", "latest", "prefer", "self_play", "at_once")
+SeatsOption: TypeAlias = Annotated[
+    League | Arguments | str, '"self", a League, its arguments, or these in words such as "random every=25"'
+]
+"""Value of the option ``seats``."""
 
 
 def snapshot_name(step: int) -> str:

@@ -4,33 +4,34 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.rubric import Verifier
-from gym_trl.envspec import END_AFTER_INVALID, SELF_PLAY, EnvSpec, EnvWrapper, TaskPlan
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.envspec import END_AFTER_INVALID, SELF_PLAY, EnvSpec, EnvWrapper, TaskPlan, check_spec_options
+from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, Estimator
 from gym_trl.grpo.credit.turn_credit import TurnCredit, find_estimator
-from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, PrioritizedTasks
+from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, CurriculumOption, read_curriculum
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
-from gym_trl.grpo.league import League
+from gym_trl.grpo.league import League, SeatsOption
 from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.rewards import CriterionReward, RestReward, env_reward
 from gym_trl.grpo.rollout_func import ATTACH, Rollout, RolloutFunc, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.training_tasks import at_level
 from gym_trl.grpo.unscored import UnscoredBound
+from gym_trl.options import Arguments, Count, Penalty, Seconds, Share, Whole, check_options, option_types, part_of
 from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
-from gym_trl.rollout.cutoff import WAIT, Cutoff
-from gym_trl.rollout.history import History, read_history
+from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
+from gym_trl.rollout.history import HistoryOption, read_history
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
@@ -67,7 +68,8 @@ class GymSpec:
         seed: Seed of the tasks and of the sampling.
         env_kwargs: Arguments for making the environment; with several environments, ``{id: kwargs}``.
         wrappers: Functions ``env -> env``, applied in order before text conversion and action parsing.
-        observe: Function ``(observation, info) -> str``. Default: see ``as_text``.
+        observe: Function ``(observation, info) -> str``, or ``"render"`` for the environment's rendering as text.
+            Default: see ``TextObservation``.
         act: Function ``str -> action``. Raise ``ValueError`` with a hint if the text is not a valid action.
         action_format: Mark-up of the action in a response: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``,
             ``"regex:PATTERN"`` (see ``ParseAction``), or ``None`` to pass responses on unchanged.
@@ -101,6 +103,7 @@ class GymSpec:
             credit per turn, otherwise no keys are computed.
         curriculum: Choice of the training tasks by the success rate: ``Curriculum`` raises the difficulty of all, and
             ``PrioritizedTasks``, or ``"prioritized"``, draws those more often that are solved about half of the time.
+            The arguments of one are taken as well, such as ``{"levels": [{"high": 8}, {"high": 50}]}``.
         resample_dead_groups: Number of rounds in a rollout in which training groups whose scored episodes all have the
             same return, and so no gradient, are replaced by groups with other tasks of ``train_dataset``. What is left
             after the last round is kept. Replaced episodes count in all metrics and for the curriculum, but are not
@@ -145,7 +148,8 @@ class GymSpec:
         max_action: Maximum characters of a response; a longer one is an invalid action that is not passed to the
             environment.
         cutoff: When to stop waiting for the slowest episodes, and whether these count (``on_cutoff=``):
-            ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``, ``Cutoff(stragglers=0.95)``. Default: never.
+            ``Cutoff(episode_s=60)``, ``Cutoff(rollout_s=600)``, ``Cutoff(stragglers=0.95)``, or the arguments of one,
+            such as ``{"episode_s": 60}``. Default: never.
         max_unscored: Maximum share of unscored episodes in a rollout, over all processes; three rollouts in a row
             above it stop the training with a ``PoolError`` that names the most common errors. Applies to
             ``rollout_func``.
@@ -162,52 +166,53 @@ class GymSpec:
         self,
         env: EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float],
         *,
-        num_tasks: int = 1_000,
-        num_eval_tasks: int = 100,
+        num_tasks: Count = 1_000,
+        num_eval_tasks: Whole = 100,
         seed: int = 0,
-        env_kwargs: Mapping[str, Any] | None = None,
+        env_kwargs: Arguments | None = None,
         wrappers: Sequence[EnvWrapper] = (),
         observe: Observe | None = None,
         act: Act | None = None,
         action_format: str | None = "tag",
         strict: bool = False,
-        invalid_penalty: float = 0.0,
-        end_after_invalid: int | None = None,
+        invalid_penalty: Penalty = 0.0,
+        end_after_invalid: Count | None = None,
         cut_actions: CutActions = "reject",
-        turn_limit: int | None = None,
+        turn_limit: Count | None = None,
         cutoff_return: float | None = None,
         instructions: str | None = None,
         success: Success | None = None,
-        images: bool | str = False,
+        images: bool | Literal["only"] = False,
         state_key: KeyFunction | str | None = None,
-        curriculum: Curriculum | PrioritizedTasks | str | None = None,
-        resample_dead_groups: int = 0,
+        curriculum: CurriculumOption | None = None,
+        resample_dead_groups: Whole = 0,
         credit: str | Estimator | None = None,
-        seats: League | Mapping[str, Any] | str | None = None,
+        seats: SeatsOption | None = None,
         system_prompt: str | None = None,
-        max_tokens_per_turn: int | None = None,
-        history: History | Mapping[str, Any] | str | None = None,
+        max_tokens_per_turn: Count | None = None,
+        history: HistoryOption | None = None,
         chat: Chat | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Arguments | None = None,
         balance_instances: bool = True,
         executor: Executor | None = None,
-        workers: int | None = None,
-        reset_timeout: float | None = None,
-        step_timeout: float | None = None,
+        workers: Count | None = None,
+        reset_timeout: Seconds | None = None,
+        step_timeout: Seconds | None = None,
         deterministic: bool = False,
-        max_alive: int | None = None,
-        max_observation: int | None = None,
-        max_action: int | None = None,
-        cutoff: Cutoff | None = None,
-        max_unscored: float = 0.5,
+        max_alive: Count | None = None,
+        max_observation: Count | None = None,
+        max_action: Count | None = None,
+        cutoff: CutoffOption | None = None,
+        max_unscored: Share = 0.5,
         on_rollout: Callable[[Rollout], None] | None = None,
         spread: bool | None = None,
     ) -> None:
+        check_arguments({name: value for name, value in locals().items() if name != "self"})
         credit = EPISODE if credit is None else credit
         self.league = None if seats is None or seats == SELF_PLAY else League.read(seats)
         """Opponents in a part of the groups; ``None`` without a league."""
         seats = None if seats is None else SELF_PLAY
-        self._curriculum = _read_curriculum(curriculum)
+        self._curriculum = read_curriculum(curriculum)
         if seats is not None and self._curriculum is not None:
             raise ConfigError(
                 "a curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
@@ -234,27 +239,24 @@ class GymSpec:
             success=success,
             images=images,
             state_key="auto" if state_key is None and (credit != EPISODE or seats is not None) else state_key,
-            seats=seats,
+            seats=None if seats is None else SELF_PLAY,
             levels=levels,
         )
         """Environments, as they are made for training."""
         self.seed = seed
         self.system_prompt = system_prompt
-        check_counts(num_tasks=num_tasks)
-        check_counts(0, resample_dead_groups=resample_dead_groups)
         drawing = {"resample_dead_groups": resample_dead_groups > 0, PRIORITIZED: self._draws}
         if num_tasks < 2 and (options := [name for name, given in drawing.items() if given]):
             raise ConfigError(
                 f"num_tasks must be at least 2 for {options[0]}, which plays other tasks; got {num_tasks}"
             )
         self._rounds = resample_dead_groups
-        check_counts(0, num_eval_tasks=num_eval_tasks)
         self._rollout = RolloutConfig(
             max_tokens_per_turn=max_tokens_per_turn,
             max_observation=max_observation,
             max_action=max_action,
             max_alive=max_alive,
-            cutoff=cutoff or WAIT,
+            cutoff=WAIT if cutoff is None else Cutoff.read(cutoff),
             deterministic=deterministic,
             history=history,
             chat=chat,
@@ -537,9 +539,22 @@ class GymSpec:
         return {name: value for name, value in self.__dict__.items() if name not in made}
 
 
-def _read_curriculum(given: Curriculum | PrioritizedTasks | str | None) -> Curriculum | PrioritizedTasks | None:
-    if given == PRIORITIZED:
-        return PrioritizedTasks()
-    if given is None or isinstance(given, Curriculum | PrioritizedTasks):
-        return given
-    raise ConfigError(f"curriculum must be a Curriculum, a PrioritizedTasks or {PRIORITIZED!r}, got {given!r}")
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Check arguments of ``GymSpec`` by themselves, before an environment is made.
+
+    >>> check_arguments({"turn_limit": 0})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: turn_limit must be an integer of at least 1, got 0
+
+    Raises:
+        ConfigError: One is invalid; the message begins with its name.
+    """
+    check_options({name: value for name, value in given.items() if name != "env"}, option_types(GymSpec))
+    check_spec_options({name: value for name, value in given.items() if name != "seats"})
+    find_estimator(EPISODE if given.get("credit") is None else given["credit"])
+    with part_of("curriculum"):
+        read_curriculum(given.get("curriculum"))
+    if given.get("seats") not in (None, SELF_PLAY):
+        with part_of("seats"):
+            League.read(given["seats"])

@@ -14,6 +14,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.options import Arguments, Count, check_fields
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     first_line,
@@ -88,17 +89,18 @@ class Model:
     path: str
     label: str | None = None
     vllm: bool = False
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    max_tokens: int = 256
-    max_completion: int | None = None
+    sampling: Arguments = field(default_factory=dict)
+    max_tokens: Count = 256
+    max_completion: Count | None = None
     system_prompt: str | None = None
-    concurrency: int = 64
-    llm: Mapping[str, Any] = field(default_factory=dict)
-    spec: Mapping[str, Any] = field(default_factory=dict)
+    concurrency: Count = 64
+    llm: Arguments = field(default_factory=dict)
+    spec: Arguments = field(default_factory=dict)
     marks = True
 
     def __post_init__(self) -> None:
-        """Check that the path may be a model."""
+        """Check the options, and that the path may be a model."""
+        check_fields(self)
         check_model(self.path)
 
     @property

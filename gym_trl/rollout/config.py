@@ -6,9 +6,10 @@ from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import ConfigError
+from gym_trl.options import Arguments, Count, check_fields
 from gym_trl.rollout.cutoff import WAIT, Cutoff
-from gym_trl.rollout.history import History, appends, read_history
+from gym_trl.rollout.history import History, HistoryOption, appends, read_history
 from gym_trl.rollout.limits import Limits
 
 
@@ -27,35 +28,34 @@ class RolloutConfig:
         ConfigError: A number is out of range, or ``deterministic`` is combined with a cutoff by the clock.
     """
 
-    max_tokens_per_turn: int | None = None
+    max_tokens_per_turn: Count | None = None
     """Maximum number of tokens sampled in a turn; the trainer's ``max_completion_length`` bounds the episode."""
-    max_context: int | None = None
+    max_context: Count | None = None
     """Maximum tokens of prompt and completion together. Default: the model's limit."""
-    max_observation: int | None = None
+    max_observation: Count | None = None
     """Maximum characters of an observation that the model sees."""
-    max_action: int | None = None
+    max_action: Count | None = None
     """Maximum characters of a response; a longer one is an invalid action."""
-    max_alive: int | None = None
+    max_alive: Count | None = None
     """Maximum number of concurrent environments per process. Default: no limit."""
     cutoff: Cutoff = WAIT
     """Rule by which the slowest episodes are ended. Default: none is."""
     deterministic: bool = False
     """Return results of environments in the order of the requests, so that threads and processes reproduce inline."""
-    history: History | Mapping[str, Any] | str | None = None
+    history: HistoryOption | None = None
     """Part of the conversation that the model sees, as ``History.read`` reads it. Default: all of it."""
     chat: Chat | None = None
     """Converts messages to tokens. Default: the tokenizer's own chat template."""
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Arguments = field(default_factory=dict)
     """Arguments for the chat template, such as ``{"enable_thinking": False}``; they override the trainer's."""
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Arguments = field(default_factory=dict)
     """Sampling options that override the trainer's, by vLLM's names (``temperature``, ``stop_token_ids``, ...).
 
     The trainer still trains with its own temperature; change both together.
     """
 
     def __post_init__(self) -> None:
-        limits = ("max_tokens_per_turn", "max_context", "max_observation", "max_action", "max_alive")
-        check_counts(**{name: value for name in limits if (value := getattr(self, name)) is not None})
+        check_fields(self)
         if (shown := self.shown) is not None:
             if shown.cuts and self.max_tokens_per_turn is None:
                 raise ConfigError("history needs max_tokens_per_turn, for which room is kept; got None")

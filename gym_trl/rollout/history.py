@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.errors import ConfigError, check_counts
@@ -122,7 +122,13 @@ class History:
         return self.last is not None
 
 
-def read_history(given: History | Mapping[str, Any] | str | None) -> History | None:
+HistoryOption: TypeAlias = Annotated[
+    History | Mapping[str, Any] | str, 'a History, its arguments, or these in words such as "last=8"'
+]
+"""Value of the option ``history``."""
+
+
+def read_history(given: HistoryOption | None) -> History | None:
     """Return a history as ``History.read`` does; ``None`` for the whole conversation."""
     return None if given is None else History.read(given)
 

@@ -260,6 +260,23 @@ class ActionFormat:
         return written
 
 
+def check_format(action_format: str | re.Pattern[str], *, strict: bool = False) -> None:
+    """Check an action format, as the option ``action_format``.
+
+    >>> check_format("taag")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: action_format must be "tag", "boxed", "json:FIELD", "plain", ..., got 'taag'
+
+    Raises:
+        ConfigError: it is unknown, or a pattern that does not compile.
+    """
+    try:
+        ActionFormat(action_format, strict=strict)
+    except ConfigError as error:
+        raise ConfigError(f"action_{error}") from error
+
+
 def _compile(how: str | re.Pattern[str], strict: bool) -> tuple[str, Callable[[str], str | None]]:
     """Return the sentence that explains a format, and the function that extracts the action."""
     if isinstance(how, re.Pattern):
@@ -278,7 +295,7 @@ def _compile(how: str | re.Pattern[str], strict: bool) -> tuple[str, Callable[[s
         try:
             return _compile_pattern(re.compile(detail), strict)
         except re.error as error:
-            raise ConfigError(f"{detail!r} is not a regular expression: {error}") from error
+            raise ConfigError(f"format must have a regular expression after regex:, got {detail!r}: {error}") from error
     raise ConfigError(
         f'format must be "tag", "boxed", "json:FIELD", "plain", "regex:PATTERN" or a pattern, got {how!r}'
     )

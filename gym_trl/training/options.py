@@ -4,20 +4,39 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self, get_args, get_origin
+from typing import Annotated, Any, Self, get_args, get_origin
 
 import gymnasium as gym
 
 from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import ConfigError
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
+from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
+from gym_trl.grpo.league import League
+from gym_trl.grpo.spec import GymSpec, check_arguments
 from gym_trl.grpo.trl_versions import names_compared_with
+from gym_trl.options import (
+    Arguments,
+    Count,
+    Penalty,
+    Positive,
+    Range,
+    Seconds,
+    Seed,
+    Whole,
+    check_fields,
+    check_option,
+    option_types,
+)
 from gym_trl.policies.weights import read_adapter
 from gym_trl.registration import did_you_mean
+from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.history import History
 from gym_trl.training.models import ModelChoice
+from gym_trl.wrappers.parse_action import CutActions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +153,17 @@ _NAMES = (
     "vllm_importance_sampling_mode",
 )
 """Fields whose value the trainer first looks at in the middle of a step."""
+_SET_ELSEWHERE = {
+    "env": "it is the ID",
+    "env_kwargs": "use --env NAME=VALUE",
+    "num_tasks": "it follows from steps, episodes and group_size",
+    "num_eval_tasks": "use --eval-episodes",
+    "seed": "use --seed",
+    "on_rollout": "rollouts are recorded in the run's folder",
+    "spread": "it is deprecated, use balance_instances",
+}
+"""Arguments of ``GymSpec`` that are no part of ``spec``."""
+_OF_SPEC = option_types(GymSpec).keys() - {"env", "env_kwargs", "seed"}
 _NOT_A_FIELD = {
     "output_dir": "the run's folder is set with --out",
     "resume_from_checkpoint": "a run is continued with --resume",
@@ -159,39 +189,48 @@ class TrainOptions:
     """
 
     env: str
-    env_kwargs: Mapping[str, Any]
+    env_kwargs: Arguments
     model: str | None
-    seed: int
-    steps: int
-    episodes: int
-    group_size: int
-    max_tokens_per_turn: int
-    eval_episodes: int
-    action_format: str
+    seed: Seed
+    steps: Count
+    episodes: Count
+    group_size: Annotated[int, Range(least=2)]
+    max_tokens_per_turn: Count
+    eval_episodes: Whole
+    action_format: str | None
     instructions: str | None
-    invalid_penalty: float
-    end_after_invalid: int | None
-    width: int
-    layers: int
-    records_per_step: int
-    grpo: Mapping[str, Any]
+    invalid_penalty: Penalty
+    end_after_invalid: Count | None
+    width: Count
+    layers: Count
+    records_per_step: Whole
+    grpo: Arguments
     executor: str | None = None
-    workers: int | None = None
-    reset_timeout: float | None = None
-    step_timeout: float | None = None
+    workers: Count | None = None
+    reset_timeout: Seconds | None = None
+    step_timeout: Seconds | None = None
     success: float | str | None = None
-    cut_actions: str = "reject"
+    cut_actions: CutActions = "reject"
     system_prompt: str | None = None
-    spec: Mapping[str, Any] = field(default_factory=dict)
+    spec: Arguments = field(default_factory=dict)
     """Further arguments of ``GymSpec``."""
     dtype: str | None = None
     """Type of the weights, as in ``ModelChoice``."""
-    lora: int | None = None
+    lora: Count | None = None
     """Rank of a new LoRA adapter. Default: all weights are trained, or those of the adapter that ``model`` names."""
-    lora_alpha: float | None = None
+    lora_alpha: Positive | None = None
     lora_targets: Sequence[str] | None = None
-    overlong_cache: int | None = None
+    overlong_cache: Count | None = None
     """Last tokens of the longest completion in which ``SoftOverlong`` penalises. Default: no penalty."""
+
+    def __post_init__(self) -> None:
+        """Check the options, and write objects among them by their arguments, so that ``config.json`` has them all."""
+        check_fields(self)
+        own = {name: getattr(self, name) for name in option_types(TrainOptions) if name in _OF_SPEC}
+        check_arguments({**own, **self.spec})
+        for name in ("env_kwargs", "grpo", "spec"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, {one: _stored(one, value) for one, value in given.items()})
 
     @property
     def choice(self) -> ModelChoice | None:
@@ -253,10 +292,13 @@ class TrainOptions:
             adapted = given.get("lora") is not None or read_adapter(model) is not None
             preset = PRETRAINED_ADAPTER if adapted else PRETRAINED
         known = {**{item.name: getattr(preset, item.name) for item in fields(preset)}, "seed": seed}
+        names = option_types(cls)
+        for name in given:
+            if name not in names:
+                raise ConfigError(f"a training has no option {name!r}{did_you_mean(name, names)}")
         known |= {name: value for name, value in given.items() if value is not None}
         own = {name: value for name, value in (grpo or {}).items() if name not in _SAME_AS}
         known |= {_SAME_AS[name]: value for name, value in (grpo or {}).items() if name in _SAME_AS}
-        names = {item.name for item in fields(cls)} - {"spec"}
         spec = check_spec({**preset.spec, **(given.get("spec") or {})})
         known |= {name: value for name, value in spec.items() if name in names}
         known["spec"] = {name: value for name, value in spec.items() if name not in names}
@@ -267,11 +309,10 @@ class TrainOptions:
                 raise ConfigError("give --model with the model that the vLLM server was started with")
             if "use_cpu" not in own:  # vLLM needs a GPU, and the weights that it gets are there, too
                 known["grpo"].pop("use_cpu", None)
-        counts = ("steps", "episodes", "group_size", "max_tokens_per_turn", "eval_episodes")
-        check_counts(**{name: known[name] for name in counts})
+        check_option("eval_episodes", known["eval_episodes"], Count)
+        options = cls(env=env, model=model, records_per_step=records_per_step, **known)
         if stepping := {name: known[name] for name in EXECUTOR_ARGS if name in known}:  # checks the arguments
             make_pool(gym.make, **{"executor": "process", **stepping}).close()
-        options = cls(env=env, model=model, records_per_step=records_per_step, **known)
         if any(given.get(name) is not None for name in _OF_WEIGHTS):
             _ = options.choice  # checks the arguments
             if own.get("model_init_kwargs"):
@@ -314,12 +355,49 @@ def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such argument.
     """
-    known = (ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS}) - {"on_rollout"}
+    known = (ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS}) - _SET_ELSEWHERE.keys()
     for name in given:
+        if name in _SET_ELSEWHERE:
+            raise ConfigError(f"{name} cannot be set in spec: {_SET_ELSEWHERE[name]}")
         if name not in known:
-            near = did_you_mean(name, sorted(known))
-            raise ConfigError(f"GymSpec has no argument {name!r}{near}")
+            raise ConfigError(f"GymSpec has no argument {name!r}{did_you_mean(str(name), sorted(known))}")
+    check_arguments(given)
     return dict(given)
+
+
+def _stored(name: str, value: Any) -> Any:
+    """Return a value as ``config.json`` stores it: what has arguments by its arguments.
+
+    >>> _stored("cutoff", Cutoff(episode_s=60))["episode_s"]
+    60
+    >>> _stored("observe", print)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: observe must be a value that config.json can store, so that the run can be resumed, ...
+
+    Raises:
+        ConfigError: it cannot be stored whole.
+    """
+    if isinstance(value, Cutoff | History):
+        value = {item.name: getattr(value, item.name) for item in fields(value)}
+    elif isinstance(value, Curriculum | PrioritizedTasks | League):
+        value = value.options
+    try:
+        stored = loads(dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        stored = None
+    if (stored is None and value is not None) or stored != _as_lists(value):
+        raise ConfigError(
+            f"{name} must be a value that config.json can store, so that the run can be resumed, got {value!r:.100}: "
+            "give a name or plain values, or train with GymSpec and GRPOTrainer"
+        )
+    return stored
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _as_lists(one) for name, one in value.items()}
+    return [_as_lists(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -329,7 +329,7 @@ def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], 
         invalid_penalty=options.invalid_penalty,
         end_after_invalid=options.end_after_invalid,
         instructions=options.instructions,
-        cut_actions=options.cut_actions,  # type: ignore[arg-type]  # checked by GymSpec
+        cut_actions=options.cut_actions,
         success=options.success,
         max_tokens_per_turn=options.max_tokens_per_turn,
         system_prompt=options.system_prompt,

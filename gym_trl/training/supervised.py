@@ -13,10 +13,11 @@ from typing import Any
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, GymTRLError, check_counts, needs
+from gym_trl.errors import ConfigError, GymTRLError, needs
 from gym_trl.evaluation.play import Result, Score
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
+from gym_trl.options import Count, Positive, Whole, check_fields
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import free_memory, load_tokenizer
 from gym_trl.rollout.history import appends
@@ -67,25 +68,21 @@ class WarmStartOptions:
     """Episodes to train on. Default: ``"all"`` of ``random``, ``"successful"`` of other sources."""
     min_return: float | None = None
     """Lowest return of an episode to train on. Default: none."""
-    episodes: int | None = None
+    episodes: Count | None = None
     """Number of demonstrations that are played. Default: 384, or all records."""
-    steps: int | None = None
+    steps: Count | None = None
     """Number of optimizer steps. Default: as many as train on each episode once."""
-    batch_size: int = 16
+    batch_size: Count = 16
     """Number of episodes per step, over all processes."""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """Learning rate, which falls linearly to 0. Default: 5e-4 for an adapter, 2e-5 for all weights (TRL's), 2e-3 for
     the tiny model."""
-    eval_episodes: int = 0
+    eval_episodes: Whole = 0
     """Number of evaluation episodes that the model plays before and after."""
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        counts = {"episodes": self.episodes, "steps": self.steps, "batch_size": self.batch_size}
-        check_counts(**{name: value for name, value in counts.items() if value is not None})
-        check_counts(0, eval_episodes=self.eval_episodes)
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate must be above 0, got {self.learning_rate}")
+        """Check the options."""
+        check_fields(self)
 
     @property
     def rate(self) -> float:

@@ -204,7 +204,7 @@ def test_a_game_is_won_lost_drawn_or_not_counted(mine, other, outcome):
         ("every=5 schedule=latest latest=30", "at most most=20; got latest=30"),
         ("every=0", "every must be an integer of at least 1, got 0"),
         ("every=often", "every must be an integer of at least 1, got 'often'"),
-        ("random self_play=1", "self_play must be from 0 to below 1, the share of groups; got 1"),
+        ("random self_play=1", "self_play must be a number from 0 to below 1, got 1"),
         ("random at_once=0", "at_once must be an integer of at least 1"),
         ("random random", "two opponents are called 'random'"),
         ("self every=5", r"no opponent can be called 'self': the share of self-play is self_play="),
@@ -224,7 +224,7 @@ def test_what_no_league_can_have_is_refused(words, said):
         ({"seats": League(["random", "perfect"])}, "has no policy 'perfect'"),
         ({"env": "TrlEnv/Echo-v0", "seats": "random"}, "has one seat"),
         ({"seats": {"opponents": ["random"], "curriculum": 3}}, "League has no argument 'curriculum'"),
-        ({"seats": 3}, "a league must be a League, or words"),
+        ({"seats": 3}, 'seats must be "self", a League, its arguments'),
     ],
 )
 def test_a_league_that_the_environment_cannot_play_is_refused(options, said):

@@ -144,7 +144,7 @@ class Broken(gym.Env):
         ({"env": GUESS, "num_eval_tasks": -1}, "num_eval_tasks"),
         ({"env": GUESS, "max_tokens_per_turn": 0}, "max_tokens_per_turn"),
         ({"env": GUESS, "action_format": "yaml"}, "yaml"),
-        ({"env": GUESS, "turn_limit": 0}, "turns"),
+        ({"env": GUESS, "turn_limit": 0}, "turn_limit must be an integer of at least 1, got 0"),
         ({"env": GUESS, "invalid_penalty": -1}, "penalty"),
     ],
 )

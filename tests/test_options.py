@@ -1,0 +1,309 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Law 22: a wrong option is refused before anything is loaded, by the name that the user wrote."""
+
+import math
+from dataclasses import fields
+from inspect import signature
+from json import loads
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import gymnasium as gym
+import pytest
+from hypothesis import given, strategies as st
+from lanes import examples
+from typer.testing import CliRunner
+
+from gym_trl.chat.protocol import Chat
+from gym_trl.cli.app import app
+from gym_trl.envs.echo import Echo
+from gym_trl.envspec import EnvSpec
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.executors.make import ExecutorConfig
+from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
+from gym_trl.grpo.league import League
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.options import Count, Penalty, Range, Share, check_option, expected, option_types
+from gym_trl.policies.model import Model
+from gym_trl.records.json_lines import to_json
+from gym_trl.rollout.config import RolloutConfig
+from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.rollout.history import History
+from gym_trl.testing import ByteChat
+from gym_trl.training.options import TrainOptions, read_options
+from gym_trl.training.supervised import WarmStartOptions
+
+VALUES: list[Any] = [
+    *(0, 1, 2, -1, 0.0, 0.5, 1.5, -0.5, 10**400, math.nan, math.inf, -math.inf),
+    *(True, False, "no", "", "3", "self", [], ["x"], (), {}, {"x": 1}, [3], b"x", object(), print, int, None),
+]
+"""Values at the boundaries of types."""
+
+
+class Untouched(gym.Env[Any, Any]):
+    """Environment that must not be made."""
+
+    def __init__(self) -> None:
+        raise AssertionError("an environment was made before an option was refused")
+
+
+def right(kind: Any, value: Any) -> bool:
+    """Return whether a value is of the types of the options below, written independently of the library."""
+    if get_origin(kind) is Annotated:
+        base, *more = get_args(kind)
+        return right(base, value) and all(value in one for one in more if isinstance(one, Range))
+    if get_origin(kind) is Literal:
+        return isinstance(value, str | bool) and value in get_args(kind)
+    if kind in (int, float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and (kind is float or isinstance(value, int)) and abs(value) < math.inf
+    return isinstance(value, kind)
+
+
+SIMPLE = (int, float, bool, str)
+
+
+def simple(kind: Any) -> list[Any] | None:
+    """Return the types of which an option is one; ``None`` for options that have objects."""
+    parts = [kind] if get_origin(kind) in (None, Annotated, Literal) else list(get_args(kind))
+    bases = [get_args(part)[0] if get_origin(part) is Annotated else part for part in parts]
+    known = all(base in SIMPLE or base is type(None) or get_origin(base) is Literal for base in bases)
+    return parts if known else None
+
+
+def wrong_values(owner: Any, *but: str) -> list[tuple[str, Any]]:
+    """Return all options of an owner, each with the values that are none of it."""
+    return [
+        (name, value)
+        for name, kind in option_types(owner).items()
+        if name not in but and (parts := simple(kind)) is not None
+        for value in VALUES
+        if not any(right(part, value) for part in parts)
+    ]
+
+
+OBJECTS: dict[str, list[Any]] = {
+    "env_kwargs": [5, "high=3", ["high"]],
+    "wrappers": [5, print, [5], "TimeLimit", {}],
+    "observe": [5, "ansi", True, [print]],
+    "act": [5, "upper"],
+    "cutoff": [60, 60.0, "60", True, {"episode": 60}, {"episode_s": 0}, {"stragglers": 1}, 0],
+    "chat": ["qwen", 5, object(), ByteChat],
+    "chat_template_kwargs": [5, "enable_thinking", [1]],
+    "history": [5, "lst=8", {"last": -1}, True],
+    "curriculum": [5, "prioritised", {"levels": []}, {"level": [1]}, {"explore": 0}, True],
+    "credit": [5, "pol", True],
+    "seats": [5, "every=0", True, {"evry": 3}],
+    "executor": [5, "fork", True],
+    "success": ["often", True, math.nan, [1]],
+    "state_key": [5, "key", True],
+    "on_rollout": [5, "print"],
+    "action_format": ["taag", "regex:(", "json:", 5, True],
+    "spread": ["no", 5],
+}
+"""Wrong values of the options of ``GymSpec`` that have objects or names."""
+
+OF_GYM_SPEC = wrong_values(GymSpec) + [(name, value) for name, values in OBJECTS.items() for value in values]
+
+
+def test_every_option_of_gym_spec_is_tried_with_wrong_values():
+    tried = {name for name, _ in OF_GYM_SPEC}
+    assert {name for name in signature(GymSpec).parameters if name not in tried} == {"env"}
+    assert len(OF_GYM_SPEC) > 400
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in OF_GYM_SPEC))
+def test_a_wrong_option_of_gym_spec_is_refused_by_its_name_before_an_environment_is_made(name):
+    for value in (value for one, value in OF_GYM_SPEC if one == name):
+        with pytest.raises(ConfigError, match=rf"^{name}\b") as raised:
+            GymSpec(Untouched, **{name: value})
+        assert name == "history" or repr(value)[:30] in str(raised.value) or isinstance(value, dict | str), raised.value
+
+
+def test_the_same_option_has_the_same_type_everywhere():
+    of_spec = option_types(GymSpec)
+    for owner in (EnvSpec, RolloutConfig, ExecutorConfig, TrainOptions):
+        for name, kind in option_types(owner).items():
+            if name in of_spec and name not in ("env", "env_kwargs", "seats", "seed", "cutoff", "executor", "success"):
+                assert expected(kind) == expected(of_spec[name]), (owner, name)
+
+
+@pytest.mark.parametrize("owner", [EnvSpec, RolloutConfig, ExecutorConfig, Cutoff])
+def test_the_parts_of_a_spec_refuse_the_same_by_themselves(owner):
+    given = {"env": Untouched} if owner is EnvSpec else {}
+    for name, value in wrong_values(owner, "seats"):
+        with pytest.raises(ConfigError, match=rf"^{name}\b"):
+            owner(**{**given, name: value})
+
+
+OF_SPEC = [one for one in OF_GYM_SPEC if one[0] in option_types(EnvSpec).keys() - {"env_kwargs", "seats"}]
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in OF_SPEC))
+def test_a_wrong_option_of_an_evaluations_spec_is_refused_before_an_environment_is_made(name):
+    for value in (value for one, value in OF_SPEC if one == name):
+        with pytest.raises(ConfigError, match=rf"^{name}\b"):
+            evaluate(Untouched, "random", spec={name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *wrong_values(evaluate, "action_format"),
+        *(("env_kwargs", one) for one in (5, "high=3")),
+        *(("spec", one) for one in (5, "turn_limit=3", ["turn_limit"])),
+        *(("out", one) for one in (5, True)),
+        *(("on_begin", 5), ("on_episode", "print"), ("success", "often"), ("success", True), ("action_format", "taag")),
+    ],
+)
+def test_a_wrong_argument_of_evaluate_is_refused_before_an_environment_is_made(name, value):
+    with pytest.raises(ConfigError, match=rf"^{name}\b"):
+        evaluate(Untouched, "random", **{name: value})
+
+
+RUN = TrainOptions.choose("TrlEnv/Echo-v0")
+
+
+@pytest.mark.parametrize("name", option_types(TrainOptions))
+def test_a_wrong_option_of_a_training_is_refused_by_its_name(name):
+    values = [value for one, value in wrong_values(TrainOptions) if one == name]
+    values += OBJECTS.get(name, []) if name in ("action_format", "success", "executor") else []
+    for value in values or [5, "x"]:
+        with pytest.raises(ConfigError, match=rf"^{name}\b"):
+            TrainOptions(**{**{one.name: getattr(RUN, one.name) for one in fields(RUN)}, name: value})
+
+
+@pytest.mark.parametrize("name", option_types(WarmStartOptions))
+def test_a_wrong_option_of_a_warm_start_is_refused_by_its_name(name):
+    values = [value for one, value in wrong_values(WarmStartOptions) if one == name] or ["most", 5]
+    for value in values:
+        with pytest.raises(ConfigError, match=rf"^{name}\b"):
+            WarmStartOptions(**{"run": RUN, name: value})
+
+
+@pytest.mark.parametrize("owner", [Curriculum, PrioritizedTasks, League])
+def test_wrong_arguments_of_what_options_hold_are_refused(owner):
+    needed: dict[str, Any] = {"levels": [{}, {}]} if owner is Curriculum else {"every": 3} if owner is League else {}
+    for name, value in wrong_values(owner, "opponents"):
+        with pytest.raises(ConfigError):
+            owner(**{**needed, name: value})
+
+
+def test_wrong_options_of_a_model_are_refused_before_it_is_looked_for():
+    for name, value in wrong_values(Model, "path"):
+        with pytest.raises(ConfigError, match=rf"^{name}\b"):
+            Model("nowhere/at-all", **{name: value})
+
+
+COMMANDS = [
+    ("train", ["--spec", "seed=3"], "seed cannot be set in spec: use --seed"),
+    ("train", ["--spec", "num_tasks=3"], "num_tasks cannot be set in spec"),
+    ("train", ["--spec", "sede=3"], "GymSpec has no argument 'sede'"),
+    ("train", ["--spec", "strict=no"], "strict must be True or False, got 'no'"),
+    ("train", ["--spec", "turn_limit=0"], "turn_limit must be an integer of at least 1, got 0"),
+    ("train", ["--spec", "cutoff=60"], "cutoff must be a Cutoff, such as Cutoff(episode_s=60), got 60"),
+    ("train", ["--spec", "chat=qwen"], "chat must be a Chat, got 'qwen'"),
+    ("train", ["--spec", "invalid_penalty=-1"], "invalid_penalty must be a number of at least 0, got -1"),
+    ("train", ["--spec", "end_after_invalid=0"], "end_after_invalid must be an integer of at least 1, got 0"),
+    ("train", ["--spec", "observe=5"], "observe must be a function or 'render', got 5"),
+    ("train", ["--spec", "max_unscored=2"], "max_unscored must be a number from 0 to 1, got 2"),
+    ("train", ["--step-timeout", "0"], "--step-timeout must be a number above 0, got 0.0"),
+    ("train", ["--reset-timeout", "-1"], "--reset-timeout must be a number above 0, got -1.0"),
+    ("train", ["--step-timeout", "nan"], "--step-timeout must be a finite number, got nan"),
+    ("train", ["--action-format", "taag"], "--action-format must be"),
+    ("train", ["--credit", "pol"], "--credit must be one of"),
+    ("train", ["--executor", "fork"], "--executor must be"),
+    ("train", ["--success", "often"], "--success must be"),
+    ("train", ["--lora-alpha", "-1"], "--lora-alpha must be a number above 0"),
+    ("train", ["--league", "self_play=2 random"], "self_play must be a number from 0 to below 1"),
+    ("train", ["--history", "lst=8"], "History has no argument 'lst'"),
+    ("warm-start", ["--learning-rate", "-1"], "--learning-rate must be a number above 0, got -1.0"),
+    ("warm-start", ["--spec", "deterministic=no"], "deterministic must be True or False, got 'no'"),
+    ("warm-start", ["--action-format", "json:"], "--action-format must be"),
+    ("eval", ["--policy", "random", "--spec", "turn_limit=0"], "turn_limit must be an integer of at least 1, got 0"),
+    ("eval", ["--policy", "random", "--spec", "strict=no"], "strict must be True or False, got 'no'"),
+]
+
+
+@pytest.mark.parametrize(("command", "words", "told"), COMMANDS)
+def test_a_wrong_option_of_a_command_is_refused_by_the_name_that_was_written(command, words, told):
+    place = f"{__file__}:Untouched"
+    result = CliRunner().invoke(app, [command, place, *words])
+    assert (result.exit_code, result.output[:7]) == (2, "Error: "), result.output
+    assert told in " ".join(result.output.split())
+    assert "Loading" not in result.output
+
+
+def test_a_wrapper_that_returns_no_environment_is_named():
+    def forgets(env):
+        env.reset()
+
+    with pytest.raises(ConfigError, match=r"^wrappers\[1\] must return a gymnasium.Env, got None from .*forgets"):
+        GymSpec(Echo, wrappers=[lambda env: env, forgets])
+
+
+@given(st.sampled_from([Count, Penalty, Share, int, float, bool, str, Count | None, Share | str]), st.data())
+@examples(200)
+def test_a_value_is_accepted_if_and_only_if_it_is_of_the_type(kind, data):
+    value = data.draw(st.one_of(st.sampled_from(VALUES), st.integers(), st.floats(), st.text(max_size=2)))
+    parts = simple(kind)
+    assert parts is not None
+    if any(right(part, value) for part in parts):
+        check_option("name", value, kind)
+    else:
+        with pytest.raises(ConfigError, match=r"^name must be "):
+            check_option("name", value, kind)
+
+
+STORED = [
+    {"cutoff": Cutoff(episode_s=60, on_cutoff="truncated")},
+    {"curriculum": Curriculum([{"turns": 1}, {"turns": 2}], rise=0.9, level=1)},
+    {"curriculum": PrioritizedTasks(explore=0.3)},
+    {"seats": League(["random"], every=25, self_play=0.25)},
+    {"history": History(last=4)},
+    {"wrappers": ()},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+]
+
+
+@pytest.mark.parametrize("spec", STORED, ids=lambda spec: next(iter(spec)))
+def test_objects_among_the_options_of_a_run_are_stored_whole(tmp_path, spec):
+    env_id = "TrlEnv/GuessNumber-v0" if "curriculum" in spec else "TrlEnv/TicTacToe-v0"
+    options = TrainOptions.choose(env_id, spec={**spec, "max_tokens_per_turn": 4})
+    (tmp_path / "config.json").write_text(to_json({"options": vars(options)}), encoding="utf-8")
+    again = read_options(tmp_path)
+    assert again == options
+    [(name, value)] = spec.items()
+    made, expected_ = GymSpec(env_id, **again.spec, max_tokens_per_turn=4), value
+    if name == "cutoff":
+        assert made.rollout_config.cutoff == expected_
+    elif name == "curriculum":
+        assert made._curriculum is not None
+        assert type(made._curriculum) is type(expected_)
+        assert loads(to_json(made._curriculum.options)) == loads(to_json(expected_.options))
+    elif name == "history":
+        assert made.rollout_config.shown == expected_
+    elif name == "seats":
+        assert made.league is not None
+        assert made.league.options == expected_.options
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("observe", lambda observation, info: "x"),
+        ("wrappers", [gym.wrappers.RecordEpisodeStatistics]),
+        ("act", str.upper),
+        ("credit", lambda turns: [0.0]),
+        ("chat", ByteChat()),
+        ("history", History(summary=lambda messages: "x")),
+        ("seats", League([lambda env: str.upper], every=3)),
+    ],
+)
+def test_what_a_run_cannot_store_is_refused_because_it_could_not_be_resumed(name, value):
+    with pytest.raises(ConfigError, match=rf"^{name} must be a value that config.json can store"):
+        TrainOptions.choose("TrlEnv/TicTacToe-v0", spec={name: value})
+
+
+def test_a_chat_is_known_by_its_methods():
+    assert isinstance(ByteChat(), Chat)
