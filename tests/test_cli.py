@@ -438,7 +438,7 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
             [GUESS, "--policy", "solver", "--episodes", "3", "--attempts", "2"],
             "must be a multiple of attempts=2, got 3",
         ),
-        ([GUESS, "--base-url", "nowhere"], "base_url must begin with http:// or https://"),
+        ([GUESS, "--base-url", "nowhere"], "--base-url must begin with http:// or https://"),
         ([GUESS, "--base-url", "http://localhost:1/v1", "--vllm"], "require a model in this process, not --base-url"),
         ([GUESS, "--policy", "nobody:knows"], "names no function"),
         ([GUESS, "--policy", "slover"], "has no policy 'slover'; did you mean 'solver'?; it has"),

@@ -498,9 +498,9 @@ def test_what_is_cut_off_frees_its_slot_for_those_who_wait():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"episode_s": 0}, "episode_s must be above 0"),
-        ({"rollout_s": -1.0}, "rollout_s must be above 0"),
-        ({"stragglers": 0.0}, "stragglers must be a share"),
+        ({"episode_s": 0}, "episode_s must be a number above 0"),
+        ({"rollout_s": -1.0}, "rollout_s must be a number above 0"),
+        ({"stragglers": 0.0}, "stragglers must be a number above 0 and below 1"),
         ({"on_cutoff": "dropped"}, "on_cutoff must be 'unscored' or 'truncated', got 'dropped'"),
     ],
 )
