@@ -232,7 +232,8 @@ class KVCache:
         self._mark(block, 0)
 
     def reset(self) -> None:
-        """Drop all keys and values; running sequences are computed again."""
+        """Drop all keys and values; running sequences are computed again, maybe in another type of numbers."""
+        self.layers.clear()
         for block in list(self.blocks.values()):
             block.computed = 0
             if not block.running:
@@ -519,22 +520,27 @@ class Support:
     """Memory of the keys and values of a token, in all layers."""
 
 
-_verdicts: WeakKeyDictionary[Any, Support] = WeakKeyDictionary()
+_verdicts: WeakKeyDictionary[Any, tuple[int, Support]] = WeakKeyDictionary()
+"""Verdicts by model, with the structure that they were made for."""
 
 
 def support(model: Any) -> Support:
-    """Return whether passes over packed sequences are right for a model; checked once per model, in evaluation mode.
+    """Return whether passes over packed sequences are right for a model, in evaluation mode.
 
     The model's type must be one that the tests compare, its configuration without windows, and on a few tokens its
-    logits equal those of an ordinary forward pass.
+    logits equal those of an ordinary forward pass. It is checked once, and again when its configuration, its type of
+    numbers or the type of a module has changed.
 
     Raises:
         EngineError: the model's logits are NaN.
     """
-    if model not in _verdicts:
+    # A module's own configuration names its attention function.
+    parts = ((type(part), id(vars(part).get("config"))) for part in model.modules())
+    structure = hash((repr(getattr(model, "config", None)), model.dtype, *parts))
+    if model not in _verdicts or _verdicts[model][0] != structure:
         why_not = _from_config(model)
-        _verdicts[model] = Support(why_not) if why_not else _tried(model)
-    return _verdicts[model]
+        _verdicts[model] = structure, Support(why_not) if why_not else _tried(model)
+    return _verdicts[model][1]
 
 
 def _from_config(model: Any) -> str | None:

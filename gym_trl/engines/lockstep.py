@@ -213,6 +213,18 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 @contextmanager
+def uncompiled(model: Any) -> Iterator[None]:
+    """Run a model without ``torch.compile``: nearly every pass has other lengths, for which it would compile again."""
+    # Without a compiled part, the compiler may not even be imported, which takes a second.
+    parts = model.modules()
+    if not any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in parts):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
 def _configured(model: Any, config: Any) -> Iterator[None]:
     """Replace the model's generation config, from which Transformers takes options that a config leaves open."""
     if hasattr(model, "get_base_model"):  # PEFT generates with the wrapped model's

@@ -49,6 +49,7 @@ class _Row:
     """Request and its response so far."""
 
     request: Request
+    prompt: "np.ndarray[Any, np.dtype[np.int64]]"
     points: Any
     sampled: TokenIds = field(default_factory=list)
     logprobs: Logprobs = field(default_factory=list)
@@ -56,7 +57,7 @@ class _Row:
 
     @property
     def ids(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        return np.array(self.request.prompt_ids + self.sampled, dtype=np.int64)
+        return np.concatenate([self.prompt, np.array(self.sampled, dtype=np.int64)]) if self.sampled else self.prompt
 
     @property
     def room(self) -> int:
@@ -95,7 +96,8 @@ class RunningBatch:
 
     def submit(self, request: Request) -> None:
         """Accept a request that it ``takes``."""
-        self._waiting.append(_Row(request, self._sampler.points(request)))
+        prompt = np.array(request.prompt_ids, dtype=np.int64)
+        self._waiting.append(_Row(request, prompt, self._sampler.points(request)))
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its place; unknown ids are ignored."""
@@ -109,7 +111,7 @@ class RunningBatch:
 
     def step(self) -> list[Completion]:
         """Compute one pass, sample from it, and return the requests that have ended."""
-        running = self._running
+        running, evicted = self._running, self._cache.evicted
         self._admit()
         self._make_room()
         if not running:  # one that filled half of the memory has left to come back with all of it
@@ -130,7 +132,7 @@ class RunningBatch:
         stats.computed += _STEP_TOKENS - left
         stats.most_running = max(stats.most_running, len(pieces))
         stats.most_bytes = max(stats.most_bytes, self._cache.nbytes)
-        stats.evicted = self._cache.evicted
+        stats.evicted += self._cache.evicted - evicted
         sampling = [index for index, row in enumerate(asking) if row is not None]
         if not sampling:
             return []
@@ -141,24 +143,20 @@ class RunningBatch:
     def _admit(self) -> None:
         """Let waiting requests join, except those that begin with what a running one is about to compute."""
         waiting, self._waiting = self._waiting, deque()
-        full = False
-        while waiting:
+        while waiting and (self._max_running is None or len(self._running) < self._max_running):
             row = waiting.popleft()
-            ids = row.ids
-            if full or (self._max_running is not None and len(self._running) >= self._max_running):
-                self._waiting.append(row)
-                continue
-            match = self._cache.find(ids, row.request.episode_id)
+            ids, owner = row.ids, row.request.episode_id
+            match = self._cache.find(ids, owner)
             if match.coming - match.length >= _WORTH_WAITING:
                 self._waiting.append(row)
                 continue
-            row.block = self._cache.open(ids, match, row.room, row.request.episode_id)
-            if row.block is None:
-                full = True  # and the later ones wait too, or a long prompt would never find room
+            row.block = self._cache.open(ids, match, row.room, owner)
+            if row.block is None:  # the later ones wait too, or a long prompt would never find room
                 self._waiting.append(row)
-                continue
+                break
             self._stats.reused += row.block.computed
             self._running.append(row)
+        self._waiting.extend(waiting)  # and are not looked at: that takes a time that grows with their prompts
 
     def _make_room(self) -> None:
         """Add each running request's last id to its block; if that is full and there is no space, the newest waits."""

@@ -1,6 +1,7 @@
 """Sampling from a model's scores: shaping options, a seed per request, measured logprobs, the end of a response."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ _SET_ELSEWHERE = {
     "eos_token_id": "the model's and the chat template's own are used; add stop strings",
     "pad_token_id": "the tokenizer's own is used",
 }
+_BROKEN = "\ufffd"
+"""Character that stands for bytes of an incomplete one."""
+_MARGIN = 16
+"""Characters beside a stop string that a tokenizer may write in another way because of what stands beside them."""
+_TRIED = 4
+"""Most places that are tried for the beginning of the text; no character has more bytes."""
 
 
 class Sampler:
@@ -125,6 +132,10 @@ def _inverse(logprobs: Any, points: Any) -> Any:
 class End:
     """End of a response: at an end id, or at a stop string.
 
+    >>> end = End([0], ["stop"], lambda ids: "".join(map(chr, ids)))
+    >>> end.reached([0]), end.reached([*b"Please sto"]), end.reached([*b"Please stop"])
+    (True, False, True)
+
     Raises:
         ConfigError: there are stop strings, and no ``decode``.
     """
@@ -136,13 +147,43 @@ class End:
             raise ConfigError("stop_strings need decode=tokenizer.decode")
         self._eos_ids = frozenset(eos_ids)
         self._stop_strings = tuple(stop_strings)
-        self._decode = decode
+        self._decode = decode or (lambda _: "")
+        self._known = lru_cache(2**16)(lambda *ids: self._decode(list(ids)))
+        self._enough = max(map(len, self._stop_strings), default=0) + _MARGIN
 
     def reached(self, sampled: TokenIds) -> bool:
-        """Return whether a response ends with its last id."""
+        """Return whether a response ends with its last id, if it did not end before."""
         if sampled[-1] in self._eos_ids:
             return True
-        if not self._stop_strings or self._decode is None:
+        if not self._stop_strings:
             return False
-        text = self._decode(sampled)
+        tail = self._tail(sampled)
+        return (tail is None or self._stops(tail)) and self._stops(self._decode(sampled))
+
+    def _stops(self, text: str) -> bool:
         return any(stop in text for stop in self._stop_strings)
+
+    def _tail(self, ids: TokenIds) -> str | None:
+        """Return the end of the text of ``ids``, with every stop string that the last id completes.
+
+        ``None`` if that cannot be said without all of the text. The time of a token then does not grow with the
+        response.
+        """
+        if any(_BROKEN in stop for stop in self._stop_strings):  # bytes far before the end may change these
+            return None
+        number = self._enough
+        while number < len(ids):
+            latest = len(ids) - number
+            for start in range(latest, max(0, latest - _TRIED), -1):
+                if self._divides(ids[start - 1], ids[start]):
+                    text = self._decode(ids[start:])
+                    if len(text) - len(self._known(ids[-1])) >= self._enough:
+                        return text
+                    break
+            number *= 2
+        return None
+
+    def _divides(self, before: int, after: int) -> bool:
+        """Return whether the text between two ids can be divided: no character has bytes of both."""
+        both = self._known(before, after)
+        return _BROKEN not in both and both.startswith(self._known(before)) and both.endswith(self._known(after))

@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gym_trl.engines.kv_cache import KVCache, attending, support
-from gym_trl.engines.lockstep import ImageInputs, Lockstep, evaluating
+from gym_trl.engines.lockstep import ImageInputs, Lockstep, evaluating, uncompiled
 from gym_trl.engines.packed_linear import PackedLinear
 from gym_trl.engines.running_batch import EngineStats, RunningBatch
 from gym_trl.engines.sampler import End, Sampler
+from gym_trl.engines.weights import WeightsSeen
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.types import Completion, Request, TokenIds
 
@@ -39,9 +40,11 @@ class TransformersEngine:
     On a CPU the linear layers' weights are copied once into the form in which small products are fast (about twice in
     float32), if a quarter of the free memory suffices for the copies.
 
-    Keys and values, and these copies, are dropped when a weight has changed (in place, or replaced); running responses
-    go on with the new weights. What changes the model without changing a parameter's version, such as another active
-    adapter or an adapter merged through ``.data``, needs a call of ``reset_cache``.
+    Nothing that was computed from weights outlives them: keys, values and copies are kept while a request is pending,
+    and the first request after a pause starts anew, whatever has changed the model meanwhile (an optimizer,
+    ``load_state_dict``, another adapter, a replaced module, another dtype). Who knows that nothing does, says so with
+    ``constant_weights``, and they are kept over pauses, too. Weights that change while requests are pending need a call
+    of ``reset_cache``; running responses go on with the new ones.
 
     Args:
         model: A decoder-only Transformers model.
@@ -58,6 +61,8 @@ class TransformersEngine:
         cache_bytes: Maximum memory of the keys and values in bytes, taken as it is needed; requests wait when it is
             full. One that cannot fit at all is generated alone with memory of its own. Default: a quarter of the memory
             that is free at the first request, on a GPU half of it.
+        constant_weights: The model does not change as long as this engine is used, or ``reset_cache`` is called when it
+            has: a rollout in which all episodes wait for their environments at once goes on with what it has computed.
 
     Raises:
         ConfigError: an unsupported option, such as one that changes the sampling in a way that cannot be measured.
@@ -75,6 +80,7 @@ class TransformersEngine:
         images: ImageInputs | None = None,
         max_batch: int | None = None,
         cache_bytes: int | None = None,
+        constant_weights: bool = False,
     ) -> None:
         if max_batch is not None and max_batch < 1:
             raise ConfigError(f"max_batch must be at least 1, got {max_batch}")
@@ -95,16 +101,16 @@ class TransformersEngine:
             self.lockstep = f"only model.generate has {min(options)}"
         elif images is not None:
             self.lockstep = "keys and values of images are not kept"
+        self._other_options = self.lockstep
         self.takes_images = images is not None
         """True if requests may have images."""
         self._max_batch = max_batch
         self._cache_bytes = cache_bytes
-        self._cache: KVCache | None = None
         self._batch: RunningBatch | None = None
         self._linear = PackedLinear(model)
         self._pending: deque[Request] = deque()
-        self._parameters = list(model.parameters())
-        self._weights = 0
+        self._constant = constant_weights
+        self._seen: WeightsSeen | None = None
 
     def submit(self, request: Request) -> None:
         """Accept a request."""
@@ -120,7 +126,7 @@ class TransformersEngine:
         """Run steps until a request has finished; if not ``block``, run one step."""
         if not self._pending and not self._batch:
             return []
-        with evaluating(self.model):
+        with evaluating(self.model), uncompiled(self.model):
             batch = self._running()
             if batch is None:
                 size = min(len(self._pending), self._max_batch or len(self._pending))
@@ -137,20 +143,25 @@ class TransformersEngine:
         return []
 
     def reset_cache(self) -> None:
-        """Drop all keys and values, because the model has changed; running responses continue."""
+        """Drop all that was computed from the weights, because the model has changed; running responses continue."""
         self._linear.reset()
         if self._batch is not None:
             self._batch.reset_cache()
+            self._seen = WeightsSeen(self.model)
 
     def _running(self) -> RunningBatch | None:
         """Return the running batch, or ``None`` for a model or options that need lockstep."""
-        if self.lockstep is not None:
+        if self._other_options is not None:
             return None
-        if self._batch is None:
-            verdict = support(self.model)
-            if verdict.why_not is not None:
-                self.lockstep = verdict.why_not
-                return None
+        if self._batch is not None and (self._batch or self._constant):
+            if self._seen is None or self._seen.changed():
+                self.reset_cache()
+            return self._batch
+        self._batch = None
+        self._linear.reset()
+        verdict = support(self.model)
+        self.lockstep = verdict.why_not
+        if self.lockstep is None:
             limit = free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
             self._batch = RunningBatch(
                 KVCache(self.model, limit // verdict.token_bytes),
@@ -159,16 +170,8 @@ class TransformersEngine:
                 max_running=self._max_batch,
                 stats=self.stats,
             )
-        weights = hash(tuple(map(_version, self._parameters)))
-        if weights != self._weights:
-            self.reset_cache()
-            self._weights = weights
+            self._seen = WeightsSeen(self.model)
         return self._batch
-
-
-def _version(parameter: Any) -> tuple[int, int]:
-    """Return what changes with a parameter's values, unless they are written through ``.data``."""
-    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
 
 
 def free_bytes(device: Any) -> int:

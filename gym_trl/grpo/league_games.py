@@ -167,7 +167,7 @@ class LeagueGames:
         def make(name: str) -> Engine:
             one = self._loaded[name]
             one.weights.to(device)
-            return TransformersEngine(one.weights, **one.options, cache_bytes=share)
+            return TransformersEngine(one.weights, **one.options, cache_bytes=share, constant_weights=True)
 
         try:
             with torch.no_grad():

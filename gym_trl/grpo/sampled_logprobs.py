@@ -14,6 +14,14 @@ from gym_trl.grpo import trl_versions
 _CHUNK = 2**26
 """Maximum number of scores that are kept for the backward pass; of more positions they are computed twice."""
 
+_AFTER_THE_HEAD = (
+    *("final_logit_softcapping", "output_logit_soft_cap", "logits_soft_cap", "logit_scale", "logits_scaling"),
+    *("logits_mup_width_multiplier", "lm_head_multiplier"),
+)
+"""Settings of Transformers' configurations that change scores after the head, unless they are ``None`` or 1."""
+_SIZES = (1.0, 30.0, 1000.0)
+"""Largest scores at which a model is compared: a cap changes only scores that are not far below it."""
+
 # Results of the checks of models.
 _PLAIN: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 _SHIFTED: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
@@ -89,7 +97,8 @@ def score_sampled(model: Any, rows: trl_versions.ScoredRows, *, temperature: flo
 def is_plain(model: Any) -> bool:
     """Return whether a model's scores are the product of its last hidden states and its head, which is checked once.
 
-    Softcapping, scaling and several heads are found by comparison with the model's own scores.
+    Softcapping and scaling are found in the configuration, and like several heads by comparison with the model's own
+    scores of hidden states of several sizes.
     """
     return _checked(_PLAIN, model, _compare)
 
@@ -131,10 +140,31 @@ def _compare(model: Any) -> bool:
         return False
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         return False
+    config = whole.config.get_text_config()
+    if any(getattr(config, name, None) not in (None, 1) for name in _AFTER_THE_HEAD):
+        return False
     ids = torch.arange(4, device=head.weight.device)[None]
-    own = whole(input_ids=ids, use_cache=False).logits.float()
-    states = backbone(input_ids=ids, use_cache=False).last_hidden_state
-    return bool(torch.allclose(head(states).float(), own, rtol=1e-3, atol=1e-3 * float(own.abs().max())))
+    largest = whole(input_ids=ids, use_cache=False).logits.abs().max().float().clamp(min=1e-3)
+    return all(_multiplies(whole, backbone, head, ids, float(size / largest)) for size in _SIZES)
+
+
+def _multiplies(whole: Any, backbone: Any, head: Any, ids: Any, factor: float) -> bool:
+    """Return whether the scores are a product with the head if the last hidden states are ``factor`` times as large."""
+    import torch
+
+    states: list[Any] = []
+
+    def enlarge(_: Any, __: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state * factor
+        states.append(output.last_hidden_state)
+        return output
+
+    hook = backbone.register_forward_hook(enlarge)
+    try:
+        own = whole(input_ids=ids, use_cache=False).logits.float()
+    finally:
+        hook.remove()
+    return bool(torch.allclose(head(states[0]).float(), own, rtol=1e-3, atol=1e-3 * float(own.abs().max())))
 
 
 def _compare_shifted(model: Any) -> bool:

@@ -116,7 +116,7 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
                 )
             )
             return
-        yield TransformersEngine(model, **options)
+        yield TransformersEngine(model, **options, constant_weights=True)
 
 
 def transformers_options(trainer: Any, chat: StopCriteria, changes: Mapping[str, Any]) -> dict[str, Any]:

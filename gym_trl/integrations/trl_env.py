@@ -533,7 +533,7 @@ class TransformerModel:
         return [answer.ids for answer in answers], [answer.logprobs for answer in answers]
 
     def engine(self, chat: ProcessorChat | None = None) -> Any:
-        """Return an engine that samples from the model."""
+        """Return an engine that samples from the model, for as long as its weights stay as they are."""
         from gym_trl.engines.transformers import TransformersEngine
 
         pad = self.tokenizer.pad_token_id
@@ -544,6 +544,7 @@ class TransformerModel:
             sampling=self.sampling,
             stop_strings=chat.stop_strings if chat else (),
             decode=self.tokenizer.decode,
+            constant_weights=True,
         )
 
 

@@ -235,7 +235,7 @@ def _with_transformers(model: Model) -> LoadedModel:
 def transformers_engine(
     weights: Any, tokenizer: Any, chat: TemplateChat, *, sampling: Mapping[str, Any], max_batch: int | None = None
 ) -> Engine:
-    """Return the engine of a Transformers model that is in memory.
+    """Return the engine of a Transformers model that is in memory, for as long as its weights stay as they are.
 
     Args:
         weights: The model.
@@ -254,6 +254,7 @@ def transformers_engine(
         stop_strings=chat.stop_strings,
         decode=tokenizer.decode,
         max_batch=max_batch,
+        constant_weights=True,
     )
 
 

@@ -3,6 +3,7 @@
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from gym_trl.engines import kv_cache
 from gym_trl.engines.kv_cache import FAMILIES, support
+from gym_trl.engines.running_batch import _Row
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, Request
@@ -221,6 +223,39 @@ def test_memory_is_bounded_and_a_request_that_can_never_fit_is_answered():
     assert 0 < made.stats.most_bytes <= limit
     expected = whole(LLAMA, asked, eos_ids=[])
     assert {name: one.ids for name, one in answers.items()} == {name: one.ids for name, one in expected.items()}
+
+
+def test_a_step_does_not_look_at_prompts_for_which_there_is_no_room(monkeypatch):
+    """Its time would grow with all that waits."""
+    looked: list[str] = []
+    ids: Any = vars(_Row)["ids"].fget
+
+    def counted(row):
+        looked.append(row.request.id)
+        return ids(row)
+
+    monkeypatch.setattr(_Row, "ids", property(counted))
+    for options in ({"max_batch": 2}, {"cache_bytes": 256 * support(LLAMA).token_bytes}):
+        made = engine(LLAMA, eos_ids=[], **options)
+        for index in range(50):
+            made.submit(Request(f"{index}", [index + 1] * 90, 30, index))
+        made.collect(block=False)
+        looked.clear()
+        for _ in range(20):
+            assert made.collect(block=False) == []
+        assert len(looked) <= 20
+
+
+@pytest.mark.parametrize("way", ["a compiled model", "in place"])
+def test_a_model_is_sampled_without_its_compiler(way):
+    """It would compile again for nearly every pass, and cannot compile a product with packed weights."""
+    model = tiny_model(tiny_tokenizer()).eval()
+    if way == "in place":
+        model.compile()
+    made = engine(torch.compile(model) if way == "a compiled model" else model)
+    played = play(made, 1, episodes=3, turns=2)
+    assert made.lockstep is None
+    check(tiny_model(tiny_tokenizer()).eval(), played)
 
 
 def test_a_long_prompt_is_computed_in_several_steps(monkeypatch):
