@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Blind, Measured, Outcome
-from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.errors import ConfigError, GymTRLError, PoolError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
@@ -846,3 +846,67 @@ def test_the_command_line_says_errors_in_one_line_and_shows_no_traceback(tmp_pat
         assert result.exit_code == 2
         assert said in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+class Declares(gym.Env[str, str]):
+    """Environment of somebody else that sets ``info["success"]`` in its steps, as the guide for them does."""
+
+    observation_space = Echo().observation_space
+    action_space = Echo().action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return "Say anything.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "Thanks.", 1.0, True, False, {"success": True}
+
+
+@pytest.fixture
+def _declares() -> Iterator[None]:
+    gym.register("Tests/Declares-v0", Declares)
+    yield
+    del gym.registry["Tests/Declares-v0"]
+
+
+@pytest.mark.usefixtures("_declares")
+def test_success_of_a_run_counts_episodes_that_never_reached_the_environment(tmp_path: Path) -> None:
+    """A response without one of these letters is not an action, and an episode has room for one response."""
+    marks: dict[str, Any] = {"action_format": "regex:([a-f])", "invalid_penalty": 0.0, "max_tokens_per_turn": 3}
+    chosen = options("Tests/Declares-v0", steps=2, grpo={"max_completion_length": 3}, **marks)
+    train(chosen, out=tmp_path / "run", console=silent())
+    told, logged = summary(tmp_path / "run"), lines(tmp_path / "run")
+    rates = [(line["env/success"], line["env/return"]) for line in logged]
+    rates += [(told[f"success_{when}"], told[f"return_{when}"]) for when in ("before", "after", "after_greedy")]
+    assert all(success == paid for success, paid in rates), rates  # each action is paid 1, and nothing else
+    assert any(0 < success < 1 for success, _ in rates), rates
+
+
+def of_another_environment(observation: Any, info: dict[str, Any]) -> str:
+    return str(info["board"])
+
+
+def of_another_spec(observation: Any, info: dict[str, Any]) -> str:
+    raise ConfigError("there is no such level")
+
+
+@pytest.mark.usefixtures("_declares")
+@pytest.mark.parametrize(
+    ("observe", "kind", "said"),
+    [
+        (
+            of_another_environment,
+            PoolError,
+            r"none of the 8 episodes of the evaluation before .*8 x reset raised KeyErr",
+        ),
+        (of_another_spec, ConfigError, "^there is no such level$"),
+    ],
+)
+def test_a_first_evaluation_that_cannot_be_scored_ends_the_training_with_the_reason(
+    observe: Any, kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    chosen = options("Tests/Declares-v0", spec={"max_unscored": 1.0, "observe": observe})
+    with pytest.raises(kind, match=said):
+        train(chosen, out=tmp_path / "run", console=silent())
+    assert not (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / "summary.json").exists()

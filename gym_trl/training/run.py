@@ -407,6 +407,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         summary = self._folder.summary
         for name in [name for name in summary if "_after" in name]:
             del summary[name]
+        if any(summary.get(f"success_{name}") is not None for name in ("random", "blind", "optimum")):
+            attach(self._trainer).learn([self.options.env])  # the references have shown that success is declared
         if self.start.path is None:
             # Here rather than earlier, because the model is now on its training devices, on every process.
             summary |= _named("before", self._evaluate(args.temperature, must_score=True))
