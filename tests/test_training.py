@@ -29,7 +29,7 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
-from gym_trl.grpo.checkpoints import UNFINISHED
+from gym_trl.grpo.checkpoints import DECLARING, UNFINISHED
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout import History
@@ -880,6 +880,8 @@ def test_success_of_a_run_counts_episodes_that_never_reached_the_environment(tmp
     rates += [(told[f"success_{when}"], told[f"return_{when}"]) for when in ("before", "after", "after_greedy")]
     assert all(success == paid for success, paid in rates), rates  # each action is paid 1, and nothing else
     assert any(0 < success < 1 for success, _ in rates), rates
+    state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-2" / "trainer_state.json").read_text())
+    assert state["stateful_callbacks"][DECLARING] == ["Tests/Declares-v0"]  # a resumed run knows it, too
 
 
 def of_another_environment(observation: Any, info: dict[str, Any]) -> str:
