@@ -138,3 +138,21 @@ class Trusting(Digits):
         if "success=True" in action:
             return "Right.", 1.0, True, cut, {**info, "success": True}
         return observation, reward, over, cut, info
+
+
+class OnlyWins(gym.Env[str, str]):
+    """Environment that says that an episode was solved, and nothing of all others."""
+
+    def __init__(self) -> None:
+        self.observation_space = self.action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return "Begin.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        won = action == "the word"
+        return "Over.", float(won), True, False, {"success": True} if won else {}
+
+    def solver(self) -> Any:
+        return lambda observation: "the word"

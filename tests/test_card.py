@@ -26,7 +26,7 @@ from gym_trl.env_checker.card.exploits import (
 )
 from gym_trl.env_checker.card.learning import Learning
 from gym_trl.env_checker.card.page import markdown, page
-from gym_trl.env_checker.card.plays import Plays, References
+from gym_trl.env_checker.card.plays import Plays, References, always, level_of
 from gym_trl.env_checker.card.source import source_of
 from gym_trl.env_checker.card.splits import compare_splits, period_of
 from gym_trl.env_checker.report import OK, PROBLEM, WARNING, Finding
@@ -288,3 +288,15 @@ def test_a_short_training_gives_a_curve() -> None:
     learned = json.loads(ran.stdout)["learning"]
     assert learned["error"] is None
     assert len(learned["values"]) >= 1
+
+
+def test_levels_of_a_card_count_every_episode_once_any_policy_declares_success() -> None:
+    """The solver's success is declared, random play's failures are not."""
+    with Plays(for_cards.OnlyWins, episodes=20) as plays:
+        references = References.of(plays)
+        copied = level_of("b", plays.of("b", always("b")), declares=plays.declares)
+    assert references.solver is not None
+    assert (references.solver.success.mean, references.chance.success.mean, copied.success.mean) == (1.0, 0.0, 0.0)
+    assert references.objective == "success"
+    # Five equal numbers are no certainty; these are one number.
+    assert references.solver.success == references.solver.mean_return

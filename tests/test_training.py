@@ -864,7 +864,7 @@ class Declares(gym.Env[str, str]):
 
 @pytest.fixture
 def _declares() -> Iterator[None]:
-    gym.register("Tests/Declares-v0", Declares)
+    gym.register("Tests/Declares-v0", lambda **_: Declares())
     yield
     del gym.registry["Tests/Declares-v0"]
 

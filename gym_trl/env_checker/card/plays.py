@@ -11,12 +11,12 @@ import gymnasium as gym
 from gym_trl.env_checker.play import PlayedEpisode, play_one, without_info
 from gym_trl.evaluation.blind import is_near
 from gym_trl.evaluation.play import Optimum, optimum
-from gym_trl.evaluation.scores import Estimate, mean_estimate, share_estimate
+from gym_trl.evaluation.scores import Estimate, mean_estimate, return_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import close_env
+from gym_trl.executors.step import close_env, read_declares_success
 from gym_trl.policies.random_play import Actor, random_play
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.types import Closing
+from gym_trl.types import Closing, counted_successes
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 
@@ -53,8 +53,10 @@ class Level(NamedTuple):
         return own
 
 
-def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "") -> Level:
+def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "", *, declares: bool = False) -> Level:
     """Return the level of a policy from its episodes; those in which the environment raised are left out.
+
+    ``declares``: other episodes have shown that the environment declares success (``Plays.declares``).
 
     >>> from gym_trl.envs.echo import Echo
     >>> with Plays(Echo, episodes=20) as plays:
@@ -66,10 +68,12 @@ def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "") -> Le
     scored = [game for game in games if game.error is None]
     if raised := len(games) - len(scored):
         about = f"{about}; " * bool(about) + f"{raised} more raised an exception"
+    declared = counted_successes([("", game.success) for game in scored], [""] if declares else ())
+    solved = [[game.solved] for game, success in zip(scored, declared, strict=True) if success is not None]
     return Level(
         policy,
-        share_estimate([[game.solved] for game in scored if game.success is not None]),
-        mean_estimate([[game.total] for game in scored]),
+        share_estimate(solved),
+        return_estimate([[game.total] for game in scored], solved),
         sum(len(game.actions) for game in scored) / len(scored) if scored else None,
         len(scored),
         about,
@@ -116,6 +120,12 @@ class Plays(Closing):
             self._played[name] = games
         return self._played[name]
 
+    @property
+    def declares(self) -> bool:
+        """The environment declares success: by its attribute, or in an episode of any policy."""
+        games = (game for each in self._played.values() for game in each)
+        return read_declares_success(self.env) or any(game.success is not None for game in games)
+
     def played(self, name: str) -> list[PlayedEpisode]:
         """Return the episodes of a policy as far as they have been played."""
         return self._played.get(name, [])
@@ -159,10 +169,11 @@ class References:
     @classmethod
     def of(cls, plays: Plays) -> "References":
         """Return the levels of random play and the solver, and the declared optimum."""
-        solved = None
+        games = {"random": plays.of("random", random_play)}
         if plays.env.has_wrapper_attr("solver"):
-            solved = level_of("solver", plays.of("solver", solver))
-        return cls(level_of("random", plays.of("random", random_play)), solved, optimum(plays.env))
+            games["solver"] = plays.of("solver", solver)
+        levels = {name: level_of(name, each, declares=plays.declares) for name, each in games.items()}
+        return cls(levels["random"], levels.get("solver"), optimum(plays.env))
 
     @property
     def objective(self) -> str:
