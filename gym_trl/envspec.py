@@ -18,7 +18,7 @@ from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, mak
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.options import Arguments, Count, Penalty, check_options, option_types, part_of
-from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
+from gym_trl.registration import EnvMaker, EnvSource, cannot_make, did_you_mean, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
 from gym_trl.rollout.history import read_history
@@ -401,6 +401,31 @@ TRAINING_ARGS = frozenset(one.name for one in fields(RolloutConfig)) - {"max_con
     )
 }
 """Arguments of ``GymSpec`` that concern neither the choice of tasks, nor environments and where they are stepped."""
+
+
+_OF_TASKS = {"num_tasks", "num_eval_tasks", "seed", "balance_instances", "spread", "curriculum"}
+
+
+def check_names(names: Collection[str], *, set_elsewhere: str) -> None:
+    """Check that all names are those of arguments of ``GymSpec`` that do not choose the tasks.
+
+    >>> check_names(["seed"], set_elsewhere="evaluate")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: spec must not contain 'seed', which evaluate sets itself
+
+    Args:
+        names: Names that a user gave.
+        set_elsewhere: What chooses the tasks instead, for the message.
+
+    Raises:
+        ConfigError: one of them is not, or does.
+    """
+    if mine := sorted(_OF_TASKS.intersection(names)):
+        raise ConfigError(f"spec must not contain {mine[0]!r}, which {set_elsewhere} sets itself")
+    if unknown := sorted({*names} - (known := ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS})):
+        near = did_you_mean(unknown[0], known)
+        raise ConfigError(f"spec contains {unknown[0]!r}, which is not an argument of GymSpec{near}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,15 +10,18 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
 from lanes import examples
+from typer.testing import CliRunner
 
+from gym_trl.cli.app import app
 from gym_trl.env_checker.checks import Inspector
 from gym_trl.env_checker.report import OK, PROBLEM, WARNING
 from gym_trl.envspec import EnvSpec
 from gym_trl.evaluation.play import play_task
 from gym_trl.executors.step import begin, take_step
 from gym_trl.spaces import AnyText, sample_allowed
+from gym_trl.testing import check_text_env
 from gym_trl.types import EnvFailure, Task
-from gym_trl.wrappers import AdmissibleActions, History, TurnLimit
+from gym_trl.wrappers import AdmissibleActions, History, ParseAction, TurnLimit
 
 KINDS = [np.int8, np.uint8, np.int64, np.float32, bool, list]
 
@@ -111,3 +114,85 @@ def test_tasks_are_the_same_only_if_no_action_tells_them_apart() -> None:
     found = Inspector(Fixed, episodes=20).look_at("variety")
     assert found.verdict == WARNING
     assert "10 seeds gave the same task: the same episode after each of " in found.got
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# With the options of a training
+# ---------------------------------------------------------------------------------------------------------------------
+
+OPTIONS = [
+    {"turn_limit": 2},
+    {"turn_limit": 3, "invalid_penalty": 0.5, "end_after_invalid": 2},
+    {"action_format": "tag", "strict": True},
+    {"action_format": "json:move"},
+    {"success": 0.5},
+    {"success": lambda info, total: total > 0.5, "instructions": "Play well."},
+    {"cutoff_return": -1.0, "turn_limit": 1},
+]
+
+
+@examples(40)
+@given(
+    kind=st.sampled_from([planted.Higher, planted.Lift, planted.Aim, planted.Click, planted.Masked, planted.Catch]),
+    options=st.sampled_from(OPTIONS),
+    seed=st.integers(0, 9),
+)
+def test_a_check_plays_what_is_trained(kind, options, seed) -> None:
+    checked = Inspector(kind, episodes=2, options=options)._play(seed)
+    spec = EnvSpec(kind, **{"action_format": None, **options})
+    env = spec.make(next(iter(spec.weights)))
+    seen = [env.reset(seed=seed)[0]]
+    results = []
+    for action in checked.actions:
+        results.append(take_step(env, ParseAction(planted.Higher(), options.get("action_format")).write_action(action)))
+        seen.append(results[-1].observation)
+    assert seen == checked.observations
+    assert [one.reward for one in results] == [one[2] for one in checked.seen[1:]]
+    assert results[-1].info.get("success") == checked.success
+    assert (results[-1].terminated, results[-1].truncated) == checked.seen[-1][3:5]
+
+
+def test_checks_measure_with_the_options_of_a_training() -> None:
+    def looked(promise, **options):
+        return Inspector(planted.Bare, episodes=20, options=options).look_at(promise)
+
+    assert looked("end").got == "after 5 to 5 turns, 5.0 on average"
+    assert looked("end", turn_limit=2).got == "after 2 to 2 turns, 2.0 on average"
+    assert looked("success").verdict == WARNING
+    assert looked("success", success=0.0).got == "declared in info; 20 of 20 solved by random play"
+    unwritable = {"action_format": "regex:([a-z]+)", "turn_limit": 5, "invalid_penalty": 1.0}  # actions are digits
+    assert looked("reward", **unwritable).got == "-5 ± 0 in 20 episodes of random play, always the same"
+    assert looked("instructions", instructions="Answer with 1 if the first number is larger.").verdict == OK
+
+
+def test_a_declared_optimum_is_that_of_the_environment_as_declared() -> None:
+    assert Inspector(planted.Walker, episodes=20).look_at("solver").verdict == OK
+    made = type("Short", (planted.Walker,), {"optimal_success": 1.0})
+    assert Inspector(made, episodes=20).look_at("solver").verdict == OK
+    cut = Inspector(made, episodes=20, options={"turn_limit": 1}).look_at("solver")
+    assert (cut.verdict, cut.got) == (OK, "returns 0.000 and solves 0.000 of 20 episodes")
+
+
+@pytest.mark.parametrize("command", ["validate", "card"])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            "--spec=turn_limt=8",
+            "spec contains 'turn_limt', which is not an argument of GymSpec; did you mean 'turn_limit'?",
+        ),
+        ("--spec=seed=3", "spec must not contain 'seed', which a check sets itself"),
+        ("--success=often", "often"),
+        ("--action-format=boxd", "boxd"),
+        ("--spec=seats=self", "leave out seats='self'"),
+    ],
+)
+def test_a_wrong_option_of_a_check_is_refused_by_name(command, option, said) -> None:
+    ran = CliRunner().invoke(app, [command, "FrozenLake-v1", option])
+    assert ran.exit_code == 2
+    assert said in " ".join(ran.stderr.split())
+
+
+def test_the_kit_checks_an_environment_as_it_is_trained() -> None:
+    spec = EnvSpec("TrlEnv/GuessNumber-v0", action_format=None, turn_limit=100)
+    check_text_env(partial(spec.make, "TrlEnv/GuessNumber-v0"), episodes=5)

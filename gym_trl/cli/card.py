@@ -9,7 +9,18 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, JsonOption, read_pairs, write_pair
+from gym_trl.cli.options import (
+    ID_HELP,
+    ActionFormatOption,
+    DebugOption,
+    EnvOption,
+    JsonOption,
+    SpecOption,
+    SuccessOption,
+    read_pairs,
+    read_success,
+    write_pair,
+)
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import replace_text
@@ -23,6 +34,7 @@ gym-trl card TrlEnv/GuessNumber-v0
 gym-trl card my_game.py --out card.md --out card.html --out card.json
 gym-trl card Lift/Lift-v0 --strict --seconds 20 --out cards
 gym-trl card FrozenLake-v1 --env is_slippery=false --train 120 --out lake.html
+gym-trl card CliffWalking-v1 --spec turn_limit=40 --success -40
 """
 _SUFFIXES = (".md", ".html", ".json")
 _CHECKS = 36
@@ -54,6 +66,9 @@ def card(
     tokenizer: Annotated[
         str | None, Option(help="Path or hub id of a tokenizer that counts tokens. Default: characters divided by 4.")
     ] = None,
+    action_format: ActionFormatOption = None,
+    success: SuccessOption = None,
+    spec: SpecOption = None,
     seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = 0,
     strict: Annotated[bool, Option("--strict", help="Exit with status 1 if a finding is an error.")] = False,
     as_json: JsonOption = False,
@@ -88,6 +103,9 @@ def card(
         seconds=seconds,
         steps=steps,
         seed=seed,
+        success=read_success(success),
+        action_format=action_format,
+        spec=read_pairs(spec),
     )
     for path in out or ():
         _write(made, path)

@@ -13,7 +13,17 @@ from typer import Argument, Option
 
 import gym_trl
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, JsonOption, read_pairs
+from gym_trl.cli.options import (
+    ID_HELP,
+    ActionFormatOption,
+    DebugOption,
+    EnvOption,
+    JsonOption,
+    SpecOption,
+    SuccessOption,
+    read_pairs,
+    read_success,
+)
 from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import Measured
 from gym_trl.errors import ConfigError
@@ -29,6 +39,7 @@ gym-trl validate my_game.py
 gym-trl validate my_games.chess:Chess --env size=5 --episodes 50
 gym-trl validate my_games:Mine/Chess-v0 --json
 gym-trl validate TrlEnv/Hangman-v0 FrozenLake-v1 --blind-steps 1000000 --blind-seconds 120
+gym-trl validate CliffWalking-v1 --spec turn_limit=40 --success -40
 gym-trl validate --all --full
 """
 _MARKS = {
@@ -60,6 +71,9 @@ def validate(
     blind_seconds: Annotated[
         float, Option(min=0.1, help="Time limit of the search, per environment or preset.")
     ] = BLIND_SECONDS,
+    action_format: ActionFormatOption = None,
+    success: SuccessOption = None,
+    spec: SpecOption = None,
     jobs: Annotated[int | None, Option(min=1, help="Number of processes. Default: the number of cores.")] = None,
     as_json: JsonOption = False,
     remeasure: Annotated[
@@ -78,6 +92,8 @@ def validate(
     For every environment, a blind baseline is searched for: the best sequence of actions that ignores observations,
     measured on held-out episodes. Only a score above it shows that a model uses the observations.
 
+    With --success, --action-format and --spec it is checked as a training with these options would step it.
+
     Exit status: 0; 1 if a requirement is not met, or a number differs significantly from its reference; 2 for an error.
     """
     ids = sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
@@ -85,11 +101,22 @@ def validate(
         raise ConfigError("expected ids of environments or --all")
     if env and len(ids) > 1:
         raise ConfigError("--env requires exactly one environment")
-    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env]
+    trained = {
+        name: value
+        for name, value in (
+            ("action_format", action_format),
+            ("success", read_success(success)),
+            ("spec", read_pairs(spec)),
+        )
+        if value not in (None, {})
+    }
+    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env and not trained]
     others = [env_id for env_id in ids if env_id not in own]
     for option, given in (("--difficulty", difficulty), ("--full", full), ("--measure", remeasure)):
         if given and others:
-            raise ConfigError(f"{option} requires environments of this library without --env, got {others[0]}")
+            raise ConfigError(
+                f"{option} requires environments of this library without options of their own, got {others[0]}"
+            )
     makers = {env_id: _unchecked_maker(env_id) for env_id in others}  # before anything is played
     chosen = _presets(own, difficulty) if own else []
     jobs = min(jobs or os.cpu_count() or 1, max(len(chosen), 1))
@@ -103,7 +130,7 @@ def validate(
         broken += _validate_presets(chosen, search, episodes=count, jobs=jobs, as_json=as_json)
     for env_id, maker in makers.items():
         make = functools.partial(maker, **read_pairs(env))
-        broken += _inspect(env_id, make, search, episodes=episodes or 20, as_json=as_json)
+        broken += _inspect(env_id, make, {**search, **trained}, episodes=episodes or 20, as_json=as_json)
     if broken:
         raise typer.Exit(1)
 

@@ -20,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
+from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.leaks import SeatGame, find_leak
 from gym_trl.env_checker.play import (
     MOST_TURNS,
@@ -82,11 +83,15 @@ class Inspector:
         episodes: int,
         blind_steps: int = STEPS,
         blind_seconds: float = SECONDS,
+        *,
         seed: int = 0,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         import gym_trl  # noqa: F401 -- registers the library's own games
 
         self._make, self._episodes = make, episodes
+        self._options = options or {}
+        self._make_played = as_trained(make, self._options)
         self._blind_steps, self._blind_seconds, self._seed = blind_steps, blind_seconds, seed
 
     def ready(self) -> None:
@@ -107,7 +112,7 @@ class Inspector:
     def keys(self) -> list[list[str]]:
         """Return the state keys of the same episodes; none if they cannot be played or read."""
         try:
-            return [keys_of(self._text_env, game.seed, game.actions) for game in self._some]
+            return [keys_of(self._text_env, game.seed, game.actions, self._key) for game in self._some]
         except Exception:  # "state key" reports it
             return []
 
@@ -126,7 +131,12 @@ class Inspector:
     # --- helpers of the checks ---
 
     def _text_env(self) -> TextEnvironment:
-        return as_text(declare_success(self._make()))
+        return as_text(declare_success(self._make_played()))
+
+    @property
+    def _key(self) -> Any:
+        key = self._options.get("state_key")
+        return None if key == "auto" else key
 
     @contextmanager
     def _open(self) -> Iterator[TextEnvironment]:
@@ -547,7 +557,7 @@ class Inspector:
         if self._num_seats > 1:
             return _Told(SKIPPED, "not checked: what a sequence of actions is worth depends on the other seats")
         _ = self._some  # raises NotCheckedError if nothing can be played
-        found = search_blind(self._make, steps=self._blind_steps, seconds=self._blind_seconds, seed=self._seed)
+        found = search_blind(self._make_played, steps=self._blind_steps, seconds=self._blind_seconds, seed=self._seed)
         solves = found.objective == "success"
         chance, solver, best = self._references(solves=solves)
         around = [("random play", chance), ("solver", solver), ("optimum", best)]
@@ -633,7 +643,9 @@ class Inspector:
         players = [partial(random_play, seed=seed) for seed in range(4)]
         solver = [lambda env: without_info(env.get_wrapper_attr("solver")())] if solves else []
         try:
-            found = search_keys(self._text_env, [*players, *solver], range(3), walks=self._affordable(40))
+            found = search_keys(
+                self._text_env, [*players, *solver], range(3), key=self._key, walks=self._affordable(40)
+            )
         except ConfigError as error:
             return _Told(PROBLEM, str(error), "make it of strings, numbers and tuples of these")
         if not found.declared:

@@ -1,12 +1,13 @@
 """Inspection of an environment in a separate process, which may hang or die."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pickle import PicklingError
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import gymnasium as gym
 
+from gym_trl.env_checker.as_trained import as_trained, training_options
 from gym_trl.env_checker.checks import PROMISES, Inspector
 from gym_trl.env_checker.play import difference, shortened
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, Finding, Report
@@ -14,6 +15,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.worker import Worker, WorkerError
 from gym_trl.text.textify import counted
+from gym_trl.wrappers.declare_success import Success
 
 _BLIND = "blind baseline"
 _START_S = 120.0
@@ -29,6 +31,9 @@ def inspect_env(
     blind_steps: int = STEPS,
     blind_seconds: float = SECONDS,
     seed: int = 0,
+    success: Success | None = None,
+    action_format: str | None = None,
+    spec: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> Report:
     """Check every requirement of training, in a separate process.
@@ -49,18 +54,24 @@ def inspect_env(
         blind_steps: Number of environment steps in the search for the best blind policy; 0 for no search.
         blind_seconds: Maximum seconds for this search, in addition to ``patience_s``.
         seed: Seed of this search and of its held-out episodes.
+        success: Definition of success, as in ``GymSpec``.
+        action_format: Format in which actions are marked, as in ``GymSpec``. Default: they are not.
+        spec: Other arguments of ``GymSpec`` with which the environment is trained, such as ``turn_limit``.
         on_finding: Called with each finding as soon as it is available.
 
     Raises:
-        ConfigError: ``make`` cannot be sent to another process, or a number is out of range.
+        ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an argument is not one
+            of ``GymSpec``'s.
     """
+    options = training_options(success, action_format, spec)
+    as_trained(make, options)  # reports wrong values now
     if episodes < 2 or not patience_s > 0:
         raise ConfigError(f"episodes must be at least 2 and patience_s above 0, got {episodes} and {patience_s}")
     findings, late = [], 0
     if blind_steps < 0 or not blind_seconds > 0:
         given = f"{blind_steps} and {blind_seconds}"
         raise ConfigError(f"blind_steps must be at least 0 and blind_seconds above 0, got {given}")
-    with _Other(make, episodes, patience_s, (blind_steps, blind_seconds, seed)) as other:
+    with _Other(make, episodes, patience_s, (blind_steps, blind_seconds, seed), options) as other:
         for promise in PROMISES:
             found = _not_tried(promise) if late >= _LATE else _found(other, promise)
             late += found.verdict == PROBLEM and found.got.startswith(_NO_ANSWER)
@@ -132,8 +143,14 @@ class _Other:
     """Process that runs the checks, replaced by another one when it is lost."""
 
     def __init__(
-        self, make: Callable[[], gym.Env[Any, Any]], episodes: int, patience_s: float, blind: tuple[int, float, int]
+        self,
+        make: Callable[[], gym.Env[Any, Any]],
+        episodes: int,
+        patience_s: float,
+        blind: tuple[int, float, int],
+        options: Mapping[str, Any],
     ) -> None:
+        self._options = options
         self._make, self._episodes, self._patience_s, self.blind = make, episodes, patience_s, blind
         self._worker: Worker | None = None
 
@@ -171,14 +188,14 @@ class _Other:
     def _start(self) -> Worker:
         import cloudpickle
 
-        make, episodes, blind = self._make, self._episodes, self.blind
+        make, episodes, blind, options = self._make, self._episodes, self.blind, self._options
         try:
-            cloudpickle.dumps(make)
+            cloudpickle.dumps((make, options))
         except (PicklingError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"make cannot be sent to another process ({error}): give a function or a class without open "
+                f"make, or spec, cannot be sent to another process ({error}): give a function or a class without open "
                 "files, locks or connections"
             ) from error
-        self._worker = worker = Worker(lambda: Inspector(make, episodes, *blind))
+        self._worker = worker = Worker(lambda: Inspector(make, episodes, *blind[:2], seed=blind[2], options=options))
         self._answer(worker, _START_S, "ready")  # the start of the process is not limited by patience_s
         return worker

@@ -15,7 +15,7 @@ import gymnasium as gym
 from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.errors import SeatError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_step
+from gym_trl.executors.step import read_result, read_step
 from gym_trl.policies.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -94,7 +94,7 @@ def play_one(
             began = perf_counter()
             step = env.step(action)
             game.step_s.append(perf_counter() - began)
-            result = read_step(*step)
+            result = read_result(env, step)
             observation, info, game.success = result.observation, dict(result.info), result.info.get("success")
             flags = result.terminated, result.truncated
             said = result.info.get("action_valid"), result.info.get("success")

@@ -13,7 +13,7 @@ from gym_trl.executors.step import read_step
 from gym_trl.policies.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import StateName
-from gym_trl.wrappers.state_key import StateKey
+from gym_trl.wrappers.state_key import KeyFunction, StateKey
 
 _MOST_TURNS = 60
 _NAMES = ("observation", "reward", "terminated", "truncated", "state key")
@@ -76,6 +76,7 @@ def search_keys(
     players: Sequence[Callable[[TextEnvironment], Actor]],
     seeds: Sequence[int],
     *,
+    key: KeyFunction | str | None = None,
     walks: int = 40,
     pairs: int = 40,
 ) -> KeySearch:
@@ -90,11 +91,12 @@ def search_keys(
         make: Makes the environment as text.
         players: Functions that make a policy from the environment that it plays.
         seeds: Tasks.
+        key: Function that returns the key, instead of the environment's own.
         walks: Maximum number of episodes of each task.
         pairs: Maximum number of pairs of histories that are compared in each task.
     """
     found = KeySearch()
-    env = StateKey(make())
+    env = StateKey(make(), key)
     try:
         for seed in seeds:
             played = [_walk(env, seed, player(env)) for player in players]
@@ -111,14 +113,16 @@ def search_keys(
     return found
 
 
-def keys_of(make: Callable[[], TextEnvironment], seed: int, actions: Sequence[str]) -> list[str]:
+def keys_of(
+    make: Callable[[], TextEnvironment], seed: int, actions: Sequence[str], key: KeyFunction | str | None = None
+) -> list[str]:
     """Return the state keys before each action of an episode.
 
     >>> import gymnasium as gym
     >>> keys_of(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4), 0, ["2", "3"])
     ['((1, 8), 4)', '((3, 8), 3)']
     """
-    env = StateKey(make())
+    env = StateKey(make(), key)
     try:
         return [state.key for state in _walk(env, seed, actions).states()]
     finally:

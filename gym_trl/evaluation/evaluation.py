@@ -12,7 +12,7 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import Any, Self, TypeAlias
 
-from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS, EnvSpec, check_spec_options, kwargs_by_id
+from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, EnvSpec, check_names, check_spec_options, kwargs_by_id
 from gym_trl.errors import (
     ConfigError,
     EngineError,
@@ -35,7 +35,7 @@ from gym_trl.policies.server import Conversation
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import keep_json_lines, replace_text, to_json
 from gym_trl.records.schema import FAILURES, Record, as_record, task_id
-from gym_trl.registration import EnvSource, did_you_mean, env_name
+from gym_trl.registration import EnvSource, env_name
 from gym_trl.rollout.episode import as_response, cut_observation
 from gym_trl.seeding import task_seed
 from gym_trl.text.chat_client import ModelStopped
@@ -198,7 +198,6 @@ def evaluate(
 _OF_MARKS = ("action_format", "strict", "cut_actions")
 """Arguments of ``GymSpec`` about the marks of actions, which functions and environments' own policies do not write."""
 _OF_EVERY_POLICY = ENV_ARGS | {"max_observation", "max_action"}
-_OF_TASKS = {"num_tasks", "num_eval_tasks", "seed", "balance_instances", "spread", "curriculum"}
 
 
 def _check_spec(spec: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> None:
@@ -208,11 +207,7 @@ def _check_spec(spec: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> Non
         ConfigError: One does not.
     """
     names = spec.keys() | {name for one in policies if isinstance(one, Model) for name in one.spec}
-    if mine := sorted(_OF_TASKS & names):
-        raise ConfigError(f"spec must not contain {mine[0]!r}, which evaluate sets itself")
-    if unknown := sorted(names - (known := ENV_ARGS | TRAINING_ARGS | set(EXECUTOR_ARGS))):
-        near = did_you_mean(unknown[0], known)
-        raise ConfigError(f"spec contains {unknown[0]!r}, which is not an argument of GymSpec{near}")
+    check_names(names, set_elsewhere="evaluate")
     if not any(one.marks for one in policies) and (unused := sorted(spec.keys() & set(_OF_MARKS))):
         raise ConfigError(
             f"spec contains {unused[0]!r}, which requires a language model: other policies write no marks"

@@ -107,15 +107,25 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
             raise
         return failed(action, error)
     try:
-        result = read_step(*returned, state=state_of(env))
-        if result.terminated:
-            return result
-        if result.truncated:
-            owed = settlement(env, turns=0.0)  # the episode is over, and no further action can cost anything
-            return replace(result, reward=result.reward + owed) if owed else result
-        return with_settlement(result, env)
+        return read_result(env, returned)
     except Exception as error:  # a malformed result is the environment's own fault
         return EnvFailure(f"step raised {described(error)}")
+
+
+def read_result(env: TextEnvironment, returned: tuple[Any, ...]) -> StepResult:
+    """Return the checked result of an environment's ``step``, with the settlement if the episode is cut off there.
+
+    Raises:
+        TypeError: see ``read_step``.
+        ValueError: see ``read_step``.
+    """
+    result = read_step(*returned, state=state_of(env))
+    if result.terminated:
+        return result
+    if result.truncated:
+        owed = settlement(env, turns=0.0)  # the episode is over, and no further action can cost anything
+        return replace(result, reward=result.reward + owed) if owed else result
+    return with_settlement(result, env)
 
 
 def with_settlement(result: StepResult, env: gym.Env[Any, Any]) -> StepResult:

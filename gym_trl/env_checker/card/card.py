@@ -1,12 +1,14 @@
 """Card of an environment: everything that one asks before training on it, measured."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from gym_trl.env_checker.as_trained import as_trained, training_options
 from gym_trl.env_checker.card.criteria import Criterion, Evidence, judge
 from gym_trl.env_checker.card.exploits import (
     Told,
@@ -27,15 +29,14 @@ from gym_trl.env_checker.inspection import inspect_env
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.evaluation.blind import named
+from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate
 from gym_trl.policies.random_play import random_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.inner import attribute_of, instructions_of
-from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.seats import num_seats
 
 STEPS = 20_000
@@ -43,6 +44,7 @@ STEPS = 20_000
 _FORMAT = "tag"
 _ALWAYS = ("construction", "reset", "step", "words")
 """Checks without which no episode can be played."""
+_PLAIN = (str, int, float, type(None))
 _HUNG = "no answer within "
 
 
@@ -96,6 +98,8 @@ class Card:
     learning: Learning | None = None
     criteria: tuple[Criterion, ...] = ()
     """Criteria of OpenEnv's RFC 008."""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of ``GymSpec`` with which everything was measured."""
 
     def count(self, verdict: str) -> int:
         """Return the number of findings with this verdict."""
@@ -111,6 +115,7 @@ class Card:
             "version": 1,
             "id": self.env_id,
             "env_kwargs": dict(self.env_kwargs),
+            "spec": {name: value if isinstance(value, _PLAIN) else repr(value) for name, value in self.spec.items()},
             "summary": self.summary,
             "instructions": self.instructions,
             "source": plain(self.source),
@@ -151,6 +156,9 @@ def make_card(
     seconds: float = 30.0,
     steps: int = STEPS,
     seed: int = 0,
+    success: Success | None = None,
+    action_format: str | None = None,
+    spec: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     tokenizer_name: str = "",
     learning: Learning | None = None,
@@ -173,17 +181,23 @@ def make_card(
         seconds: Seconds for all measurements together, about; few of them are played of a slow environment.
         steps: Maximum number of environment steps of each search (for blind policies and constants); 0 for no search.
         seed: Seed of the tasks and the searches.
+        success: Definition of success, as in ``GymSpec``.
+        action_format: Format in which a model marks its actions, as in ``GymSpec``. Default: ``"tag"``.
+        spec: Other arguments of ``GymSpec`` with which the environment is trained, such as ``turn_limit``.
         tokenizer: Tokenizer that counts tokens. Default: characters are divided by 4.
         tokenizer_name: Name of the tokenizer.
         learning: Curve of a training (``train_briefly``).
         on_progress: Called with the name of each measurement before it is made.
 
     Raises:
-        ConfigError: ``make`` cannot be sent to another process, or a number is out of range.
+        ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an argument is not one
+            of ``GymSpec``'s.
     """
+    given = training_options(success, action_format, spec)
+    played = as_trained(make, given)
     say = on_progress or (lambda name: None)
     options = _Options(seconds, steps, tokenizer, tokenizer_name, say)
-    published = _published(make)
+    published = _published(played)
     say("requirements of training")
     report = inspect_env(
         make,
@@ -193,18 +207,19 @@ def make_card(
         blind_steps=0 if published else steps,
         blind_seconds=max(1.0, seconds / 5),
         seed=seed,
+        spec=given,
         on_finding=lambda found: say(found.promise),
     )
     found = {one.promise: one for one in report.findings}
-    first = _about(make, env_id, env_kwargs or {}, tuple(report.findings), learning)
+    first = _about(make, env_id, env_kwargs or {}, tuple(report.findings), learning, spec=given)
     if any(found[name].verdict in (PROBLEM, SKIPPED) for name in _ALWAYS) or any(
         one.got.startswith(_HUNG) for one in report.findings
     ):
         return first
     if first.num_seats > 1:
         return first
-    with Plays(make, episodes=episodes, seconds=max(0.1, seconds / 15), seed=seed) as plays:
-        return _measured(first, make, plays, published, options)
+    with Plays(played, episodes=episodes, seconds=max(0.1, seconds / 15), seed=seed) as plays:
+        return _measured(first, played, plays, published, options)
 
 
 def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None = None, seed: int = 0) -> Card:
@@ -214,7 +229,7 @@ def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None 
     >>> outline(Echo, "Echo").example.turns
     (('<action>bgaeu</action>', '5 of 5 right.', 1.0),)
     """
-    card = _about(make, env_id, env_kwargs or {}, (), None)
+    card = _about(make, env_id, env_kwargs or {}, (), None, spec={})
     with Plays(make, episodes=_CANDIDATES, seconds=60.0, seed=seed) as plays:
         solves = plays.env.has_wrapper_attr("solver")
         games = plays.of("solver", solver) if solves else plays.of("random", random_play)
@@ -237,19 +252,22 @@ def _about(
     env_kwargs: Mapping[str, Any],
     findings: tuple[Finding, ...],
     learning: Learning | None,
+    *,
+    spec: Mapping[str, Any],
 ) -> Card:
     """Return a card without measurements."""
-    blank = Card(env_id, env_kwargs, "", "", None, "", "", 1, findings, learning=learning)
+    blank = Card(env_id, env_kwargs, "", "", None, "", "", 1, findings, learning=learning, spec=spec)
     if any(one.promise == "construction" and one.verdict == PROBLEM for one in findings):
         return blank
     env = make()
+    rules = _instructions(env, as_trained(make, {"action_format": _FORMAT, **spec}))
     try:
-        best = tuple(attribute_of(env, name) for name in ("optimal_success", "optimal_return"))
+        best = _declared(as_trained(make, spec))
         return Card(
             env_id,
             env_kwargs,
             description(env),
-            _instructions(env),
+            rules,
             source_of(env),
             str(env.observation_space),
             str(env.action_space),
@@ -258,14 +276,27 @@ def _about(
             optimal_success=best[0],
             optimal_return=best[1],
             learning=learning,
+            spec=spec,
         )
     finally:
         env.close()
 
 
-def _instructions(env: gym.Env[Any, Any]) -> str:
+def _declared(make: MakeEnv) -> Optimum:
     try:
-        return instructions_of(ParseAction(as_text(declare_success(env)), format=_FORMAT))
+        env = make()
+    except Exception:  # the check "words" reports it
+        return Optimum(None, None)
+    try:
+        return optimum(env)
+    finally:
+        env.close()
+
+
+def _instructions(env: gym.Env[Any, Any], marked: MakeEnv) -> str:
+    try:
+        with closing(marked()) as shown:
+            return instructions_of(shown)
     except Exception:  # the checks "words" and "instructions" report it
         return str(attribute_of(env, "instructions", ""))
 
@@ -326,7 +357,7 @@ def _measured(
     tokens = count_tokens(
         shown,
         instructions=card.instructions,
-        marked=_write,
+        marked=partial(_write, card.spec),
         of=by,
         tokenizer=options.tokenizer,
         name=options.tokenizer_name,
@@ -344,9 +375,10 @@ def _measured(
     )
 
 
-def _write(action: str) -> str:
+def _write(spec: Mapping[str, Any], action: str) -> str:
+    marked = spec.get("action_format", _FORMAT)
     try:
-        return ActionFormat(_FORMAT).write(action)
+        return action if marked is None else ActionFormat(marked).write(action)
     except Exception:  # an action that cannot be marked is counted as it is
         return action
 
@@ -406,7 +438,7 @@ def _example(card: Card, games: list[PlayedEpisode], by: str) -> Example | None:
     if not ended:
         return None
     game = min(ended, key=lambda one: (not one.solved, sum(map(len, one.observations))))
-    turns = [(_write(seen[0]), _cut(seen[1]), float(seen[2])) for seen in game.seen[1:]]
+    turns = [(_write(card.spec, seen[0]), _cut(seen[1]), float(seen[2])) for seen in game.seen[1:]]
     left_out = max(0, len(turns) - _MOST_TURNS)
     kept = turns if not left_out else [*turns[: _MOST_TURNS - 2], *turns[-2:]]
     prompt = f"{card.instructions}\n\n{_cut(game.observations[0])}"

@@ -97,6 +97,8 @@ def _head(card: Card) -> Iterator[Block]:
     counts.append(f"{card.count(OK)} ok")
     arguments = ", ".join(f"{name}={value!r}" for name, value in card.env_kwargs.items())
     rows = [("arguments", arguments or "the defaults"), ("findings", ", ".join(counts))]
+    if card.spec:
+        rows.insert(1, ("trained with", ", ".join(f"{name}={value!r}" for name, value in card.spec.items())))
     if (source := card.source) is not None:
         package = f"{source.package} {source.version}" if source.package else "none: a module or file of its own"
         rows += [("class", source.made_by), ("package", package), ("licence", source.licence or "not stated")]

@@ -1,0 +1,90 @@
+"""Environments as a training with some of ``GymSpec``'s options wraps them, for checks and cards."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.envspec import EnvSpec, check_names, check_spec_options
+from gym_trl.errors import ConfigError
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.wrappers.declare_success import Success
+from gym_trl.wrappers.inner import attribute_of
+
+MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
+
+_AS_DECLARED = {"action_format", "strict", "cut_actions", "observe", "act", "instructions", "state_key"}
+"""Options under which an environment's declared optimum still applies."""
+
+
+def training_options(
+    success: Success | None = None, action_format: str | None = None, spec: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return options of ``GymSpec`` for a check, without those that are not given.
+
+    >>> training_options(success=1.0, spec={"turn_limit": 8})
+    {'turn_limit': 8, 'success': 1.0}
+    >>> training_options(spec={"strct": True})
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: spec contains 'strct', which is not an argument of GymSpec; did you mean 'strict'?
+
+    Raises:
+        ConfigError: ``spec`` has a name that is not one of ``GymSpec``'s, or one that a check sets itself.
+    """
+    options = dict(spec or {})
+    check_names(options, set_elsewhere="a check")
+    if options.get("seats") is not None:
+        raise ConfigError(f"all seats are checked as they are: leave out seats={options['seats']!r}")
+    given = {"success": success, "action_format": action_format}
+    options |= {name: value for name, value in given.items() if value is not None}
+    check_spec_options({"action_format": None, **options})
+    return options
+
+
+def as_trained(make: MakeEnv, options: Mapping[str, Any]) -> MakeEnv:
+    """Return a function that makes environments as a training with these options does; ``make`` if there are none.
+
+    >>> env = as_trained(lambda: gym.make("FrozenLake-v1"), {"turn_limit": 1, "action_format": "boxed"})()
+    >>> _ = env.reset(seed=0)
+    >>> *_, truncated, info = env.step("Move left")
+    >>> truncated, info["action"]
+    (True, 'Move left')
+
+    Policies of a check write actions without marks; each is marked as a model would, if there is an ``action_format``.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+    return _Maker(make, options) if options else make
+
+
+class _Maker:
+    def __init__(self, make: MakeEnv, options: Mapping[str, Any]) -> None:
+        own = {name: value for name, value in options.items() if name != "state_key"}  # see search_keys
+        self._spec = EnvSpec.from_options(make, {"action_format": None, **own})
+        self._as_declared = options.keys() <= _AS_DECLARED
+
+    def __call__(self) -> TextEnvironment:
+        [name] = self._spec.weights
+        return _Written(self._spec.make(name), self._as_declared)
+
+
+class _Written(gym.Wrapper[str, str, str, str]):
+    """Wrapper that marks actions as a model does."""
+
+    def __init__(self, env: TextEnvironment, as_declared: bool) -> None:
+        super().__init__(env)
+        self._write: Callable[[str], str] = attribute_of(env, "write_action", str)
+        if not as_declared:
+            # The task is another one than that of the declared numbers.
+            self.optimal_success = self.optimal_return = None
+            self.blind_baselines: dict[str, Any] = {}
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        """Play an action."""
+        try:
+            response = self._write(action)
+        except ConfigError:  # the format cannot express it, so that it is an unreadable response
+            response = action
+        return self.env.step(response)
