@@ -167,6 +167,27 @@ def _as_mask(space: spaces.Space[Any], mask: Any) -> Any:
     return mask
 
 
+def holds(space: spaces.Space[Any], value: Any) -> bool:
+    """Return whether a space holds a value, apart from the precision of its numbers and the type of arrays.
+
+    >>> box = spaces.Box(-1, 1, (2,), np.float32)
+    >>> holds(box, [0.5, 1.0]), holds(box, np.array([0.5, 1.5])), holds(spaces.Dict(place=box), {"place": None})
+    (True, False, False)
+    """
+    try:
+        if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+            array = np.asarray(value)
+            alike = array.dtype == space.dtype or np.can_cast(array.dtype, space.dtype, "same_kind")
+            return alike and space.contains(array.astype(space.dtype))
+        if isinstance(space, spaces.Dict):
+            return value.keys() == space.spaces.keys() and all(holds(space[name], value[name]) for name in value)
+        if isinstance(space, spaces.Tuple):
+            return len(value) == len(space) and all(map(holds, space.spaces, value))
+        return bool(space.contains(value))
+    except Exception:  # of a value, or of another project's space
+        return False
+
+
 def _has_surrogates(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
 

@@ -1,6 +1,7 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, disable-error-code="union-attr"
 """Law 23: each check finds its planted fault over all kinds of spaces, and is silent about a sound environment."""
 
+import re
 from functools import partial
 
 import gymnasium as gym
@@ -20,7 +21,7 @@ from gym_trl.evaluation.play import play_task
 from gym_trl.executors.step import begin, take_step
 from gym_trl.spaces import AnyText, sample_allowed
 from gym_trl.testing import check_text_env
-from gym_trl.types import EnvFailure, Task
+from gym_trl.types import EnvFailure, StepResult, Task
 from gym_trl.wrappers import AdmissibleActions, History, ParseAction, TurnLimit
 
 KINDS = [np.int8, np.uint8, np.int64, np.float32, bool, list]
@@ -98,6 +99,87 @@ def test_an_observation_that_is_no_text_is_refused_however_it_is_wrapped(space, 
             assert "the observation must be text, got" in failed.error
         found = Inspector(partial(Says, space, first, then), episodes=2).look_at("spaces")
         assert found.verdict == PROBLEM
+
+
+class Shows(Says):
+    """Has actions that are numbers, so that it needs a conversion."""
+
+    action_space = spaces.Discrete(2)
+
+
+def shown(space, first, then):
+    spec = EnvSpec(partial(Shows, space, first, then), action_format=None)
+    env = spec.make(next(iter(spec.weights)))
+    began = begin(env, Task("shows", 0))
+    return [began, *(take_step(env, "1") for _ in range(3))]
+
+
+NUMBERS = st.one_of(
+    st.builds(spaces.Discrete, st.integers(1, 5)),
+    st.builds(spaces.Box, st.just(-1), st.just(1), st.sampled_from([(), (2,), (2, 2)])),
+    st.builds(lambda high: spaces.Box(0, high, (2,), np.int64), st.integers(1, 9)),
+    st.builds(spaces.MultiBinary, st.integers(1, 3)),
+    st.lists(st.integers(1, 4), min_size=1, max_size=3).map(spaces.MultiDiscrete),
+)
+NESTED = st.one_of(
+    NUMBERS,
+    st.lists(NUMBERS, min_size=1, max_size=2).map(spaces.Tuple),
+    st.dictionaries(st.sampled_from("ab"), NUMBERS, min_size=1).map(spaces.Dict),
+)
+
+
+def in_doubles(value):
+    """Return an observation with lists and 64-bit numbers, as many environments give it."""
+    if isinstance(value, dict):
+        return {name: in_doubles(part) for name, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(in_doubles, value))
+    return value.tolist() if isinstance(value, np.ndarray) and value.ndim else value
+
+
+@examples(60)
+@given(space=NESTED, seed=st.integers(0, 99), doubles=st.booleans())
+def test_an_observation_in_its_space_is_shown_without_a_word(space, seed, doubles) -> None:
+    space.seed(seed)
+    first, then = space.sample(), space.sample()
+    if doubles:
+        first, then = in_doubles(first), in_doubles(then)
+    assert all(isinstance(one, StepResult) for one in shown(space, first, then))  # a warning would be an error
+
+
+@examples(60)
+@given(space=NESTED, seed=st.integers(0, 99))
+def test_a_missing_observation_is_refused_by_the_name_of_its_environment(space, seed) -> None:
+    space.seed(seed)
+    with pytest.raises(TypeError, match=r"reset of .*Shows.* gave NoneType, which is not in .*: return an observation"):
+        shown(space, None, space.sample())
+    failed = shown(space, space.sample(), None)[1]
+    assert isinstance(failed, EnvFailure)
+    assert not failed.reason.scored
+    assert re.search(r"step of .*Shows.* gave NoneType, which is not in ", failed.error)
+
+
+@pytest.mark.parametrize(
+    ("space", "wrong"),
+    [
+        (spaces.Discrete(3), 3),
+        (spaces.Box(-1, 1, (2,)), np.array([0.0, np.nan])),
+        (spaces.Box(-1, 1, (2,)), [0.5, 0.5, 0.5]),
+        (spaces.Box(-1, 1, (2,)), [0.5, 5.0]),
+        (spaces.Box(0, 9, (2,), np.int64), [0.5, 5.0]),
+        (spaces.MultiBinary(2), [0, 2]),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Discrete(2)), {"a": 1, "b": 2}),
+        (spaces.Tuple([spaces.Discrete(2)]), (4,)),
+    ],
+)
+def test_an_observation_outside_its_space_is_warned_of_once_by_name(space, wrong) -> None:
+    space.seed(0)
+    for first, then in ((wrong, space.sample()), (space.sample(), wrong), (wrong, wrong)):
+        with pytest.warns(UserWarning, match=r"of .*Shows.* gave .*, which is not in .*; the model reads it") as heard:
+            shown(space, first, then)
+        assert len(heard) == 1
+        found = Inspector(partial(Shows, space, first, then), episodes=2).look_at("spaces")
+        assert (found.verdict, "which is not in" in found.got) == (PROBLEM, True)
 
 
 def test_a_hidden_price_makes_different_tasks() -> None:

@@ -5,12 +5,13 @@ from functools import partial
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 
 from gym_trl.errors import ConfigError, NotTextError
-from gym_trl.spaces import AnyText, holds_text
+from gym_trl.spaces import AnyText, holds, holds_text
 from gym_trl.text.discovery import field_names, marks
 from gym_trl.text.textify import check, render
-from gym_trl.wrappers.inner import changed_by
+from gym_trl.wrappers.inner import changed_by, text_of
 from gym_trl.wrappers.minigrid_text import minigrid_text
 from gym_trl.wrappers.toy_text import toy_text
 
@@ -58,17 +59,36 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
         self.observation_space = AnyText()
         self._asked = observe
         self._choose()
+        self._at_start = self._warned = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._meet()
+        self._check(observation, "reset")
+        self._at_start = True
         return self._observe(observation, info), info
 
     def step(self, action: Any) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         """Play an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
+        if self._at_start:  # later ones are rarely of another kind
+            self._check(observation, "step")
+            self._at_start = False
         return self._observe(observation, info), reward, terminated, truncated, info
+
+    def _check(self, observation: Any, where: str) -> None:
+        """Refuse a missing observation, and warn once of one that is not in its space."""
+        space = self.env.observation_space
+        if callable(self._asked) or holds_text(space) or holds(space, observation):
+            return
+        shape = f" of {observation.dtype} {observation.shape}" if isinstance(observation, np.ndarray) else ""
+        got = f"{where} of {self.env} gave {type(observation).__name__}{shape}, which is not in {space}"
+        if observation is None:
+            raise TypeError(f"{got}: return an observation")
+        if not self._warned:
+            self._warned = True
+            gym.logger.warn(f"{got}; the model reads it as it is")
 
     def _meet(self) -> None:
         """Choose the conversion anew if ``Levels`` has switched to another level."""
@@ -89,7 +109,7 @@ def _rendered(env: gym.Env[Any, Any], observation: Any, info: dict[str, Any]) ->
 
 
 def _same(observation: Any, info: dict[str, Any]) -> str:
-    return "" if observation is None else str(observation)
+    return text_of(observation)
 
 
 def _conversion(env: gym.Env[Any, Any], observe: Observe | None) -> tuple[_Read, str]:

@@ -441,11 +441,12 @@ class Inspector:
     def _look_at_instructions(self) -> "_Told":
         with self._open() as env:
             own = self._make()
-            given, text = attribute_of(own, "instructions"), description(own)
+            given = self._options.get("instructions") or attribute_of(own, "instructions")
+            text = description(own)
             own.close()
             if given is not None and not (isinstance(given, str) and given.strip()):
                 return _Told(PROBLEM, f"they are {kind_of(given)}", "instructions must be text that is not empty")
-            if not instructions_of(own):
+            if given is None and not instructions_of(own):
                 told = f": its docstring begins {text!r:.60}" if text else ""
                 fix = "define a string attribute instructions (rules and answer format), or GymSpec(instructions=...)"
                 return _Told(WARNING, f"none{told}", fix)
