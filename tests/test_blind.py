@@ -29,7 +29,7 @@ from gym_trl.env_checker.validation import (
 )
 from gym_trl.envs.text_env import Blind, Measured, Outcome, TextEnv, open_loop
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.blind import blind_reference, describe, is_near, play_blind, search_blind
+from gym_trl.evaluation.blind import BlindBaseline, blind_reference, describe, is_near, play_blind, search_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.seeding import task_seed
 from gym_trl.spaces import AnyText
@@ -304,9 +304,19 @@ def searched_again(game: Game, steps: int) -> None:
         kind: Any = objective
         found = search_blind(game.make, steps=steps, seconds=600, episodes=1_000, seed=77, objective=kind)
         known = replace(found, **play_blind(game.make, one.actions, episodes=found.episodes, seed=77)._asdict())
-        assert found.score.mean is not None
-        assert known.score.high is not None
-        assert found.score.mean <= known.score.high, describe(found)
+        if is_better(found, known):  # of two that are equally good, by chance on one of about twenty sets of episodes
+            more = partial(play_blind, game.make, episodes=8 * found.episodes, seed=78)
+            found, known = (
+                replace(each, **more(each.actions)._asdict()) for each in (found, replace(known, actions=one.actions))
+            )
+            assert not is_better(found, known), describe(found)
+
+
+def is_better(found: BlindBaseline, known: BlindBaseline) -> bool:
+    """Return whether a score is above the interval of another one."""
+    assert found.score.mean is not None
+    assert known.score.high is not None
+    return found.score.mean > known.score.high
 
 
 @pytest.mark.parametrize("game", SAMPLE, ids=str)

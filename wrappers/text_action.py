@@ -66,6 +66,21 @@ class TextAction(FrozenAfterEnd):
         """Action space to which texts are converted; ``None`` if they are not, or by a function of the user's."""
         return None if self._act is not None or self._takes_text else self.env.action_space
 
+    def rewrite(self, text: str) -> str | None:
+        """Return an action as ``random_policy`` writes it; ``None`` if the text is not an action.
+
+        >>> import gymnasium as gym
+        >>> env = TextAction(gym.make("FrozenLake-v1"))
+        >>> env.rewrite("move UP"), env.rewrite("3"), env.rewrite("fly")
+        ('Move up', 'Move up', None)
+        """
+        if self.converted_space is None:
+            return text
+        try:
+            return write(self.converted_space, self._read(text), self.names)
+        except ValueError:
+            return None
+
     def random_policy(self, seed: int) -> Policy:
         """Return a policy that samples from the environment's action space, or from the actions that ``info`` allows.
 

@@ -14,19 +14,22 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import gymnasium as gym
+from gymnasium import spaces
 
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.scores import Estimate, Reference, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_declares_success, read_step
+from gym_trl.policies.random_play import Actor, plays_characters, random_play
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.text.discovery import action_names
-from gym_trl.text.textify import counted
+from gym_trl.text.action_samples import holds_numbers, numbers_within, ranges_in, spread
+from gym_trl.text.textify import counted, write
 from gym_trl.types import Closing, Policy, declared_in
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.text_action import TextAction
 
 Actions: TypeAlias = tuple[str, ...]
 Objective: TypeAlias = Literal["success", "return"]
@@ -40,6 +43,11 @@ NEAR = 0.8
 
 _POOL = 200  # maximum number of actions that sequences are made of
 _MINED = 64  # of these, maximum number that is read from texts
+_SPREAD = 1_000  # maximum number of actions of a space, or numbers of a range, that are tried
+_SMALL = 64  # number of such actions up to which all of them are in the pool
+_KEPT = 16  # of more, number of the best ones in the pool
+_IDLE = 8  # minimum number of invalid actions in a row after which an episode may be taken to stand still
+_IDLE_SHARE = 0.01  # of the steps, maximum that is spent to find out how an episode that stands still ends
 _SURVEYED = 32  # training episodes that are played to collect actions
 _CLIMBERS = 8
 _SEEDS = 512  # maximum number of training episodes on which a climber is improved
@@ -168,9 +176,11 @@ def search_blind(
     the actions of the environment's solver and of random play in training episodes. The best ones are improved by
     exchanging, inserting, moving and removing actions, and by the actions of the solver or of random play in episodes
     in which a sequence has failed. The best of all, the best single actions and short cycles, and ``extra`` meet in a
-    final on other training episodes. Actions are taken from the action space, the lists in ``info``, the instructions,
-    and these episodes. The search uses training seeds; the result is measured on seeds of the ``"eval"`` split. If only
-    ``steps`` limits it, the search is reproducible.
+    final on other training episodes. Actions are taken from the action space (all of a small one; of a large one, those
+    near the best of many that are spread over it), the lists in ``info``, the instructions, the numbers of ranges that
+    texts name, and these episodes; texts that are not in the action space are not tried. The search uses training
+    seeds; the result is measured on seeds of the ``"eval"`` split. If only ``steps`` limits it, the search is
+    reproducible.
 
     Args:
         make: Makes the environment; ``as_text`` must support its spaces.
@@ -315,6 +325,8 @@ class _Arena(Closing):
         self.steps, self.used, self.cut = steps, 0, False
         self.limit = self.steps
         """Number of steps after which the current stage of the search ends."""
+        self._idle_tail: float | None = None
+        """Return of the rest of an episode that stands still, if it is long and known."""
         self.env = self._made()
 
     def close(self) -> None:
@@ -326,6 +338,23 @@ class _Arena(Closing):
     def training(self, number: int) -> int:
         """Return the seed of a training episode."""
         return task_seed(self._seed, "train", number)
+
+    @property
+    def converter(self) -> TextAction | None:
+        """Wrapper that converts texts to actions of another space; ``None`` if the actions are text."""
+        env: gym.Env[Any, Any] = self.env
+        while isinstance(env, gym.Wrapper):
+            if isinstance(env, TextAction) and env.converted_space is not None:
+                return env
+            env = env.env
+        return None
+
+    def readable(self, text: str) -> str | None:
+        """Return a text as it is written in sequences; ``None`` if it is not an action of the space."""
+        if (converter := self.converter) is not None:
+            return converter.rewrite(text)
+        space = self.env.action_space
+        return None if isinstance(space, spaces.Text) and text not in space else text
 
     def reset(self, seed: int) -> tuple[str, Mapping[str, Any]]:
         self._spend()
@@ -348,20 +377,33 @@ class _Arena(Closing):
         """Play a sequence; return ``None`` if the environment raises.
 
         If it takes much longer than the episode that it is compared with, with a lower return so far, it is not played
-        on.
+        on. In a search, neither is an episode that stands still: all actions of the sequence were invalid and changed
+        nothing. The first such episode is played on to see how it ends; the others end with the same return.
         """
         patience = _LONGEST if instead_of is None else 3 * instead_of.turns + 50
+        still, most_idle = _Stillness(len(actions)), max(6 * _IDLE, self.steps * _IDLE_SHARE)
         try:
             self.reset(seed)
             total, length = [], len(actions)
             for turn in range(_LONGEST):
-                _, reward, terminated, truncated, info = self.step(actions[turn % length])
+                step = self.step(actions[turn % length])
+                _, reward, terminated, truncated, info = step
                 total.append(float(reward))
+                idle = still.add(actions[turn % length], step)
                 if terminated or truncated:
+                    if idle >= 6 * _IDLE:
+                        self._idle_tail = math.fsum(total[-idle:])
                     return _Played(declared_in(info), math.fsum(total), turn + 1)
                 if turn >= patience and instead_of is not None and math.fsum(total) < instead_of.total:
                     break
-            return _Played(False if "success" in info else None, math.fsum(total), len(total))
+                if idle and math.isfinite(self.limit):
+                    if self._idle_tail is not None:
+                        total.append(self._idle_tail)
+                        break
+                    if idle >= most_idle:
+                        self._idle_tail = 0.0
+                        break
+            return _Played(False if "success" in info else None, math.fsum(total), turn + 1)
         except _Spent:
             raise
         except Exception:  # an environment can raise anything
@@ -402,8 +444,28 @@ class _Arena(Closing):
             return None
 
 
-_Seeing: TypeAlias = Callable[[str, Mapping[str, Any]], str]
-_PolicyFor: TypeAlias = Callable[[TextEnvironment], _Seeing]
+class _Stillness:
+    """Count of the turns since an episode stands still: all actions of its sequence are invalid and change nothing."""
+
+    def __init__(self, cycle: int) -> None:
+        self.before = ""
+        """Last observation, without the action if that is repeated in it."""
+        self._least = max(_IDLE, cycle)
+        self._count = 0
+
+    def add(self, action: str, step: Any) -> int:
+        """Count a step; return the number of turns since the episode stands still, or 0."""
+        observation, reward, _, _, info = step
+        if info.get("action_valid") is not False or reward:
+            self._count, self.before = 0, ""
+            return 0
+        after = observation.replace(action, "") if action else observation
+        self._count = self._count + 1 if after == self.before else 0
+        self.before = after
+        return max(0, self._count - self._least)
+
+
+_PolicyFor: TypeAlias = Callable[[TextEnvironment], Actor]
 
 
 @dataclass
@@ -419,22 +481,17 @@ class _Shadow:
     rewards: list[float]
 
 
-def _solver(env: TextEnvironment) -> _Seeing:
+def _solver(env: TextEnvironment) -> Actor:
     policy: Policy = env.get_wrapper_attr("solver")()
     return lambda observation, info: policy(observation)
 
 
-def _at_random(seed: int, pool: Sequence[str], env: TextEnvironment) -> _Seeing:
-    """Return random play: of the listed actions, else the environment's own, else of the known actions."""
-    rng = random.Random(seed)
-    own: Policy | None = env.get_wrapper_attr("random_policy")(seed) if env.has_wrapper_attr("random_policy") else None
+def _exploring(seed: int, pool: Sequence[str], env: TextEnvironment) -> Actor:
+    """Return random play; where it would be any characters, random actions among the known ones."""
+    rng, play = random.Random(seed), random_play(env, seed)
 
     def act(observation: str, info: Mapping[str, Any]) -> str:
-        if listed := listed_actions(env, info):
-            return rng.choice(listed)
-        if own is not None:
-            return own(observation)
-        return rng.choice(pool) if pool else str(env.action_space.sample())
+        return rng.choice(pool) if pool and plays_characters(env, info) else play(observation, info)
 
     return act
 
@@ -499,6 +556,12 @@ class _Search:
         self.weights: list[float] = []
         self.shadows: list[_Shadow] = []
         self._solvable = arena.env.has_wrapper_attr("solver")
+        self._mined: list[str] = []
+        self._known: set[str] = set()
+        """Actions that were listed, understood or played as valid ones."""
+        self._texts: list[str] = []
+        self._offered: list[str] = []
+        """Actions of the space, or numbers of the ranges in texts."""
         self._wins: Counter[str] = Counter()
         self._tries: Counter[str] = Counter()
 
@@ -508,15 +571,22 @@ class _Search:
         with suppress(_Spent):
             arena.limit = steps * 0.12
             self._survey()
+        with suppress(_Spent):
+            arena.limit = steps * 0.13
+            self._offered = self._offer()
         self._settle()
-        if not self._solvable:
+        screened = len(self._offered) > _SMALL
+        if screened:
+            arena.limit = steps * 0.23
+            self._screen()
+        if not self._solvable and self._longest > 1:
             with suppress(_Spent):
-                arena.limit = steps * 0.2
+                arena.limit = steps * (0.3 if screened else 0.2)
                 self._explore()
         found = [actions for actions in self._candidates() if len(actions) <= self._longest]
         candidates = climbers = [_Climber(actions, []) for actions in found]
         with suppress(_Spent):
-            arena.limit = steps * 0.3
+            arena.limit = steps * (0.4 if screened else 0.3)
             climbers = self._race(climbers)
         climbers = climbers[:_CLIMBERS]
         for part, number in ((0.42, 8), (0.53, 6), (0.64, 4), (0.75, 3)) if self._longest > 1 else ():
@@ -534,15 +604,14 @@ class _Search:
 
     def _survey(self) -> None:
         """Play training episodes to collect the actions and find out which of them win."""
-        env = self.arena.env
-        known: Counter[str] = Counter(action_names(env))
-        self._mined = list(islice(_mined(env, self._first_observations()), _MINED))
-        self._mined = self._understood(self._mined)
-        if not known:
+        env, observations = self.arena.env, self._first_observations()
+        self._texts = [instructions_of(env), *observations]
+        if self.arena.converter is None:
+            self._mined = self._understood(list(islice(_mined(env, observations), _MINED)))
             self.pool = self._mined
         for number in range(_SURVEYED):
             seed = self.arena.training(number)
-            policies = [partial(_at_random, derive_seed(seed, "blind"), self.pool)]
+            policies = [partial(_exploring, derive_seed(seed, "blind"), self.pool)]
             if self._solvable and self._longest > 1:  # random play finds enough single actions
                 policies.append(_solver)  # type: ignore[arg-type]  # takes an environment, like the other one
             for policy in policies:
@@ -558,7 +627,7 @@ class _Search:
             known = places[number]
             start = min(self.rng.sample(list(known.values()), min(4, len(known))), key=_visits, default=_Place((), 0.0))
             start.visits += 1
-            policy = partial(_at_random, self.rng.getrandbits(32), self.pool)
+            policy = partial(_exploring, self.rng.getrandbits(32), self.pool)
             most = len(start.actions) + 8
             shadow = self.arena.follow(policy, self.arena.training(number), start.actions, most)
             if shadow is None:
@@ -582,7 +651,23 @@ class _Search:
         """Return the texts to which the environment reacts differently than to nonsense."""
         nonsense = [self._answer(_GARBAGE, number) for number in range(3)]
         kept = [one for one in mined if any(self._answer(one, number) != nonsense[number] for number in range(3))]
-        return kept or ([] if self._solvable or action_names(self.arena.env) else mined)
+        return kept or ([] if self._solvable else [one for one in mined if self.arena.readable(one) is not None])
+
+    def _offer(self) -> list[str]:
+        """Return as many actions of the space as can be tried, or the numbers that the texts of free text name."""
+        turns = [one.played.turns if one.played else len(one.actions) for one in self.shadows]
+        cost = 1 + statistics.fmean(turns or [1])
+        most = min(_SPREAD, max(_SMALL, int((self.arena.steps * 0.23 - self.arena.used) / cost / 6)))
+        space, converter = self.arena.env.action_space, self.arena.converter
+        if converter is not None:
+            converted: Any = converter.converted_space
+            found = (write(converted, one, converter.names) for one in spread(converted, most, self._texts))
+            return list(dict.fromkeys(found))
+        if isinstance(space, spaces.Text):
+            return spread(space, most if holds_numbers(space) else min(most, _POOL), self._texts)
+        numbers = list(map(str, numbers_within(ranges_in(self._texts), most)))
+        some = numbers[:: max(1, len(numbers) // 4)]
+        return numbers if set(some) & set(self._understood(some)) else []
 
     def _answer(self, action: str, number: int) -> object:
         try:
@@ -609,22 +694,84 @@ class _Search:
             won = 3 if shadow.played is not None and shadow.played.success else 1
             for action, valid in zip(shadow.actions, shadow.valid, strict=True):
                 seen[action] += won if valid else 0
-        for name in action_names(env):
-            seen[name] += 1
+        for action in self._offered if len(self._offered) <= _SMALL else ():
+            seen[action] += 1
         if (constant := attribute_of(env, "constant_action")) is not None:
             seen[str(constant)] += 1
         for actions in self.extra:
             seen.update(actions)
-        for action in getattr(self, "_mined", []):
+        for action in self._mined:
             seen[action] += 0
-        ordered = sorted((action for action in seen if len(action) <= 1_000), key=lambda one: (-seen[one], one))
-        self.pool = ordered[:_POOL] or [_GARBAGE]
-        self.weights = [math.sqrt(seen[action] + 1) for action in self.pool]
+        self._known = {action for action in seen if seen[action]} | {*self._mined}
+        written = Counter[str]()
+        for action, number in seen.items():
+            if len(action) <= 1_000 and (same := self._usable(action)) is not None:
+                written[same] += number
+        ordered = sorted(written, key=lambda one: (-written[one], one))
+        self.pool = ordered[:_POOL] or self._offered[:_POOL] or [_GARBAGE]
+        self.weights = [math.sqrt(written[action] + 1) for action in self.pool]
+
+    def _usable(self, action: str) -> str | None:
+        """Return an action as it is written in sequences; ``None`` if nobody can play it."""
+        if self.arena.converter is None and action in self._known:  # a declared text space is often wrong
+            return action
+        return self.arena.readable(action)
+
+    def _screen(self) -> None:
+        """Try each of many actions alone, move the numbers in the best ones, and put these into the pool."""
+        climbers, seeds = [_Climber((action,), []) for action in self._offered], 1
+        with suppress(_Spent):
+            while len(climbers) > _KEPT or seeds <= 4:
+                for climber in climbers:
+                    self._play_to(climber, seeds)
+                if seeds >= 4:  # what wins seldom has won by now
+                    climbers = self._best(climbers)[: max(_KEPT, len(climbers) // 2)]
+                seeds *= 2
+        best = self._best(climbers)[:_KEPT]
+        with suppress(_Spent):
+            self.arena.limit += self.arena.steps * (0.02 if self._longest > 1 else 0.1)
+            for climber in best[:3]:
+                best.insert(0, self._refined(climber))
+        near = self._near(best[0].actions[0]) if best else []  # which of neighbours is best only the final can tell
+        found = list(dict.fromkeys([*(one.actions[0] for one in best[:3]), *near, *(one.actions[0] for one in best)]))
+        weights = dict(zip(self.pool, self.weights, strict=True))
+        self.pool = list(dict.fromkeys([*found[:3], *self.pool[: _POOL - 2 * _KEPT], *found[3:]]))
+        most = max(self.weights)
+        self.weights = [max(weights.get(action, 0.0), most if action in found else 1.0) for action in self.pool]
+
+    def _near(self, action: str) -> list[str]:
+        """Return the actions with an integer that differs by 1 or 2."""
+        places = range(min(4, len(_NUMBER.findall(action))))
+        moved = (_moved(action, place, change) for place in places for change in (-1, 1, -2, 2))
+        return [near for one in moved if one is not None and (near := self.arena.readable(one)) is not None]
+
+    def _refined(self, best: _Climber) -> _Climber:
+        """Return the action after moves of single numbers in it, by steps that become smaller, as far as they help."""
+        offered = [[float(one[0]) for one in _NUMBER.finditer(action)] for action in self._offered]
+        places = len(_NUMBER.findall(best.actions[0]))
+        columns = list(zip(*(row for row in offered if len(row) == places), strict=True))
+        steps = [(max(column) - min(column)) / 4 for column in columns]
+        self._play_to(best, 8)
+        for _ in range(24):
+            moved = False
+            for place, step in enumerate(steps):
+                for size in (step, -step):
+                    action = _moved(best.actions[0], place, size)
+                    if action is None or (written := self.arena.readable(action)) in (None, best.actions[0]):
+                        continue
+                    assert written is not None
+                    other = _Climber((written,), [])
+                    self._play_to(other, len(best.played))
+                    if self._mean(other) > self._mean(best):
+                        best, moved = other, True
+            if not moved:
+                steps = [step / 2 for step in steps]
+        return best
 
     def _candidates(self) -> list[Actions]:
         won = [one for one in self.shadows if one.played and one.actions]
         won.sort(key=lambda one: (bool(one.played and one.played.success), one.played.total if one.played else 0.0))
-        played = [tuple(one.actions) for one in reversed(won)]
+        played = [tuple(filter(None, map(self._usable, one.actions))) for one in reversed(won)]
         top = self.pool[:8]
         cycles: list[Actions] = [*product(top, repeat=2), *(tuple(self.rng.sample(top, len(top))) for _ in range(4))]
         longer = [*product(top[:4], repeat=3), *product(top[:4], repeat=4)]
@@ -634,8 +781,10 @@ class _Search:
         everything = tuple(self.pool)
         orders: list[Actions] = [everything, tuple(reversed(everything)), everything[:12], everything[:26]]
         constants: list[Actions] = [(action,) for action in self.pool]
-        mixed = [*self.extra, *constants[:30], *played[:40], *orders, *cycles, *constants[30:], ("",), *longer]
-        return list(dict.fromkeys(mixed))
+        mixed = [*self.extra, *constants[:30], *played[:40], *orders, *cycles, *constants[30:], *longer]
+        if self.arena.readable("") is not None:
+            mixed.append(("",))
+        return [one for one in dict.fromkeys(mixed) if one]
 
     def _drawn(self, length: int) -> list[str]:
         return self.rng.choices(self.pool, self.weights, k=length)
@@ -665,7 +814,7 @@ class _Search:
     def _best(self, climbers: list[_Climber]) -> list[_Climber]:
         """Return the sequences that were played, the best first."""
         played = [one for one in climbers if one.played]
-        return sorted(played, key=self._mean, reverse=True) or [_Climber((_GARBAGE,), [])]
+        return sorted(played, key=self._mean, reverse=True) or [_Climber((self.pool[0],), [])]
 
     def _play_to(self, climber: _Climber, seeds: int) -> None:
         self.tried += not climber.played and not climber.first
@@ -849,7 +998,7 @@ class _Search:
         at = min(self.rng.choice((0, turns, self.rng.randint(0, turns))), _LONGEST)
         prefix = tuple(parent.actions[turn % len(parent.actions)] for turn in range(at))
         seed = self.arena.training(number)
-        random_play = partial(_at_random, self.rng.getrandbits(32), self.pool)
+        random_play = partial(_exploring, self.rng.getrandbits(32), self.pool)
         policy: _PolicyFor = _solver if self._solvable and self.rng.random() < 0.8 else random_play
         shadow = self.arena.follow(policy, seed, prefix)
         if shadow is None or shadow.played is None:
@@ -892,10 +1041,28 @@ def _first_difference(one: Actions, other: Actions) -> int:
     return min(_LONGEST, len(one) * len(other))
 
 
+def _moved(action: str, place: int, size: float) -> str | None:
+    """Return an action with one of its numbers changed; an integer by at least 1, or ``None`` if that is too much.
+
+    >>> _moved("0.5 3", 1, -1.6), _moved("0.5 3", 0, 0.25), _moved("7", 0, 0.2)
+    ('0.5 1', '0.75 3', None)
+    """
+    number = list(_NUMBER.finditer(action))[place]
+    if number[0].lstrip("-").isdigit():
+        change = round(size)
+        if not change:
+            return None
+        text = str(int(number[0]) + change).zfill(len(number[0]) if number[0].startswith("0") else 0)
+    else:
+        text = repr(float(number[0]) + size)
+    return action[: number.start()] + text + action[number.end() :]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Actions in an environment's texts
 # ---------------------------------------------------------------------------------------------------------------------
 
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _QUOTED = re.compile(
     r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"|(?<!\w)'([^'\n]{1,60})'|\[([^\]\n]{1,60})\]|>([^<\n]{1,60})</"
 )
