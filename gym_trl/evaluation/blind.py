@@ -20,7 +20,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.evaluation.scores import Estimate, Reference, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_declares_success, read_step
-from gym_trl.policies.random_play import Actor, plays_characters, random_play
+from gym_trl.policies.random_play import Actor, own_random_policy, plays_characters, random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.action_samples import holds_numbers, numbers_within, ranges_in, spread
 from gym_trl.text.textify import counted, write
@@ -650,8 +650,13 @@ class _Search:
     def _understood(self, mined: list[str]) -> list[str]:
         """Return the texts to which the environment reacts differently than to nonsense."""
         nonsense = [self._answer(_GARBAGE, number) for number in range(3)]
-        kept = [one for one in mined if any(self._answer(one, number) != nonsense[number] for number in range(3))]
-        return kept or ([] if self._solvable else [one for one in mined if self.arena.readable(one) is not None])
+        answers = {one: [self._answer(one, number) for number in range(3)] for one in mined}
+        if kept := [one for one in mined if answers[one] != nonsense]:
+            return kept
+        # All are answered alike; only what is called invalid is surely no action.
+        some = [] if self._solvable else [one for one in mined if self.arena.readable(one) is not None]
+        open_ = [one for one in some if answers[one] != [False] * 3]
+        return open_ or ([] if own_random_policy(self.arena.env) is not None else some[:_KEPT])
 
     def _offer(self) -> list[str]:
         """Return as many actions of the space as can be tried, or the numbers that the texts of free text name."""

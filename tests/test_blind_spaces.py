@@ -1,0 +1,236 @@
+"""The search for a blind baseline over all kinds of action spaces: it finds what brute force finds."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, strategies as st
+from lanes import examples
+
+from gym_trl.evaluation.blind import BlindBaseline, play_blind, search_blind, search_constant
+from gym_trl.seeding import derive_seed, task_seed
+from gym_trl.spaces import AnyText
+from gym_trl.text.action_samples import spread
+from gym_trl.text.textify import parse, write
+from gym_trl.wrappers.as_text import as_text
+
+DIGITS = "0123456789"
+SMALL: Mapping[str, Callable[[], spaces.Space[Any]]] = {
+    "Discrete": lambda: spaces.Discrete(7),
+    "Discrete from 12": lambda: spaces.Discrete(90, start=12),
+    "MultiDiscrete": lambda: spaces.MultiDiscrete([3, 4]),
+    "MultiBinary": lambda: spaces.MultiBinary(4),
+    "Box of integers": lambda: spaces.Box(-2, 2, (2,), np.int64),
+    "Dict": lambda: spaces.Dict(door=spaces.Discrete(3), force=spaces.MultiBinary(2)),
+    "Tuple": lambda: spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4, start=-1)]),
+    "OneOf": lambda: spaces.OneOf([spaces.Discrete(3), spaces.Discrete(4)]),
+    "Text of two letters": lambda: spaces.Text(3, charset="ab"),
+    "Text of digits": lambda: spaces.Text(2, charset=DIGITS),
+}
+
+
+class Paying(gym.Env[int, Any]):
+    """Pays for each action an amount of its own, in one turn or several; unreadable actions never reach it."""
+
+    observation_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space[Any], seed: int, *, turns: int = 1, wins: bool = False) -> None:
+        self.action_space, self.turns, self.wins, self.seed = space, turns, wins, seed
+        self.counts: Counter[str] = Counter()
+        if wins:
+            known = [write(space, one) for one in spread(space, 1_000)]
+            self.winner = random.Random(seed).choice(known)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left = self.turns
+        self.counts["reset"] += 1
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        self.counts["step"] += 1
+        self.left -= 1
+        text = write(self.action_space, action)
+        over = self.left == 0
+        if self.wins:
+            return 0, float(text == self.winner), over, False, {"success": text == self.winner}
+        return 0, derive_seed(self.seed, text) / 2**63, over, False, {}
+
+
+def best_by_force(make: Callable[[], gym.Env[Any, Any]]) -> float:
+    """Return the highest score of a single action, of all actions of the space."""
+    space = make().action_space
+    scores = []
+    for action in spread(space, 1_000):
+        reached = play_blind(make, [write(space, action)], episodes=2)
+        scores.append(reached.mean_return.mean if reached.success.mean is None else reached.success.mean)
+    return max(one for one in scores if one is not None)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@given(st.integers(0, 2**20), st.sampled_from([1, 3]), st.booleans())
+@examples(10)
+def test_no_single_action_of_a_small_space_beats_what_is_found(name: str, seed: int, turns: int, wins: bool) -> None:
+    def make() -> Paying:
+        return Paying(SMALL[name](), seed, turns=turns, wins=wins)
+
+    found = search_constant(make, steps=12_000, episodes=2)
+    assert found.objective == ("success" if wins else "return")
+    assert found.score.mean is not None
+    assert found.score.mean >= best_by_force(make) - 1e-9
+
+
+@given(st.floats(-1, 1), st.integers(1, 2))
+@examples(10)
+def test_the_best_number_of_a_box_is_found_as_on_a_fine_grid(target: float, size: int) -> None:
+    class Near(Paying):
+        def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+            return 0, -float(np.abs(action - target).sum()), True, False, {}
+
+    found = search_constant(lambda: Near(spaces.Box(-1, 1, (size,)), 0), steps=40_000, episodes=2)
+    assert found.mean_return.mean is not None
+    assert found.mean_return.mean > -0.01 * size
+
+
+class Price(gym.Env[str, str]):
+    """A price as text; paid is minus the distance, so the best constant is a number that stands nowhere."""
+
+    observation_space = AnyText()
+
+    def __init__(self, best: int, space: spaces.Space[str], instructions: str = "") -> None:
+        self.best, self.action_space, self.instructions = best, space, instructions
+        self.invalid = self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.price = self.best + int(self.np_random.integers(-2, 3))
+        return "What does it cost?", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if not (action.isascii() and action.isdigit()):
+            self.invalid += 1
+            return "A number, please.", 0.0, False, False, {"action_valid": False}
+        return "Thank you.", 10.0 - float(abs(int(action) - self.price)), True, False, {"action_valid": True}
+
+
+@pytest.mark.parametrize("declared", ["space", "text"])
+@given(st.integers(2, 9_997))
+@examples(10)
+def test_a_best_number_that_is_in_no_text_is_found(declared: str, best: int) -> None:
+    def make() -> Price:
+        if declared == "space":
+            return Price(best, spaces.Text(4, charset=DIGITS))
+        return Price(best, AnyText(), "Name a price from 0 to 9,999.")
+
+    found = search_constant(make, steps=20_000, episodes=20)
+    assert abs(int(found.actions[0]) - best) <= 2
+
+
+def test_the_best_of_a_hundred_numbers_is_found_among_answers_to_nonsense() -> None:
+    found = search_blind(lambda: Price(37, AnyText(), "Name a price from 1 to 100."), steps=20_000, episodes=20)
+    assert abs(int(found.actions[0]) - 37) <= 1
+
+
+some_space = st.sampled_from([*SMALL.values(), lambda: spaces.Box(-1, 1, (2,)), lambda: spaces.Discrete(5_000)])
+
+
+@given(some_space, st.integers(0, 2**20), st.sampled_from([1, 4, None]), st.booleans())
+@examples(40)
+def test_a_search_tries_no_text_that_is_not_in_the_space(make_space: Any, seed: int, turns: int, wins: bool) -> None:
+    env = Paying(make_space(), seed, turns=turns or 10**9, wins=wins)
+    before = Counter[str]()
+    held_out = task_seed(0, "eval", 0)
+
+    class Spy(gym.Wrapper[Any, Any, Any, Any]):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            if seed == held_out:
+                before.update(env.counts)
+            return self.env.reset(seed=seed, options=options)
+
+    found = search_blind(lambda: Spy(env), steps=4_000, seconds=2.0, episodes=2)
+    if not isinstance(env.action_space, spaces.Text):  # whose texts reach the environment, whatever they are
+        assert before.total() == found.steps
+    space = env.action_space
+    assert all(write(space, parse(space, action)) == action for action in found.actions)
+
+
+class Deaf(Price):
+    """Understands numbers alone; nothing else changes or ends an episode, and no text says what it understands."""
+
+    instructions = "You are at a till with things of all kinds and sizes, of wood, iron and glass, for a long time."
+
+    def __init__(self) -> None:
+        super().__init__(37, AnyText(), self.instructions)
+
+    def random_policy(self, seed: int) -> Any:
+        rng = random.Random(seed)
+        return lambda observation: str(rng.randint(0, 99))
+
+
+class Counting(Deaf):
+    """The same with success, and with a turn limit that nonsense can reach."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.left = 400
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        observation, reward, over, _, info = super().step(action)
+        cut = not over and not self.left
+        return observation, reward - 200.0 * cut, over, cut, {**info, "success": over and reward > 5}
+
+
+@pytest.mark.parametrize("make", [Deaf, Counting])
+def test_actions_that_change_nothing_take_a_small_share_of_the_budget(make: Callable[[], Deaf]) -> None:
+    env = make()
+    found = search_blind(lambda: env, steps=20_000, episodes=2)
+    assert env.invalid < 0.15 * found.steps
+    assert found.actions[0].isdigit()
+    assert abs(int(found.actions[0]) - 37) <= 5
+
+
+class NothingPays(Deaf):
+    """Each number costs; to say nothing that is understood costs nothing until the end, and then a hundred."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.left = 300
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        observation, reward, over, _, info = super().step(action)
+        cut = not over and not self.left
+        return observation, reward - 20.0 - 80.0 * cut if over or cut else 0.0, over, cut, info
+
+
+def test_an_end_that_costs_something_is_known_after_the_first_episode_that_stands_still() -> None:
+    found = search_blind(NothingPays, steps=40_000, episodes=4)
+    assert found.actions[0].isdigit()
+
+
+def test_free_text_of_a_declared_alphabet_is_played_in_it() -> None:
+    class Strict(Price):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            if action not in self.action_space:
+                raise ValueError(action)
+            return super().step(action)
+
+    found: BlindBaseline = search_blind(lambda: Strict(37, spaces.Text(3, charset=DIGITS)), steps=8_000, episodes=4)
+    assert abs(int(found.actions[0]) - 37) <= 1
+
+
+def test_an_environment_with_texts_and_numbers_in_one_action_is_searched() -> None:
+    def make() -> Paying:
+        return Paying(spaces.Dict(name=spaces.Text(1, charset="xyz"), size=spaces.Discrete(3)), 5)
+
+    found = search_constant(make, steps=10_000, episodes=2)
+    assert found.mean_return.mean == pytest.approx(best_by_force(make))
+    as_text(make()).reset(seed=0)
