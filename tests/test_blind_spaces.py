@@ -37,7 +37,7 @@ SMALL: Mapping[str, Callable[[], spaces.Space[Any]]] = {
 class Paying(gym.Env[int, Any]):
     """Pays for each action an amount of its own, in one turn or several; unreadable actions never reach it."""
 
-    observation_space = spaces.Discrete(2)
+    observation_space: spaces.Space[Any] = spaces.Discrete(2)
 
     def __init__(self, space: spaces.Space[Any], seed: int, *, turns: int = 1, wins: bool = False) -> None:
         self.action_space, self.turns, self.wins, self.seed = space, turns, wins, seed
