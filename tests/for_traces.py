@@ -75,7 +75,8 @@ def train(folder, feature, place, error, *, evaluates=False):
     trainer.remove_callback(PrinterCallback)
     if place in {"generation", "loss"}:
         fails, learns = fail(error), place == "loss"
-        trainer.model.register_forward_pre_hook(lambda *_: fails() if torch.is_grad_enabled() == learns else None)
+        embeddings = trainer.model.get_input_embeddings()
+        embeddings.register_forward_pre_hook(lambda *_: fails() if torch.is_grad_enabled() == learns else None)
     if place == "backward":
         trainer.accelerator.backward = fail(error)
     if place == "logs":  # after the rewards, before the rows are shuffled

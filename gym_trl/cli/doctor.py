@@ -31,6 +31,7 @@ from gym_trl.cli.options import (
     read_success,
 )
 from gym_trl.cli.terminal import coloured, say
+from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.policies.model import check_model
 from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import TrainOptions
@@ -130,6 +131,8 @@ def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
     display.note("Loading PyTorch and TRL")
     from gym_trl.training.doctor import diagnose
     from gym_trl.training.session import quiet_libraries
+
+    import_trainer_alone()
 
     finished = 0
 

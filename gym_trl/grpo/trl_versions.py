@@ -90,7 +90,8 @@ def _wrong_trl(reason: str) -> ConfigError:
 def import_trainer_alone() -> None:
     """Import TRL's trainer without vLLM, which it imports wherever it is installed: that takes as long as all else.
 
-    vLLM is imported when a trainer first asks for it.
+    vLLM is imported when a trainer first asks for it. TRL's modules keep a function of this one, so it is for commands
+    only, whose process is their own.
     """
     from trl import import_utils
 

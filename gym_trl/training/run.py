@@ -20,7 +20,6 @@ from gym_trl.evaluation.blind import blind_reference
 from gym_trl.evaluation.play import Result, Score, optimum, random_reference
 from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dead_groups import ReplacedEpisode
 from gym_trl.grpo.planned_rows import GameSeat
@@ -268,8 +267,6 @@ def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
         ConfigError: a field of ``GRPOConfig`` is invalid, or the episodes of a step cannot be shared by the processes
             or divided into groups.
     """
-    if not options.grpo.get("use_vllm"):
-        trl_versions.import_trainer_alone()
     from trl import GRPOConfig
 
     given = check_grpo(options.grpo)

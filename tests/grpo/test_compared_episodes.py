@@ -6,17 +6,23 @@ import warnings
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
+import gymnasium as gym
 import pytest
+import tiny_trainer
 import torch
 from hypothesis import assume, example, given, settings, strategies as st
 from lanes import examples
+from transformers import PrinterCallback
 
+from gym_trl import GymSpec
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
 from gym_trl.grpo.credit.columns import turn_columns
 from gym_trl.grpo.credit.turn_credit import _Attached
 from gym_trl.grpo.dead_groups import SPREAD, dead_groups
 from gym_trl.grpo.rewards import CriterionReward, RestReward, env_reward
+from gym_trl.spaces import AnyText
 from gym_trl.training.findings import Played, Verdict, group_spread
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, Turn
 
@@ -187,6 +193,43 @@ def test_a_function_that_pays_the_return_is_env_reward_whatever_it_is(episodes, 
     right = assigned(episodes, credit, [env_reward, *others], used)
     found = assigned(episodes, credit, [CALLS[call], *others], used)
     assert found == [pytest.approx(row, abs=1e-9) for row in right]
+
+
+class Paying(gym.Env):
+    """Game of three turns, each of which pays by a coin that the response flips."""
+
+    observation_space = action_space = AnyText()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._left = 3
+        return "begin", {}
+
+    def step(self, action):
+        self._left -= 1
+        return "go on", float(crc32(action.encode()) % 3), self._left == 0, False, {}
+
+
+def test_a_training_is_the_same_whatever_env_reward_is_wrapped_in(tmp_path):
+    def weights(reward):
+        settings: dict[str, Any] = {
+            "action_format": "plain",
+            "instructions": "",
+            "max_tokens_per_turn": 2,
+            "cut_actions": "accept",
+        }
+        spec = GymSpec(Paying, credit="return_to_go", num_tasks=4, num_eval_tasks=0, executor="inline", **settings)
+        grpo = {"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2}
+        torch.manual_seed(0)
+        trainer = tiny_trainer.make(tmp_path, spec, grpo=grpo, reward_funcs=[reward], eval_dataset=None)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+
+    own = weights(env_reward)
+    assert torch.equal(own, weights(CALLS["method"]))
+    with pytest.warns(UserWarning, match="no function in reward_funcs pays"):
+        assert not torch.equal(own, weights(length))
 
 
 def test_two_functions_that_pay_the_return_pay_it_with_both_weights():

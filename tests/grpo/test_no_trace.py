@@ -1,6 +1,9 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """A training leaves no trace in TRL and Transformers, and a failed one changes no later one."""
 
+import os
+import subprocess
+import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -39,3 +42,21 @@ def test_a_training_that_fails_anywhere_changes_no_later_one(alone, trainings):
             assert not [name for name, value in before.items() if after.get(name) is not value != after.get(name)]
             assert not for_traces.ours(after)
         assert for_traces.stock(Path(folder)) == alone
+
+
+SETTINGS = """
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.run import grpo_config
+
+grpo_config(TrainOptions.choose("TrlEnv/Echo-v0"))
+import for_traces
+
+assert not for_traces.ours(for_traces.attributes())
+"""
+
+
+@pytest.mark.full
+def test_making_the_settings_of_a_run_leaves_trl_as_it_is_imported():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(for_traces.__file__).parent), *sys.path])}
+    ran = subprocess.run([sys.executable, "-c", SETTINGS], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
