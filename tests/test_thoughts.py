@@ -157,6 +157,11 @@ FAMILIES = {
         plain="\n</muse>\n{a}",
         prompt="<muse>\n",
     ),
+    "marks of two families": Family(
+        tagged("<|think|>", "<|end|>", field=REASONING),
+        "<|think|>{t}<|end|>{a}",
+        special=("<|think|>", "<|end|>"),
+    ),
     "before calls only": Family(
         "<think>{{ m.reasoning_content if m.tool_calls }}</think>{{ m.content }}",
         "<think>{t}</think>{a}",
@@ -298,17 +303,31 @@ def test_control_tokens_of_a_thought_in_a_prompt_are_broken_up() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_template_that_cannot_read_its_own_answer_is_refused() -> None:
-    mixed = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.reasoning_content }}<hm>")
+MISREAD = {
+    "no mark ends a thought": "{{ m.reasoning_content }}\n\n{{ m.content }}",
+    "nothing at all ends a thought": "{{ m.reasoning_content }}{{ m.content }}",
+    "a mark begins a thought, and none ends it": "<hm>{{ m.reasoning_content }}\n{{ m.content }}",
+    "a thought begins and ends with one mark": "***{{ m.reasoning_content }}***{{ m.content }}",
+    "every answer is in a thought": "{{ '<think>' if m.role == 'assistant' }}{{ m.content }}",
+}
+
+
+@pytest.mark.parametrize("why", MISREAD)
+def test_a_template_that_cannot_read_its_own_answer_is_refused(why: str) -> None:
+    other = "{% if m.role == 'user' %}{{ m.content }}{% else %}"
+    misread = CHATML.replace("{{ m.content }}", f"{other}{MISREAD[why]}{{% endif %}}")
+    for appends in (True, False):
+        with pytest.raises(ChatTemplateError, match="tiny's chat template marks thoughts or answers in an unknown"):
+            TemplateChat(make_tokenizer(misread), appends=appends)
+
+
+def test_a_last_answer_that_the_template_writes_into_a_thought_is_said_as_an_earlier_one() -> None:
+    """So does the template of Nemotron Nano 2."""
     swallowed = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}").replace(
         "{{ m.content }}", "{{ '<think>\\n' if m.role == 'assistant' and loop.last }}{{ m.content }}"
     )
-    TemplateChat(make_tokenizer(mixed), appends=False)  # no answer can follow its thoughts: they are not read from it
     chat = TemplateChat(make_tokenizer(swallowed), appends=False)
     assert chat.text(chat.say("x")) == Answer("", "x")
-    misread = CHATML.replace("{{ m.content }}", "{{ '<think>' if m.role == 'assistant' }}{{ m.content }}")
-    with pytest.raises(ChatTemplateError, match="tiny's chat template marks thoughts or answers in an unknown"):
-        TemplateChat(make_tokenizer(misread), appends=False)
 
 
 def test_a_prompt_that_opens_something_unknown_is_named_once() -> None:

@@ -247,7 +247,7 @@ class TemplateChat:
 
     def text(self, ids: TokenIds) -> Answer:
         """Return the text of a response without control tokens, split into thinking and answer."""
-        thinking, answer = self._thoughts.split(self._codec.decode(ids))
+        thinking, answer = self._thoughts.split(self._codec.decode(ids[:-1] if self.closes(ids) else ids))
         return Answer(self._codec.strip(thinking), self._codec.strip(answer))
 
     def rendered(self, messages: Sequence[Message]) -> str:
@@ -384,14 +384,15 @@ class TemplateChat:
             self._folds_system = not self._keeps_system()
             if self._appends:
                 self._establish("user")
+            ends = self._find_ends()
             facts = _Facts(
                 self._parts,
                 self._folds_system,
                 self._roles,
                 self._frames,
                 self._continuations,
-                self._find_ends(),
-                self._find_thoughts(),
+                ends,
+                self._find_thoughts(ends.closing.removesuffix(ends.own)),
             )
             if key is None:
                 return facts
@@ -616,8 +617,11 @@ class TemplateChat:
         own = own or eos
         return _Ends(own, _up_to(own, between) or _up_to(own, last) or own, [*declared[1:], *marks])
 
-    def _find_thoughts(self) -> Thoughts:
+    def _find_thoughts(self, ended: str) -> Thoughts:
         """Return how the template marks thoughts, after checking that its own responses are read as they are meant.
+
+        Args:
+            ended: Text after an answer, up to the token that ends a response.
 
         Raises:
             ChatTemplateError: they are not, so that a response could be taken for another action.
@@ -632,7 +636,7 @@ class TemplateChat:
             return self._write(messages, prompt=later, **kwargs).partition(_ASKED.content)[2]
 
         thoughts, unknown = find_thoughts(write, self._prompt, self._codec.added)
-        if misread := thoughts.check(self._codec.strip):
+        if misread := thoughts.check(ended, self._codec.strip):
             raise ChatTemplateError(
                 f"{self._name}'s chat template marks thoughts or answers in an unknown way: {misread}; "
                 "pass another with chat_template=..., or define the markers with DelimiterChat"

@@ -41,8 +41,8 @@ class Thoughts:
     """Text before an answer without a thought, after the generation prompt."""
     opening: str = ""
     """Text before a thought, after the generation prompt."""
-    between: str = ""
-    """Text between a thought and its answer; empty if the template does not write thoughts."""
+    between: str | None = None
+    """Text between a thought and its answer; ``None`` if the template does not write thoughts."""
     prefix: str = ""
     """Text at the beginning of a response that is no part of its answer, such as the name of a channel."""
     end: str = ""
@@ -62,17 +62,18 @@ class Thoughts:
             answer = answer[len(self.prefix) :].lstrip()
         return Answer(thinking, answer.partition(self.end)[0].rstrip() if self.end else answer)
 
-    def check(self, strip: Callable[[str], str]) -> str:
+    def check(self, ended: str, strip: Callable[[str], str]) -> str:
         """Return what is misread of the template's own response ``x``, with and without a thought; empty if nothing is.
 
         Args:
+            ended: Text after an answer.
             strip: Removes control tokens from a text.
         """
         responses = {f"{self.before}x": ""}
-        if self.between:
+        if self.between is not None:
             responses[f"{self.opening}t{self.between}x"] = "t"
         for response, thinking in responses.items():
-            read = Answer(*map(strip, self.split(response)))
+            read = Answer(*map(strip, self.split(f"{response}{ended}")))
             if read != Answer(thinking, "x"):
                 thought = f" after the thought {thinking!r}" if thinking else ""
                 return f"its own response {response!r}, the answer 'x'{thought}, is read as {read.text!r}"
@@ -95,13 +96,14 @@ def find_thoughts(write: Write, prompt: str, token: re.Pattern[str]) -> tuple[Th
     own = _own_marks(write, prompt, plain, after.partition(ASKED)[0], token)
     if own is None:
         families, inside, unknown = _known_marks(prompt, plain, token)
-        field, before_thought, between = _FIELDS[0], "", ""
+        field, before_thought, between = _FIELDS[0], "", None
     else:
         marks, field, before_thought, between, inside = own
-        families, unknown = (marks,), ""
+        families, unknown = (marks._replace(answer=""),), ""
     written = plain.removeprefix(prompt) if plain.startswith(prompt) else ""
     reading = Thoughts(families, inside)
-    header = reading.split(written).text if written else between.partition(families[0].closing)[2].strip()
+    closing = families[0].closing
+    header = reading.split(written).text if written else (between or "").partition(closing or "x")[2].strip()
     last, _, final = shown[False].partition(ANSWER)
     end = token.match(final.lstrip())
     ending = end[0] if end and token.sub("", final).strip() else ""
@@ -121,7 +123,7 @@ def find_thoughts(write: Write, prompt: str, token: re.Pattern[str]) -> tuple[Th
     )
     heads = [text.removeprefix(prompt) for text in (last, plain) if text.startswith(prompt)]
     if not plain.startswith(prompt):  # some write a last answer without a thought as if it were one
-        heads.append((between or f"\n{families[0].closing}\n\n") if inside else header)
+        heads.append((between or f"\n{closing}\n\n") if inside else header)
     readable = (head for head in heads if found.split(f"{head}x").text == "x")
     return replace(found, before=next(readable, heads[-1])), unknown
 
@@ -133,11 +135,8 @@ def _own_marks(
 
     The last is true if the generation prompt has begun a thought.
     """
-    for field, text, calls in _written(write):
-        before, _, rest = text.partition(THOUGHT)
-        between = rest.partition(ANSWER)[0]
-        if not between.strip():
-            continue
+    for field, text, calls in sorted(_written(write), key=lambda one: not _between(one[1]).strip()):
+        before, between = text.partition(THOUGHT)[0], _between(text)
         known = next(
             (marks for marks in KNOWN_MARKS if between.lstrip().startswith(marks.closing) and marks.opening in before),
             None,
@@ -163,6 +162,10 @@ def _own_marks(
         opening = before.removeprefix(prompt) if before.startswith(prompt) else marks.opening
         return marks, field, opening, between, inside
     return None
+
+
+def _between(text: str) -> str:
+    return text.partition(THOUGHT)[2].partition(ANSWER)[0]
 
 
 def _known_marks(prompt: str, plain: str, token: re.Pattern[str]) -> tuple[tuple[ThoughtMarks, ...], bool, str]:

@@ -140,8 +140,12 @@ def _signs_of(
 ) -> tuple[Callable[[str], re.Match[str] | None], dict[str, ThoughtMarks]]:
     """Return a function that finds the first sign of a family, and the families by their signs."""
     owners = {sign: marks for marks in reversed(families) for sign in marks.signs}
-    signs = sorted(owners, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, signs)) or "(?!)").search, owners
+    by_head: dict[str, list[str]] = {}
+    for sign in sorted(owners, key=len, reverse=True):
+        by_head.setdefault(sign[:2], []).append(re.escape(sign[2:]))
+    # Marks that begin alike are compared at one place in the text together: it is searched in every turn.
+    found = "|".join(f"{re.escape(head)}(?:{'|'.join(rests)})" for head, rests in by_head.items())
+    return re.compile(found or "(?!)").search, owners
 
 
 def may_think(text: str) -> bool:
