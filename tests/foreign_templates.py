@@ -280,6 +280,33 @@ class Play:
             raise WrongError(f"the ids of {expected!r} are others")
 
 
+ODD = (
+    *("", " ", "\n", "7", "<think>", "</think>", "<think>hm</think>", "[/THINK]", "/no_think", "/think", "{{ x }}"),
+    *("<tool_response>x</tool_response>", "[INST]", "<|im_end|>", "\ufdd1", "a" * 300, "None", "http://x"),
+    "<|channel|>final<|message|>",
+)
+"""Texts that some template or tokenizer treats in its own way."""
+
+
+def say_odd_things(found: Foreign, draw: random.Random) -> None:
+    """Play conversations of odd texts, with each kind of history that the template takes."""
+    tokenizer = tokenizer_for(*found)
+    for history in (None, History(template=True), History(last=1)):
+        try:
+            chat = TemplateChat(tokenizer, appends=history is None or not history.template)
+        except ChatTemplateError:
+            continue
+        preamble = [Message("system", "Play well.")] * draw.randrange(2)
+        limits = Limits(context=10**6)
+        episode = Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=limits, preamble=preamble, history=history)
+        episode.started(StepResult(draw.choice(ODD)))
+        for _ in range(4):
+            ids = list(tokenizer.encode(draw.choice(ODD), add_special_tokens=False)) or [5]
+            ids += [tokenizer.eos_token_id] * draw.randrange(2)
+            episode.sampled(Completion("0", ids, [-1.0] * len(ids)))
+            episode.stepped(StepResult(draw.choice((*ODD, "\ud800"))))
+
+
 def _check_control(chat: TemplateChat, tokenizer: Any, found: Foreign) -> None:
     """Check that no disguise of a mark writes a control token (law 16)."""
     control = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}

@@ -169,7 +169,12 @@ def test_a_template_that_depends_on_more_than_the_new_message_is_refused_with_th
 
 
 def talk(
-    template: str, answers: Sequence[str], *, history: History | None = None, system: str = "", said: str = "Higher."
+    template: str,
+    answers: Sequence[str],
+    *,
+    history: History | None = None,
+    system: str = "",
+    observation: str = "Higher.",
 ) -> EpisodeResult:
     """Play an episode in which the model gives these answers."""
     tokenizer: Any = make_tokenizer(CHATML)
@@ -181,7 +186,7 @@ def talk(
     for answer in answers:
         ids = encode(tokenizer, f"{answer}<|im_end|>")
         episode.sampled(Completion("0", ids, [-1.0] * len(ids)))
-        assert isinstance(episode.stepped(StepResult(said)), Sample)
+        assert isinstance(episode.stepped(StepResult(observation)), Sample)
     return episode.stopped(StopReason.TURN_LIMIT)
 
 
@@ -220,10 +225,11 @@ CONTENT = {
 @pytest.mark.parametrize("why", CONTENT)
 @examples(40)
 @given(data=st.data())
-def test_no_answer_of_the_model_ends_a_training(why: str, history: History | None, data: st.DataObject) -> None:
+def test_nothing_that_is_said_ends_a_training(why: str, history: History | None, data: st.DataObject) -> None:
     template, odd = CONTENT[why]
     answers = data.draw(st.lists(st.sampled_from([*odd, "7", "<think>hm</think>", "</think>"]), max_size=6))
-    trace = talk(template, answers, history=history, system="Play well.").trace
+    observation = data.draw(st.sampled_from(["Higher.", "", "\ud800", "<|im_end|>", "/no_think"]))
+    trace = talk(template, answers, history=history, system="Play well.", observation=observation).trace
     assert len(trace.mask) == len(trace.completion_ids)
 
 

@@ -105,14 +105,12 @@ class Codec:
             pass
         pieces = PLACE.split(render([chr(FIRST_PLACE + index) for index in range(len(messages))]))
         for index in range(1, len(pieces), 2):
-            text = _UNWANTED.sub("\ufffd", messages[ord(pieces[index]) - FIRST_PLACE].content)
-            pieces[index] = self._inert(text, after)
+            pieces[index] = self._inert(encodable(messages[ord(pieces[index]) - FIRST_PLACE].content), after)
         return self.encode(_BREAK.join(pieces), after=after)
 
     def plain(self, text: str) -> str:
         """Return a message that is safe to render: no reserved code points, and its control tokens broken up."""
-        if not text.isascii():
-            text = _UNWANTED.sub("\ufffd", text)
+        text = encodable(text)
         return self._breakable.sub(rf"\1{_BREAK}", text) if self._control.search(text) else text
 
     def encode(self, text: str, *, after: str = "") -> TokenIds:
@@ -141,7 +139,7 @@ class Codec:
     def _plain(self, message: Message) -> str:
         if message.role != "assistant":
             return self.plain(message.content)
-        return self._breakable_special.sub(rf"\1{_BREAK}", _UNWANTED.sub("\ufffd", message.content))
+        return self._breakable_special.sub(rf"\1{_BREAK}", encodable(message.content))
 
     def _find_written(
         self, render: Callable[[Sequence[str]], str], messages: Sequence[Message], after: str
@@ -258,6 +256,11 @@ def _control_ids(tokenizer: Any, marks: Collection[str]) -> set[int]:
     # SmolLM2's is <|endoftext|>, and 21 bytes are not in its vocabulary.
     only_unknown = unknown not in ends and "unk" in str(getattr(tokenizer, "unk_token", "")).lower()
     return ids - {unknown} if only_unknown else ids
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with U+FFFD in place of reserved code points and of those that no tokenizer can encode."""
+    return text if text.isascii() else _UNWANTED.sub("\ufffd", text)
 
 
 def either(attribute: str, *owners: Any) -> Any:

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from gym_trl.chat.codec import either, tokenizer_codec
+from gym_trl.chat.codec import either, encodable, tokenizer_codec
 from gym_trl.chat.continuation import FIRST_PLACE, PLACE, Continuation, DiffersError
 from gym_trl.chat.images import ImageProcessor, image_mark
 from gym_trl.chat.rendering import Frame, find_frame
@@ -255,7 +255,10 @@ class TemplateChat:
 
         Texts that the template rejects stand where other texts would, as in ``open``.
         """
-        spoken = _fold_system(messages) if self._folds_system else messages
+        spoken = [
+            replace(message, content=encodable(message.content))
+            for message in (_fold_system(messages) if self._folds_system else messages)
+        ]
         try:
             return self._render(*spoken)
         except ChatTemplateError:
