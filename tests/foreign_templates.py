@@ -152,11 +152,10 @@ def judge(found: Foreign, *, conversations: int = 6, seed: int = 0) -> Verdict:
 
     ``"one rendering"``: without thinking, every prompt of the engine is the rendering of the whole conversation.
     ``"turn by turn"``: every prompt adds to the one before what the template writes around the new message.
-    ``"segments"``: this is refused, and with ``history="template"`` every prompt is a rendering. ``"refused"``: this is
-    refused, too. ``"wrong"``: neither is so.
+    ``"segments"``: this is refused. In all three cases every prompt is a rendering with ``history="template"``.
+    ``"refused"``: this is refused, too. ``"wrong"``: something else.
     """
-    tokenizer = tokenizer_for(*found)
-    refusal = ""
+    tokenizer, kind, refusal = tokenizer_for(*found), "", ""
     for history in (None, History(template=True)):
         try:
             chat = TemplateChat(tokenizer, appends=history is None)
@@ -164,16 +163,14 @@ def judge(found: Foreign, *, conversations: int = 6, seed: int = 0) -> Verdict:
             refusal = refusal or str(error)
             continue
         try:
-            whole = True
-            for index in range(conversations):
-                whole &= Play(chat, tokenizer, found, random.Random(f"{seed} {index}"), history).check()
+            plays = range(2 if kind else conversations)
+            draws = (random.Random(f"{seed} {index}") for index in plays)
+            whole = [Play(chat, tokenizer, found, draw, history).check() for draw in draws]
             _check_control(chat, tokenizer, found)
         except (WrongError, ChatTemplateError) as error:
             return Verdict("wrong", f"{type(error).__name__}: {error}")
-        if history is not None:
-            return Verdict("segments", refusal)
-        return Verdict("one rendering" if whole else "turn by turn")
-    return Verdict("refused", refusal)
+        kind = kind or ("segments" if history else "one rendering" if all(whole) else "turn by turn")
+    return Verdict(kind or "refused", refusal)
 
 
 class Play:

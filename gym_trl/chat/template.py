@@ -256,7 +256,7 @@ class TemplateChat:
         Texts that the template rejects stand where other texts would, as in ``open``.
         """
         spoken = [
-            replace(message, content=encodable(message.content))
+            replace(message, content=encodable(message.content), reasoning_content=encodable(message.reasoning_content))
             for message in (_fold_system(messages) if self._folds_system else messages)
         ]
         try:
@@ -357,7 +357,11 @@ class TemplateChat:
 
     def _compare(self, known: Continuation, spoken: Sequence[Message], answers: int) -> None:
         """Check that one rendering of the conversation contains all messages in order, as the model received them."""
-        texts = [Message(message.role, self._codec.plain(message.content), message.images) for message in spoken]
+        plain = self._codec.plain
+        texts = [
+            replace(message, content=plain(message.content), reasoning_content=plain(message.reasoning_content))
+            for message in spoken
+        ]
         try:
             rendered, *framed = (
                 self._render(*texts),
