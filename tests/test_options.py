@@ -5,12 +5,13 @@ import math
 from dataclasses import fields
 from inspect import signature
 from json import loads
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
 from lanes import examples
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from gym_trl.chat.protocol import Chat
@@ -232,6 +233,73 @@ def test_a_wrong_option_of_a_command_is_refused_by_the_name_that_was_written(com
     assert (result.exit_code, result.output[:7]) == (2, "Error: "), result.output
     assert told in " ".join(result.output.split())
     assert "Loading" not in result.output
+
+
+def test_a_wrong_option_in_a_file_is_refused_by_its_name(tmp_path):
+    for line, told in (
+        ('spec = {strict = "no"}', "strict must be True or False, got 'no'"),
+        ("spec = {turn_limit = 0}", "turn_limit must be an integer of at least 1, got 0"),
+        ("episodes = 0", "episodes = 0 is invalid"),
+        ("episodes = true", "episodes must be an integer, got True"),
+        ('episodes = "3"', "episodes must be an integer, got '3'"),
+        ('json = "no"', "json must be True or False, got 'no'"),
+        ("success = [1]", "success must be text, got [1]"),
+        ("success = true", "success must be text, got True"),
+        ("action-format = 5", "action-format must be text, got 5"),
+        ("fail-under = nan", "fail-under must be a number, got nan"),
+        ("temperature = nan", "temperature must be a number, got nan"),
+        ("episodse = 1", "there is no option 'episodse'; did you mean 'episodes'?"),
+    ):
+        path = tmp_path / "evaluation.toml"
+        path.write_text(f'id = "{__file__}:Untouched"\npolicy = "random"\n{line}\n', encoding="utf-8")
+        result = CliRunner().invoke(app, ["eval", str(path)])
+        assert (result.exit_code, told in " ".join(result.output.split())) == (2, True), result.output
+
+
+NEEDED = {"doctor": ["--model", "no/model"], "export": ["--to", "sft", "--out", "x"], "tournament": ["random", "noop"]}
+
+
+def numeric_options() -> list[tuple[str, str, list[str]]]:
+    """Return the numeric options of all commands, each with words that are none of it."""
+    found = []
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert command.name is not None
+        for name, kind in get_type_hints(command.callback, include_extras=True).items():
+            about = next((one for one in getattr(kind, "__metadata__", ()) if isinstance(one, OptionInfo)), None)
+            if about is None:
+                continue
+            base = get_args(kind)[0]
+            number = next((one for one in (int, float) if one in (base, *get_args(base))), None)
+            if number is not None:
+                flag = next(iter(about.param_decls or ()), f"--{name.replace('_', '-')}")
+                below = [] if about.min is None else [str(about.min - 1)]
+                found.append((command.name, flag, ["x", "1.5.2", "nan", *below, *["inf"] * (number is float)]))
+    return found
+
+
+@pytest.mark.parametrize(("command", "option", "wrong"), numeric_options())
+def test_a_number_that_is_none_is_refused_by_every_command_before_anything_is_made(command, option, wrong):
+    for word in wrong:
+        result = CliRunner().invoke(app, [command, f"{__file__}:Untouched", *NEEDED.get(command, ()), option, word])
+        assert result.exit_code == 2
+        assert option in result.output, (word, result.output)
+
+
+def test_nothing_to_evaluate_and_no_policy_are_refused():
+    wrong: list[tuple[Any, Any, str]] = [
+        (Untouched, 5, "^policy must be a name"),
+        (Untouched, [], "^policy must have at least one"),
+        ([], "random", "^env must have at least one"),
+    ]
+    for env, policy, told in wrong:
+        with pytest.raises(ConfigError, match=told):
+            evaluate(env, policy)
+
+
+def test_a_data_sets_options_are_checked_before_it_is_read():
+    with pytest.raises(ConfigError, match=r"^turn_limit must be"):
+        GymSpec.from_dataset("nowhere.jsonl", prompt="question", turn_limit=0)
 
 
 def test_a_wrapper_that_returns_no_environment_is_named():

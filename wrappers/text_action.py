@@ -7,11 +7,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from gym_trl.errors import ConfigError
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.action_samples import ActionSampler
 from gym_trl.text.discovery import action_names
-from gym_trl.text.textify import check_actions, explain, parse, write
+from gym_trl.text.textify import check_actions, counted, explain, parse, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
@@ -43,12 +44,20 @@ class TextAction(FrozenAfterEnd):
         env: Environment whose observations are text.
         act: Function from text to an action. Default: as described above.
         names: Names of the actions of a ``Discrete`` space, instead of the environment's.
+
+    Raises:
+        ConfigError: There are more or fewer names than actions, or two are the same.
+        NotTextError: Actions cannot be written as text, and ``act`` is missing.
     """
 
     def __init__(self, env: gym.Env[Any, Any], act: Act | None = None, names: tuple[str, ...] | None = None) -> None:
         super().__init__(env, act=act, names=names)
         self.action_space = AnyText()
         self.names = tuple(action_names(env) if names is None else names)
+        if names and isinstance(env.action_space, spaces.Discrete):
+            number, different = int(env.action_space.n), {name.strip() for name in self.names}
+            if not number == len(self.names) == len(different):
+                raise ConfigError(f"names must be {counted(number, 'different name')}, got {self.names!r:.200}")
         self._act = act
         self._takes_text = holds_text(env.action_space)
         if act is None and not self._takes_text:

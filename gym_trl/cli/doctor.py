@@ -112,7 +112,7 @@ def doctor(
         dtype=dtype,
     )
     # Before slow imports:
-    make_text_env(options.env, options.env_kwargs).close()
+    make_text_env(options.env, options.env_kwargs, observe=options.spec.get("observe")).close()
     check_model(model)
     found = _diagnose(options, groups)
     commands = _commands(context, found)

@@ -29,6 +29,7 @@ from gym_trl.cli.policies import read_model, read_policy
 from gym_trl.cli.terminal import ask, say, say_aside, show_columns
 from gym_trl.envspec import check_spec_options
 from gym_trl.errors import ConfigError
+from gym_trl.options import check_option, option_types
 from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
 from gym_trl.training.options import TrainOptions, read_options
@@ -139,6 +140,9 @@ def _read(context: typer.Context, name: str, value: Any, where: str) -> Any:
         return value
     if name in ("ids", "policy", "model"):
         value = value if isinstance(value, list) else [value]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name != "out" and not (name == "success" and number):  # which are read from text
+        check_option(where, value, option_types(evaluate)[name])
     parameter = next(one for one in context.command.params if one.name == name)
     try:
         return parameter.process_value(context, value)

@@ -141,6 +141,8 @@ def evaluate(
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
     policies = [as_policy(one) for one in given]
+    if not (envs and policies):
+        raise ConfigError(f"{'policy' if envs else 'env'} must have at least one element, got none")
     spec = {**(spec or {}), **({} if success is None else {"success": success})}
     _check_spec(spec, policies)
     policies = [replace(one, spec={**one.spec, **spec}) if isinstance(one, Model) else one for one in policies]

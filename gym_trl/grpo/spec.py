@@ -337,6 +337,7 @@ class GymSpec:
         Raises:
             ConfigError: See ``QAEnv`` and ``GymSpec``.
         """
+        check_arguments(options)
         columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify, "hints": hints}
         others: dict[str, Any] = {"turns": turns, "retry_cost": retry_cost, "split": split, "subset": subset}
         others["reward"] = reward

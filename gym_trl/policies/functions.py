@@ -81,6 +81,8 @@ def as_policy(given: "str | Callable[[TextEnvironment], Policy] | NamedPolicy") 
     if isinstance(given, TextPolicy | Model):
         return given
     if not isinstance(given, str):
+        if not callable(given):
+            raise ConfigError(f"policy must be a name, a function, a Model or a server, got {given!r:.200}")
         return TextPolicy(getattr(given, "__name__", type(given).__name__), lambda env, seed: given(env))
     if given in _BASELINES:
         return environment_policy(given)

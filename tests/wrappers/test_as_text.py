@@ -193,6 +193,12 @@ def test_masks_become_the_names_of_what_is_allowed():
     assert info["admissible_actions"] == allowed
 
 
+@pytest.mark.parametrize("names", [("left",), ("a", "b", "c", "a"), ("a", " a", "b", "c")])
+def test_names_that_do_not_tell_the_actions_apart_are_refused(names):
+    with pytest.raises(ConfigError, match="names must be 4 different names, got"):
+        TextAction(gym.make("FrozenLake-v1"), names=names)
+
+
 def test_an_action_that_is_no_text_is_named():
     env: Any = TextAction(gym.make("FrozenLake-v1"))
     env.reset()
