@@ -246,8 +246,8 @@ class EnvSpec:
                 steps += 1
         if steps:
             raise ConfigError(
-                f"success='info' needs an environment whose steps set info['success'], and none of {steps} steps of "
-                f"{env_id} did: give a return to reach, or a function of the last info and the return"
+                f"success must be a return to reach or a function of the last info and the return, got 'info': none of "
+                f"{steps} steps of {env_id}, by random play and its solver if it has one, set info['success']"
             )
 
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:

@@ -454,7 +454,7 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
             [GUESS, "--policy", "solver", "--spec", "history=last=3"],
             "'history', which requires a model in this",
         ),
-        (["CliffWalking-v1", "--policy", "random", "--success", "info"], "success='info' needs an environment whose"),
+        (["CliffWalking-v1", "--policy", "random", "--success", "info"], "Error: --success must be a return to"),
         ([GUESS, "--policy", "solver", "--action-format", "tagg"], "--action-format requires a language model"),
         ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature requires a language model"),
         (

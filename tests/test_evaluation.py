@@ -497,7 +497,7 @@ def cliff(env: Any) -> Any:
 
 def test_success_info_is_refused_where_no_info_ever_has_it() -> None:
     for env in ("CliffWalking-v1", "FrozenLake-v1"):
-        with pytest.raises(ConfigError, match=r"success='info' needs .* and none of \d+ steps of "):
+        with pytest.raises(ConfigError, match=r"^success must be .* got 'info': none of \d+ steps of "):
             evaluate(env, cliff, episodes=2, success="info")
     # Its solver has it, and what says that it declares success need not show it.
     assert evaluate(Rarely, saying("b"), episodes=2, success="info").rows[0].success.mean == 0.0
@@ -530,6 +530,25 @@ def test_limits_are_those_of_all_rows() -> None:
 
     evaluate(GUESS_ID, reading, episodes=1, spec={"max_observation": 4})
     assert shown[0].startswith("Gu\n[")
+
+
+def test_other_rows_have_the_limits_that_the_models_of_a_table_were_trained_with(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+
+    def turns(*specs: dict[str, Any], **given: Any) -> float | None:
+        models: list[Any] = [
+            Model(str(tmp_path), max_tokens=1, max_completion=90, label=f"tiny {number}", spec=spec)
+            for number, spec in enumerate(specs)
+        ]
+        rows = evaluate("TrlEnv/Echo-v0", [*models, saying("b")], episodes=1, env_kwargs={"turns": 9}, **given).rows
+        return next(row.turns for row in rows if row.policy == "saying_b")
+
+    assert turns({"turn_limit": 2}) == 2
+    assert turns({"turn_limit": 2}, {"turn_limit": 2, "history": "last=1"}) == 2
+    assert turns({"turn_limit": 2}, {}) == 2
+    assert turns({"turn_limit": 2}, {"turn_limit": 3}, spec={"turn_limit": 4}) == 4
+    with pytest.raises(ConfigError, match=r"no turn_limit .*\(turn_limit=2 for tiny 0 and turn_limit=3"):
+        turns({"turn_limit": 2}, {"turn_limit": 3})
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def evaluate(
         success: Definition of success for environments that do not declare it; see ``GymSpec``.
         spec: Further arguments of ``GymSpec``, such as ``invalid_penalty`` or ``turn_limit``. Those about environments
             and limits apply to all policies, others such as ``history`` or ``executor`` to models that run in this
-            process. An episode ends after ``END_AFTER_INVALID`` invalid actions in sequence unless
-            ``end_after_invalid`` says otherwise.
+            process. Limits of a ``Model``'s own ``spec`` are those of all policies, too. An episode ends after
+            ``END_AFTER_INVALID`` invalid actions in sequence unless ``end_after_invalid`` says otherwise.
         out: Folder for the records.
         tokens: Record the ids, mask and logprobs of models that run in this process.
         retry: Play unscored episodes of earlier calls again.
@@ -145,6 +145,7 @@ def evaluate(
         raise ConfigError(f"{'policy' if envs else 'env'} must have at least one element, got none")
     spec = {**(spec or {}), **({} if success is None else {"success": success})}
     _check_spec(spec, policies)
+    spec = {**_limits_of(policies, spec), **spec}
     policies = [replace(one, spec={**one.spec, **spec}) if isinstance(one, Model) else one for one in policies]
     if episodes % attempts:
         raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
@@ -226,10 +227,38 @@ def _check_spec(spec: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> Non
         )
 
 
+_LIMITS = frozenset(
+    ("turn_limit", "end_after_invalid", "invalid_penalty", "cutoff_return", "max_observation", "max_action", "success")
+)
+"""Arguments of ``GymSpec`` that change what an episode is worth, whoever plays it."""
+
+
+def _limits_of(policies: Sequence[NamedPolicy], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits that models of a table have of their own, such as those that a run was trained with, for all.
+
+    Raises:
+        ConfigError: Models have different ones, and there are policies without any.
+    """
+    limits: dict[str, Any] = {}
+    named = [one for one in policies if isinstance(one, Model) and not _LIMITS.isdisjoint(one.spec)]
+    for name in sorted(_LIMITS - spec.keys()):
+        values = {one.name: one.spec[name] for one in named if name in one.spec}
+        first = next(iter(values.values()), None)
+        if all(value == first for value in values.values()):
+            limits |= {name: first} if values else {}
+        elif len(values) < len(policies):
+            shown = " and ".join(f"{name}={value!r} for {label}" for label, value in values.items())
+            raise ConfigError(
+                f"no {name} holds for the whole table, because models have their own ({shown}): give one for all "
+                f"(--spec {name}=...), or evaluate these models without other policies"
+            )
+    return limits
+
+
 def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the wrapping of a policy's environments and its limits, by the names of ``GymSpec``'s arguments.
 
-    It is the same for all policies, but for the marks of actions and what a model in this process was given before.
+    Limits are the same for all policies; the marks of actions, and further arguments of a model, may be its own.
     """
     given = {"action_format": action_format, "end_after_invalid": END_AFTER_INVALID}
     given |= policy.spec if isinstance(policy, Model) else spec
