@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from lanes import examples
-from test_chat import CHATML, TEMPLATES, make_tokenizer
+from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
 from test_histories import Counts
 
 from gym_trl.chat.template import TemplateChat
@@ -19,7 +19,7 @@ from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.text.chat_client import read_reply
-from gym_trl.text.parsing import KNOWN_MARKS, may_think, split_thinking
+from gym_trl.text.parsing import KNOWN_MARKS, TAGS, may_think, split_thinking
 from gym_trl.types import Answer, Message, Task, TokenIds
 from gym_trl.wrappers import ParseAction
 
@@ -225,6 +225,17 @@ def test_marks_of_other_families_are_text(name: str) -> None:
     thought = f"I see {others} here"
     assert chat_of(name).text(ids_of(name, "7", thought)) == Answer(thought, "7")
     assert chat_of(name).text(ids_of(name, f"It says {others}", "Hm.")) == Answer("Hm.", f"It says {others}")
+    if chat_of(name)._thoughts.families[: len(TAGS)] != TAGS:  # models are told to use them
+        assert chat_of(name).text(ids_of(name, f"It says {others}")) == Answer("", f"It says {others}")
+
+
+@pytest.mark.parametrize("mark", ["[THINK]", "[/THINK]", "<|START_THINKING|>", "[BEGIN FINAL RESPONSE]"])
+def test_a_mark_that_neither_template_nor_tokenizer_has_is_text(mark: str) -> None:
+    text = f"It says {mark}: 7"
+    for template, answer in ((CHATML, text), (f"{{# Thoughts have a {mark} #}}{CHATML}", "")):
+        tokenizer = make_tokenizer(template)
+        read = TemplateChat(tokenizer).text(encode(tokenizer, f"{text}<|im_end|>"))
+        assert (read == Answer("", text)) == bool(answer)
 
 
 @every_family

@@ -642,7 +642,7 @@ class TemplateChat:
                 messages.append({"role": "user", "content": self._content(_ASKED)})
             return self._write(messages, prompt=later, **kwargs).partition(_ASKED.content)[2]
 
-        thoughts, unknown = find_thoughts(write, self._prompt, self._codec.added)
+        thoughts, unknown = find_thoughts(write, self._prompt, self._codec.added, self._source)
         if misread := thoughts.check(ended, self._codec.strip):
             raise ChatTemplateError(
                 f"{self._name}'s chat template marks thoughts or answers in an unknown way: {misread}; "

@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from gym_trl.errors import ChatTemplateError
-from gym_trl.text.parsing import KNOWN_MARKS, ThoughtMarks, split_thinking
+from gym_trl.text.parsing import KNOWN_MARKS, TAGS, ThoughtMarks, split_thinking
 from gym_trl.types import Answer
 
 ASKED, ANSWER, THOUGHT = "\ufdd1", "\ufdd2", "\ufdd3"
@@ -32,7 +32,7 @@ class Thoughts:
     """
 
     families: tuple[ThoughtMarks, ...] = KNOWN_MARKS
-    """Marks that are looked for: the template's own, or all that are known."""
+    """Marks that are looked for: the template's own, or those that its model may use."""
     inside: bool = False
     """The generation prompt has begun a thought, with the first of ``families``."""
     field: str = _FIELDS[0]
@@ -80,22 +80,24 @@ class Thoughts:
         return ""
 
 
-def find_thoughts(write: Write, prompt: str, token: re.Pattern[str]) -> tuple[Thoughts, str]:
+def find_thoughts(write: Write, prompt: str, token: re.Pattern[str], source: str) -> tuple[Thoughts, str]:
     """Return how a template marks thoughts, and the end of its prompt if that begins a thought of an unknown kind.
 
     The marks are read from an assistant message with a thought and an answer. Of a template that writes no thoughts
-    ``KNOWN_MARKS`` are used, or those of them that its generation prompt begins.
+    they are those of ``KNOWN_MARKS`` that its generation prompt begins, or else the tags that models are told to use
+    and the marks that are in the template or are tokens.
 
     Args:
         write: Writes an assistant message.
         prompt: Text after a user message's content, up to the point where the response begins.
         token: Finds control tokens.
+        source: The template.
     """
     shown = {later: write({"content": ANSWER}, later=later) for later in (True, False)}
     plain, _, after = shown[True].partition(ANSWER)
     own = _own_marks(write, prompt, plain, after.partition(ASKED)[0], token)
     if own is None:
-        families, inside, unknown = _known_marks(prompt, plain, token)
+        families, inside, unknown = _known_marks(prompt, plain, token, source)
         field, before_thought, between = _FIELDS[0], "", None
     else:
         marks, field, before_thought, between, inside = own
@@ -168,22 +170,30 @@ def _between(text: str) -> str:
     return text.partition(THOUGHT)[2].partition(ANSWER)[0]
 
 
-def _known_marks(prompt: str, plain: str, token: re.Pattern[str]) -> tuple[tuple[ThoughtMarks, ...], bool, str]:
+def _known_marks(
+    prompt: str, plain: str, token: re.Pattern[str], source: str
+) -> tuple[tuple[ThoughtMarks, ...], bool, str]:
     """Return the marks to look for, whether the prompt has begun a thought, and how, if that is unknown."""
     begun = ((prompt.rfind(marks.opening), marks) for marks in KNOWN_MARKS)
     place, marks = max(begun, key=lambda pair: pair[0])
     if place >= 0 and marks.closing not in prompt[place:]:
         return (marks,), True, ""
+    # Marks of other families that neither the template nor the tokenizer has are text.
+    usual = tuple(
+        marks
+        for marks in KNOWN_MARKS
+        if marks in TAGS or token.search(marks.opening) or any(sign in source for sign in marks.signs)
+    )
     end = prompt[_shared(prompt, plain, token) :]
     if end.strip() in plain:
-        return KNOWN_MARKS, False, ""
+        return usual, False, ""
     # The history drops the end of the prompt, so it belongs to the response.
     words = token.sub("", split_thinking(end).text).strip()
     tag = re.search(r"<([^<>/\s|]+)>\s*\Z|\[([^\[\]/\s|]+)\]\s*\Z", end)
     if tag is None or not words:
-        return KNOWN_MARKS, False, words
+        return usual, False, words
     opening = tag[0].strip()
-    return (ThoughtMarks(opening, f"{opening[0]}/{opening[1:]}"), *KNOWN_MARKS), True, opening
+    return (ThoughtMarks(opening, f"{opening[0]}/{opening[1:]}"), *usual), True, opening
 
 
 def _written(write: Write) -> Sequence[tuple[str, str, bool]]:

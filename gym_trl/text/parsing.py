@@ -73,10 +73,15 @@ class ThoughtMarks(NamedTuple):
 # A control token inside of a mark.
 _TOKEN = re.compile(r"<\|[^|<>]+\|>")
 
-KNOWN_MARKS = (
+TAGS = (
     ThoughtMarks("<think>", "</think>"),
     ThoughtMarks("<thinking>", "</thinking>"),
     ThoughtMarks("<thought>", "</thought>"),
+)
+"""Marks that models of any family are told to use."""
+
+KNOWN_MARKS = (
+    *TAGS,
     ThoughtMarks("<seed:think>", "</seed:think>"),
     ThoughtMarks("<mm:think>", "</mm:think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
