@@ -1,16 +1,21 @@
-# mypy: disable-error-code="override, misc, no-untyped-def, no-untyped-call, assignment, attr-defined, arg-type"
+# mypy: disable-error-code="override, misc, no-untyped-def, no-untyped-call, assignment, attr-defined, arg-type, return-value"
 """Environments over all kinds of spaces: sound ones, and the same with one planted fault each.
 
-``SOUND`` maps a name to a sound environment, and ``PLANTED`` a sentence on a fault to an environment that has it, with
-the check that must report it. The same tables stand in ``docs/guides/checks.md``, which a test compares.
+``SOUND`` names sound environments, and ``PLANTED`` has the check that must report each fault. The tables of
+``docs/guides/checks.md`` are made of them, which a test compares.
 """
 
+import os
 import random
-from collections.abc import Callable
-from typing import Any, ClassVar
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from for_seats import HighCard, Observed
 from gymnasium import spaces
 
 from gym_trl.spaces import AnyText
@@ -57,7 +62,7 @@ class Sum(Task):
     optimal_success = optimal_return = 1.0
 
     def draw(self, rng):
-        self.numbers = rng.integers(1, 6, 2).tolist()
+        self.numbers = rng.integers(1, 4, 2).tolist()
 
     def shown(self):
         return f"{self.numbers[0]} + {self.numbers[1]} = ?"
@@ -68,7 +73,7 @@ class Sum(Task):
 
     def random_policy(self, seed):
         rng = random.Random(seed)
-        return lambda observation: str(rng.randint(2, 10))
+        return lambda observation: str(rng.randint(2, 6))
 
     def solver(self):
         return lambda observation: str(sum(int(part) for part in observation.split() if part.isdigit()))
@@ -191,7 +196,7 @@ class Waiter(Task):
     turns = 8
 
     def draw(self, rng):
-        self.red = int(rng.integers(0, 6))
+        self.red = int(rng.integers(0, 3))
 
     def shown(self):
         return "The light is green." if self.red == 0 else "The light is red."
@@ -607,3 +612,417 @@ class Bare(Task):
 
 def masked(kind: Any, base: type[Masked] = Masked) -> type[Masked]:
     return type(f"Masked{getattr(kind, '__name__', kind)}", (base,), {"kind": kind})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sound environments
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Sound(NamedTuple):
+    """Sound environment."""
+
+    make: Make
+    kind: str
+    """Spaces and ends, for the table."""
+    lacks: frozenset[str] = frozenset()
+    """Checks that say what it does not have, or that nothing can be learned; all others are silent."""
+    options: Mapping[str, Any] = {}
+
+
+SOUND = {
+    "a sum": Sound(Sum, "text, one step"),
+    "a word backwards": Sound(Reverse, "text over a charset, one step"),
+    "a hidden number": Sound(Higher, "text, several steps"),
+    "a door and keys": Sound(Errand, "text, listed actions"),
+    "a hidden price": Sound(Price, "text, secret drawn at reset"),
+    "a number in the dark": Sound(Dark, "text, one step, all begin alike", frozenset({"blind baseline"})),
+    "a traffic light": Sound(Waiter, "text, mostly waiting"),
+    "a walk": Sound(Walker, "text, Markov state key, solver"),
+    "a wind vane": Sound(Signs, "Discrete, names, one step"),
+    "a fair coin": Sound(Coin, "Discrete, nothing to see", frozenset({"blind baseline"})),
+    "a mask of int8": Sound(Masked, "Discrete, mask"),
+    "a mask of uint8": Sound(masked(np.uint8), "Discrete, mask"),
+    "a mask of truth values": Sound(masked(bool), "Discrete, mask"),
+    "a mask in a list": Sound(masked(list), "Discrete, mask"),
+    "a lift": Sound(Lift, "Discrete from 5; MultiDiscrete shown"),
+    "300 explained numbers": Sound(Hundreds, "Discrete; Box of integers shown"),
+    "a ball": Sound(Catch, "Discrete, truncates; Dict shown"),
+    "a fuse": Sound(Fuse, "Discrete, ends by itself"),
+    "a target": Sound(Aim, "Box, one step"),
+    "a rolling ball": Sound(Steer, "Box, truncates; matrix shown"),
+    "a double": Sound(Whole, "Box of integers, one step"),
+    "a click": Sound(Click, "Dict, one step; Dict with text shown"),
+    "orders": Sound(Orders, "Dict of Text and Box; nested Dict shown"),
+    "a lock": Sound(Lock, "MultiDiscrete; Tuple shown"),
+    "bits": Sound(Flip, "MultiBinary, one step"),
+    "a majority": Sound(Pair, "Tuple; Sequence shown"),
+    "a bright corner": Sound(Bits, "Discrete; matrix shown"),
+    "an image": Sound(Picture, "Discrete; image shown, images=only", options={"images": "only"}),
+    "nothing declared": Sound(Bare, "Discrete, truncates; Box shown", frozenset({"instructions", "success"})),
+    "a turn limit": Sound(Catch, "Discrete, cut off by turn_limit", options={"turn_limit": 6, "success": 0.3}),
+    "boxed answers": Sound(Sum, "text, action_format=boxed", options={"action_format": "boxed"}),
+    "high card": Sound(HighCard, "text, two seats", frozenset({"blind baseline"})),
+    "high card, observed": Sound(Observed, "text, two seats, observe()", frozenset({"blind baseline"})),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Planted faults
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Planted(NamedTuple):
+    """Environment with a fault."""
+
+    check: str
+    """Check of ``validate`` or ``card`` that must report it."""
+    fault: str
+    make: Make
+    kind: str
+    options: Mapping[str, Any] = {}
+
+
+def changed(base: type[Any], **more: Any) -> type[Any]:
+    return type(f"Changed{base.__name__}", (base,), more)
+
+
+def stepping(base: type[Any], change: Callable[..., Any]) -> type[Any]:
+    """Return a class that changes the results of steps."""
+    return changed(base, step=lambda self, action: change(self, *base.step(self, action)))
+
+
+def resetting(base: type[Any], change: Callable[..., Any]) -> type[Any]:
+    """Return a class that changes the results of resets."""
+    return changed(
+        base, reset=lambda self, *, seed=None, options=None: change(self, *base.reset(self, seed=seed, options=options))
+    )
+
+
+def showing(base: type[Any], change: Callable[[Any, Any], Any]) -> type[Any]:
+    """Return a class that changes what is observed."""
+    return changed(base, shown=lambda self: change(self, base.shown(self)))
+
+
+def drawing(base: type[Any], change: Callable[[Any], Any]) -> type[Any]:
+    """Return a class that changes what is drawn."""
+
+    def draw(self, rng):
+        base.draw(self, rng)
+        change(self)
+
+    return changed(base, draw=draw)
+
+
+def with_reward(base: type[Any], reward: Callable[[float], Any]) -> type[Any]:
+    return stepping(base, lambda self, shown, paid, *rest: (shown, reward(paid), *rest))
+
+
+def with_info(base: type[Any], change: Callable[[Any, dict[str, Any]], Any]) -> type[Any]:
+    return stepping(base, lambda self, *step: (*step[:4], change(self, step[4])))
+
+
+class Sized(Sum):
+    def __init__(self, size):
+        self.size = size
+
+
+class Remembers(Lock):
+    def __init__(self):
+        self.number = 0
+
+    def draw(self, rng):
+        super().draw(rng)
+        self.number += 1
+        self.code = (self.code[0], self.number % 4)
+
+
+class PaysOn(Higher):
+    def step(self, action):
+        if self.over:
+            return "Over.", 1.0, True, False, {"success": False, "action_valid": True}
+        return super().step(action)
+
+
+class Told(Higher):
+    def draw(self, rng):
+        super().draw(rng)
+        self.told = "Guess the number."
+
+    def shown(self):
+        self.told += f" {super().shown()}"
+        return self.told
+
+
+class Shares(Signs):
+    right_one: ClassVar[list[int]] = [0]
+
+    def draw(self, rng):
+        super().draw(rng)
+        self.right_one[0] = self.wind
+
+    def judge(self, action):
+        time.sleep(0.001)
+        self.wind = self.right_one[0]
+        return super().judge(action)
+
+
+class Leaks(Aim):
+    def __init__(self):
+        self.file = os.dup(1)
+
+
+class Slow(Signs):
+    def judge(self, action):
+        time.sleep(0.12)
+        return super().judge(action)
+
+
+class MainThread(Click):
+    def draw(self, rng):
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("signal only works in main thread")
+        super().draw(rng)
+
+
+class HashOrder(Errand):
+    def info(self):
+        return {"admissible_commands": list(set(self.keys))}
+
+    def shown(self):
+        return f"{super().shown()} {' '.join({str(number) for number in range(50)})}"
+
+
+class NoEnd(Catch):
+    turns = 10**9
+
+
+class Mostly(Signs):
+    """The wind is north nineteen times of twenty."""
+
+    def draw(self, rng):
+        self.wind = int(rng.integers(1, 4)) if rng.random() < 0.05 else 0
+
+
+class Waits(Lift):
+    """Every turn pays, and the goal ends the episode."""
+
+    turns = 30
+
+    def judge(self, action):
+        reward, right, valid = super().judge(action)
+        return reward + 0.1, right, valid
+
+
+class PaysUnread(Sum):
+    """A text that is no number pays."""
+
+    turns = 20
+
+    def judge(self, action):
+        reward, right, valid = super().judge(action)
+        return (reward if valid else 0.2), right, valid
+
+
+class CostsTurns(Catch):
+    """Every turn costs a point, and nothing is owed for the rest."""
+
+    def step(self, action):
+        shown, _, *rest = super().step(action)
+        return (shown, -1.0, *rest)
+
+
+class Trusts(Sum):
+    def judge(self, action):
+        if "success=True" in action:
+            return 1.0, True, True
+        return super().judge(action)
+
+
+class EndsWithAnswer(Reverse):
+    """Shows the answer at its end. There is no solver to compare with."""
+
+    observation_space = AnyText()
+    solver = property(lambda self: (_ for _ in ()).throw(AttributeError("solver")))
+
+    def shown(self):
+        return f"{super().shown()}. It is {self.word[::-1]}"
+
+
+class ShowsSeed(Aim):
+    """One of the numbers that it shows is the seed."""
+
+    observation_space = spaces.Box(-1e10, 1e10, (3,), np.float64)
+
+    def shown(self):
+        return np.array([*super().shown(), self.np_random_seed], np.float64)
+
+
+class SeedDigit(Whole):
+    """The task is the last digit of the seed."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.int64)
+    action_space = spaces.Box(0, 18, (1,), np.int64)
+
+    def draw(self, rng):
+        self.number = np.array([self.np_random_seed % 10])
+
+
+class TenTasks(Signs):
+    """Has four tasks, which a training and an evaluation share."""
+
+    num_instances = 4
+
+
+def no_rules(self):
+    raise AttributeError("instructions")
+
+
+class Purse(Price):
+    """The highest offer always buys."""
+
+    def judge(self, action):
+        valid = action in map(str, range(1, 10))
+        sold = valid and int(action) >= self.price
+        return float(sold), sold, valid
+
+
+PLANTED = [
+    Planted("construction", "an argument has no default", Sized, "text"),
+    Planted("construction", "the maker makes no environment", lambda: "no environment", "-"),
+    Planted(
+        "reset",
+        "returns the observation alone",
+        changed(Signs, reset=lambda self, *, seed=None, options=None: 1),
+        "Discrete",
+    ),
+    Planted("reset", "info is None", resetting(Click, lambda self, shown, info: (shown, None)), "Dict"),
+    Planted(
+        "reset",
+        "takes no options",
+        changed(Lock, reset=lambda self, seed=None: Lock.reset(self, seed=seed)),
+        "MultiDiscrete",
+    ),
+    Planted("step", "returns four values", stepping(Aim, lambda self, *step: step[:4]), "Box"),
+    Planted("step", "a reward is NaN", with_reward(Flip, lambda paid: float("nan")), "MultiBinary"),
+    Planted("step", "a reward is None", with_reward(Lock, lambda paid: None), "MultiDiscrete"),
+    Planted(
+        "step",
+        "terminated is a number",
+        stepping(Fuse, lambda self, *step: (*step[:2], int(step[2]), *step[3:])),
+        "Discrete",
+    ),
+    Planted("spaces", "a number beyond its bounds", showing(Aim, lambda self, shown: shown + 3), "Box"),
+    Planted("spaces", "a state that is not among them", showing(Signs, lambda self, shown: shown + 1), "Discrete"),
+    Planted("spaces", "a key is missing", showing(Catch, lambda self, shown: {"you": self.you}), "Dict"),
+    Planted(
+        "spaces",
+        "a character that is not in the charset",
+        showing(Reverse, lambda self, shown: f"{shown}!"),
+        "text over a charset",
+    ),
+    Planted("spaces", "reset shows None", resetting(Bits, lambda self, shown, info: (None, info)), "matrix"),
+    Planted("words", "an image that nothing shows", Picture, "image"),
+    Planted("words", "the observation is bytes", showing(Sum, lambda self, shown: shown.encode()), "text"),
+    Planted("words", "terminal colours", showing(Sum, lambda self, shown: f"\x1b[1m{shown}"), "text"),
+    Planted("actions", "300 numbers that nothing explains", changed(Hundreds, instructions=None), "Discrete"),
+    Planted(
+        "determinism",
+        "a coin of the global generator",
+        drawing(Coin, lambda self: setattr(self, "coin", random.getrandbits(1))),
+        "Discrete",
+    ),
+    Planted(
+        "determinism",
+        "shows the clock",
+        showing(Aim, lambda self, shown: np.array([time.perf_counter() % 1, shown[1]], np.float32)),
+        "Box",
+    ),
+    Planted("own generator", "seeds numpy.random", drawing(Lift, lambda self: np.random.seed(0)), "Discrete"),
+    Planted("fresh start", "counts its episodes", Remembers, "MultiDiscrete"),
+    Planted(
+        "variety", "every seed has the same wind", drawing(Signs, lambda self: setattr(self, "wind", 1)), "Discrete"
+    ),
+    Planted(
+        "variety",
+        "every seed has the same hidden price",
+        drawing(Price, lambda self: setattr(self, "price", 5)),
+        "text",
+    ),
+    Planted("end", "never ends", NoEnd, "Discrete"),
+    Planted(
+        "end",
+        "raises in its third step",
+        changed(Fuse, shown=lambda self: 1 // (self.turns_left - 1) if self.turns_left == 1 else self.number),
+        "Discrete",
+    ),
+    Planted(
+        "end",
+        "terminated and truncated",
+        stepping(Steer, lambda self, *step: (*step[:2], step[2] or step[3], step[2] or step[3], step[4])),
+        "Box",
+    ),
+    Planted("after the end", "pays on", PaysOn, "text"),
+    Planted(
+        "invalid actions",
+        "int() of the action",
+        changed(Sum, judge=lambda self, action: (float(int(action)), True, True)),
+        "text",
+    ),
+    Planted("invalid actions", "raises at what the mask forbids", Strictly, "Discrete, mask"),
+    Planted(
+        "invalid actions",
+        "does not say what is valid",
+        with_info(Sum, lambda self, info: {"success": info["success"]}),
+        "text",
+    ),
+    Planted("instructions", "there are none", changed(Aim, instructions=property(no_rules)), "Box"),
+    Planted("instructions", "they are bytes", changed(Click, instructions=b"Click."), "Dict"),
+    Planted(
+        "seats", "a seat is paid that was never asked", partial(HighCard, "pays without being asked"), "text, two seats"
+    ),
+    Planted(
+        "hidden information",
+        "shows a card of the other seat at times",
+        partial(HighCard, "sometimes a line"),
+        "text, two seats",
+    ),
+    Planted("success", "is not declared", with_info(Steer, lambda self, info: {}), "Box"),
+    Planted("success", "is the text 'no'", with_info(Lock, lambda self, info: {"success": "no"}), "MultiDiscrete"),
+    Planted(
+        "success",
+        "is not declared in the last step",
+        with_info(Higher, lambda self, info: {} if self.over else info),
+        "text",
+    ),
+    Planted("reward", "is always 0", with_reward(Bits, lambda paid: 0.0), "matrix"),
+    Planted("blind baseline", "the highest offer always buys", Purse, "text"),
+    Planted("blind baseline", "the wind is nearly always the same", Mostly, "Discrete"),
+    Planted(
+        "solver", "does worse than random play", changed(Walker, solver=lambda self: lambda observation: "stay"), "text"
+    ),
+    Planted("solver", "a wrong optimum is declared", changed(Sum, optimal_success=0.5), "text"),
+    Planted(
+        "state key",
+        "leaves out the place",
+        changed(Walker, info=lambda self: {"state_key": (self.goal, self.left)}),
+        "text",
+    ),
+    Planted("info", "holds a function", with_info(Flip, lambda self, info: {**info, "f": lambda: 1}), "MultiBinary"),
+    Planted("info", "200 kB a step", with_info(Whole, lambda self, info: {**info, "x": "x" * 200_000}), "Box"),
+    Planted("size", "repeats what was said", Told, "text"),
+    Planted("speed", "a step takes 0.12 s", Slow, "Discrete"),
+    Planted("threads", "instances share their state", Shares, "Discrete"),
+    Planted("threads", "works in the main thread only", MainThread, "Dict"),
+    Planted("processes", "shows the order of a set", HashOrder, "text"),
+    Planted("closing", "leaves a file open", Leaks, "Box"),
+    Planted("gymnasium", "returns the same array twice", changed(Aim, shown=lambda self: self.point), "Box"),
+    Planted("constant action", "the wind is nearly always the same", Mostly, "Discrete"),
+    Planted("stalling", "a text that is no number pays", PaysUnread, "text"),
+    Planted("ending early", "every turn costs, and no settlement is declared", CostsTurns, "Discrete"),
+    Planted("judgement in the action", "takes the word of the model", Trusts, "text"),
+    Planted("answer in the observation", "ends with the answer; no solver", EndsWithAnswer, "text over a charset"),
+    Planted("tasks by seed", "the last digit of the seed", SeedDigit, "Box"),
+    Planted("seed in the observation", "one of the numbers is the seed", ShowsSeed, "Box"),
+    Planted("separate tasks", "four tasks", TenTasks, "Discrete"),
+]

@@ -2,6 +2,7 @@
 """Law 23: each check finds its planted fault over all kinds of spaces, and is silent about a sound environment."""
 
 import re
+import warnings
 from functools import partial
 
 import gymnasium as gym
@@ -14,8 +15,11 @@ from lanes import examples
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.env_checker.checks import Inspector
-from gym_trl.env_checker.report import OK, PROBLEM, WARNING
+from gym_trl.env_checker.as_trained import as_trained
+from gym_trl.env_checker.card import exploits, splits
+from gym_trl.env_checker.card.plays import Plays, References
+from gym_trl.env_checker.checks import PROMISES, Inspector
+from gym_trl.env_checker.report import OK, PROBLEM, WARNING, Finding
 from gym_trl.envspec import EnvSpec
 from gym_trl.evaluation.play import play_task
 from gym_trl.executors.step import begin, take_step
@@ -23,6 +27,70 @@ from gym_trl.spaces import AnyText, sample_allowed
 from gym_trl.testing import check_text_env
 from gym_trl.types import EnvFailure, StepResult, Task
 from gym_trl.wrappers import AdmissibleActions, History, ParseAction, TurnLimit
+
+CARD = {**exploits.WHY, **splits.WHY}
+"""Checks of a card besides those of ``validate``, with their reasons."""
+
+
+def look_at_card(make, check, options) -> Finding:
+    """Return the finding of one of a card's own checks, in this process."""
+    made = as_trained(make, options)
+    with Plays(made, episodes=60, seconds=5.0) as plays:
+        if check in splits.WHY:
+            return next(one for one in splits.compare_splits(plays, seconds=5.0)[1] if one.promise == check)
+        references = References.of(plays)
+        if check == "constant action":
+            return exploits.find_constant(plays, made, references, steps=1_500, seconds=5.0).finding
+        return OF_CARD[check](plays, references).finding
+
+
+OF_CARD = {
+    "stalling": exploits.find_stalling,
+    "ending early": exploits.find_early_end,
+    "judgement in the action": exploits.find_injection,
+    "answer in the observation": exploits.find_copying,
+}
+
+
+def look(make, check, options) -> Finding:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if check in CARD:
+            return look_at_card(make, check, options)
+        return Inspector(make, episodes=20, blind_steps=1_500, blind_seconds=2.0, options=options).look_at(check)
+
+
+@pytest.mark.parametrize(
+    "planted_fault",
+    [one for one in planted.PLANTED if one.check != "processes"],
+    ids=lambda one: f"{one.check}: {one.fault}",
+)
+def test_a_planted_fault_is_found_by_its_check(planted_fault) -> None:
+    found = look(planted_fault.make, planted_fault.check, planted_fault.options)
+    assert found.verdict in (WARNING, PROBLEM), found
+    assert found.fix
+
+
+def test_every_check_has_a_planted_fault_over_several_kinds_of_spaces() -> None:
+    assert {one.check for one in planted.PLANTED} == PROMISES.keys() | CARD.keys()
+    assert len(planted.PLANTED) >= 25
+    assert len({one.kind for one in planted.PLANTED}) >= 10
+
+
+@pytest.mark.parametrize("name", planted.SOUND)
+def test_a_sound_environment_passes_every_check_of_validate(name) -> None:
+    make, _, lacks, options = planted.SOUND[name]
+    inspector = Inspector(make, episodes=20, blind_steps=1_500, blind_seconds=2.0, options=options)
+    found = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
+    cried = {one.promise: one.got for one in found if one.verdict != OK}
+    assert cried.keys() == lacks, cried
+    assert not [one for one in found if one.verdict == PROBLEM]
+
+
+def test_there_are_sound_environments_of_all_kinds_of_spaces() -> None:
+    assert len(planted.SOUND) >= 25
+    assert sum(not one.lacks for one in planted.SOUND.values()) >= 25
+
 
 KINDS = [np.int8, np.uint8, np.int64, np.float32, bool, list]
 

@@ -51,6 +51,7 @@ from gym_trl.text.discovery import action_names, description, marks
 from gym_trl.text.textify import counted, explain
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.image_observation import shows_images
 from gym_trl.wrappers.inner import attribute_of, instructions_of
 from gym_trl.wrappers.seats import Seats, num_seats
 
@@ -257,7 +258,8 @@ class Inspector:
             env = self._text_env()
         except NotTextError as error:
             fix = (
-                "convert it: GymSpec(observe=lambda observation, info: ..., act=lambda text: ...), or as_text(env, ...)"
+                "convert it: GymSpec(observe=lambda observation, info: ..., act=lambda text: ...), as_text(env, ...), "
+                "or GymSpec(images=True)"
             )
             return _Told(PROBLEM, str(error), fix)
         env.close()
@@ -265,7 +267,7 @@ class Inspector:
         if game.error and "must be text" in game.error:
             return _Told(PROBLEM, game.error, "return a str, as the observation space requires")
         said = self._first.observations
-        if not any(one.strip() for one in said):
+        if not any(one.strip() for one in said) and not self._shows_images:
             return _Told(PROBLEM, "every observation is empty", "describe the state in text")
         if any("\ud800" <= char <= "\udfff" for one in said for char in one):
             return _Told(PROBLEM, "a lone surrogate in an observation", "decode bytes with errors='replace'")
@@ -273,7 +275,7 @@ class Inspector:
             fix = "remove terminal codes; the model reads them as characters"
             return _Told(WARNING, f"control characters in {shortened(repr(strange), 60)}", fix)
         own = holds_text(env.unwrapped.observation_space) and holds_text(env.unwrapped.action_space)
-        instead = attribute_of(env, "shown_instead")
+        instead = "images, beside the text" if self._shows_images else attribute_of(env, "shown_instead")
         how = f"observations are shown as {instead}" if instead else "converted to text"
         return _Told(OK, "is text" if own and not instead else f"{how}: {shortened(repr(said[0]), 80)}")
 
@@ -287,7 +289,11 @@ class Inspector:
             number = int(space.n) if isinstance(space, gym.spaces.Discrete) else 0
             if isinstance(space, gym.spaces.MultiDiscrete):
                 number = int(space.nvec.max())
-            told = action_names(bare) or attribute_of(bare, "instructions")
+            told = (
+                action_names(bare)
+                or attribute_of(bare, "instructions")
+                or self._options.keys() & {"act", "instructions"}
+            )
             if number > _MANY_ACTIONS and not told:
                 got = f"{how}: nothing says what {number:,} numbers mean"
                 fix = (
@@ -371,9 +377,8 @@ class Inspector:
             got = f"{len(games) - len(turns)} of {counted(len(games), 'episode')} did not end in {MOST_TURNS} turns"
             fix = "end every episode, set max_episode_steps in gym.register, or GymSpec(turn_limit=...)"
             return _Told(WARNING if turns else PROBLEM, f"{got} of {self._who_is_random}", fix)
-        if both := next((game for game in games if game.seen[-1][3] and game.seen[-1][4]), None):
-            fix = "set one: terminated if the environment ended the episode, truncated if a limit did"
-            return _Told(WARNING, f"the episode with seed {both.seed} was both terminated and truncated", fix)
+        if both := self._survey.issues.get("end"):  # wrappers of training set one of the two
+            return _Told(WARNING, *both[0])
         return _Told(OK, f"after {min(turns)} to {max(turns)} turns, {statistics.fmean(turns):.1f} on average")
 
     def _look_at_after_the_end(self) -> "_Told":
@@ -548,6 +553,11 @@ class Inspector:
         return _Told(OK, got)
 
     @cached_property
+    def _shows_images(self) -> bool:
+        with self._open() as env:
+            return shows_images(env)
+
+    @cached_property
     def _who_is_random(self) -> str:
         with self._open() as env:
             return description_of(env, *env.reset(seed=0))
@@ -632,9 +642,15 @@ class Inspector:
         got = f"returns {statistics.fmean(returns):.3f}{solves} of {len(games)} episodes"
         if (best := _missed(games, known)) is not None:
             return _Told(PROBLEM, f"{got}, but the declared optimum is {best:.3f}", fix)
-        if _beyond(self._many, self._solved):
+        if _mean_of(self._many) > _mean_of(games) and self._is_worse_than_chance():
             return _Told(PROBLEM, f"{got}, less than random play", fix)
         return _Told(OK, got)
+
+    def _is_worse_than_chance(self) -> bool:
+        """Return whether the solver returns less than random play in many more episodes, beyond chance."""
+        seeds = range(1_000, 1_000 + self._affordable(200))
+        solved = self._solve(seeds)
+        return _beyond([self._play(seed) for seed in seeds[: len(solved)]], solved)
 
     def _look_at_state_key(self) -> "_Told":
         _ = self._some  # raises NotCheckedError if nothing can be played
@@ -760,6 +776,10 @@ def _repeats(observations: Sequence[str]) -> bool:
     return len(pairs) >= 3 and all(len(one) >= 10 and len(two) > len(one) and one in two for one, two in pairs)
 
 
+def _mean_of(games: Sequence[PlayedEpisode]) -> float:
+    return statistics.fmean(game.total for game in games)
+
+
 def _beyond(games: Sequence[PlayedEpisode], others: Sequence[PlayedEpisode]) -> bool:
     """Return whether episodes have higher returns than another policy's on the same tasks, beyond chance."""
     more = [game.total - other.total for game, other in zip(games, others, strict=False)]
@@ -800,7 +820,11 @@ def _held() -> dict[str, int]:
 
 
 def _children() -> int:
-    return sum(len(file.read_text().split()) for file in Path("/proc/self/task").glob("*/children"))
+    number = 0
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # of a thread that has ended
+            number += len(file.read_text().split())
+    return number
 
 
 PROMISES: dict[str, str] = {

@@ -15,7 +15,7 @@ import gymnasium as gym
 from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.errors import SeatError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_result, read_step
+from gym_trl.executors.step import images_of, read_result, read_step
 from gym_trl.policies.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -30,7 +30,7 @@ SHORT = 160
 # ---------------------------------------------------------------------------------------------------------------------
 
 Seen: TypeAlias = tuple[Any, ...]
-"""Values that two episodes are compared by: action, observation, reward, flags, and entries of ``info``."""
+"""Values that two episodes are compared by: action, observation, reward, flags, entries of ``info``, and images."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ def play_one(
         began = perf_counter()
         observation, info = env.reset(seed=seed, options=dict(options or {}) or None)
         game.reset_s = perf_counter() - began
-        game.seen.append((None, text_of(observation), 0.0, False, False, None, None))
+        game.seen.append((None, text_of(observation), 0.0, False, False, None, None, images_of(info)))
         for _ in range(most):
             action = act(observation, info) if callable(act) else next(actions or iter(()), None)
             if action is None:
@@ -98,7 +98,7 @@ def play_one(
             observation, info, game.success = result.observation, dict(result.info), result.info.get("success")
             flags = result.terminated, result.truncated
             said = result.info.get("action_valid"), result.info.get("success")
-            game.seen.append((action, observation, result.reward, *flags, *said))
+            game.seen.append((action, observation, result.reward, *flags, *said, result.images))
             if any(flags):
                 game.ended = True
                 break
@@ -133,7 +133,7 @@ def play_seats(env: TextEnvironment, seed: int, act: Actor, most: int = MOST_TUR
 
 def difference(first: Sequence[list[Seen]], second: Sequence[list[Seen]]) -> str | None:
     """Return a description of the first difference between episodes that should be the same."""
-    names = ("action", "observation", "reward", "terminated", "truncated", "action_valid", "success")
+    names = ("action", "observation", "reward", "terminated", "truncated", "action_valid", "success", "images")
     for seed, (one, other) in enumerate(zip(first, second, strict=True)):
         for turn, (seen, again) in enumerate(zip(one, other, strict=False)):
             for name, this, that in zip(names, seen, again, strict=True):

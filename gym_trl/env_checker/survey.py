@@ -123,6 +123,9 @@ def _survey_values(said: str, returned: tuple[Any, ...], survey: Survey) -> None
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
             survey.add("step", f"{said} gave {name} = {kind_of(flag)}", f"{name} is True or False")
+    if terminated and truncated:
+        fix = "set one: terminated if the environment ended the episode, truncated if a limit did"
+        survey.add("end", f"{said} gave terminated and truncated", fix)
     if not isinstance(info, Mapping):
         survey.add("step", f"{said} gave info = {kind_of(info)}", "info is a dict")
         return
