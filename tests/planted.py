@@ -1,4 +1,5 @@
-# mypy: disable-error-code="override, misc, no-untyped-def, no-untyped-call, assignment, attr-defined, arg-type, return-value"
+# mypy: disable-error-code="override, misc, no-untyped-def, no-untyped-call, assignment"
+# mypy: disable-error-code="attr-defined, arg-type, return-value"
 """Environments over all kinds of spaces: sound ones, and the same with one planted fault each.
 
 ``SOUND`` names sound environments, and ``PLANTED`` has the check that must report each fault. The tables of
@@ -840,10 +841,12 @@ class Trusts(Sum):
 
 
 class EndsWithAnswer(Reverse):
-    """Shows the answer at its end. There is no solver to compare with."""
+    """Shows the answer at its end."""
 
     observation_space = AnyText()
-    solver = property(lambda self: (_ for _ in ()).throw(AttributeError("solver")))
+
+    def solver(self):
+        return lambda observation: observation.split()[-1]
 
     def shown(self):
         return f"{super().shown()}. It is {self.word[::-1]}"
@@ -1021,8 +1024,28 @@ PLANTED = [
     Planted("stalling", "a text that is no number pays", PaysUnread, "text"),
     Planted("ending early", "every turn costs, and no settlement is declared", CostsTurns, "Discrete"),
     Planted("judgement in the action", "takes the word of the model", Trusts, "text"),
-    Planted("answer in the observation", "ends with the answer; no solver", EndsWithAnswer, "text over a charset"),
+    Planted("answer in the observation", "ends with the answer", EndsWithAnswer, "text over a charset"),
     Planted("tasks by seed", "the last digit of the seed", SeedDigit, "Box"),
     Planted("seed in the observation", "one of the numbers is the seed", ShowsSeed, "Box"),
     Planted("separate tasks", "four tasks", TenTasks, "Discrete"),
 ]
+
+
+def tables(reasons: Mapping[str, str]) -> str:
+    """Return the tables of the documentation.
+
+    Args:
+        reasons: Reason of each check, by its name.
+    """
+    faults = "\n".join(
+        f"| {check} | {why} | {'; '.join(f'{one.fault} ({one.kind})' for one in PLANTED if one.check == check)} |"
+        for check, why in reasons.items()
+    )
+    sound = "\n".join(f"| {name} | {one.kind} | {', '.join(sorted(one.lacks))} |" for name, one in SOUND.items())
+    return (
+        f"| check | reason | planted faults (spaces) |\n|---|---|---|\n{faults}\n\n"
+        "## Sound environments\n\n"
+        "No check has a problem or a warning, except for what the last column names: what is not declared, or that\n"
+        "observations cannot help.\n\n"
+        f"| environment | spaces and ends | said |\n|---|---|---|\n{sound}\n"
+    )

@@ -4,6 +4,7 @@
 import re
 import warnings
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -85,6 +86,11 @@ def test_a_sound_environment_passes_every_check_of_validate(name) -> None:
     cried = {one.promise: one.got for one in found if one.verdict != OK}
     assert cried.keys() == lacks, cried
     assert not [one for one in found if one.verdict == PROBLEM]
+
+
+def test_the_page_of_the_checks_has_every_check_and_fault() -> None:
+    page = Path(__file__).parent.parent / "docs" / "guides" / "checks.md"
+    assert planted.tables({**PROMISES, **CARD}) in page.read_text(encoding="utf-8")
 
 
 def test_there_are_sound_environments_of_all_kinds_of_spaces() -> None:
