@@ -126,6 +126,10 @@ class Plays(Closing):
         games = (game for each in self._played.values() for game in each)
         return read_declares_success(self.env) or any(game.success is not None for game in games)
 
+    def all_played(self) -> list[PlayedEpisode]:
+        """Return the episodes of all policies."""
+        return [game for games in self._played.values() for game in games]
+
     def played(self, name: str) -> list[PlayedEpisode]:
         """Return the episodes of a policy as far as they have been played."""
         return self._played.get(name, [])
