@@ -38,10 +38,11 @@ def is_dead(group: Sequence[TurnRewards], estimator: Estimator = episode) -> boo
     >>> is_dead([]), is_dead([late])
     (False, True)
     """
-    return bool(group) and not any(map(_teaches, estimator(group)))
+    return bool(group) and not any(map(teaches, estimator(group)))
 
 
-def _teaches(advantages: Sequence[float]) -> bool:
+def teaches(advantages: Sequence[float]) -> bool:
+    """Return True if a turn has an advantage, before scaling."""
     return any(abs(value) > SPREAD for value in advantages)
 
 
@@ -54,7 +55,7 @@ def dead_among(members: Sequence[Member], estimator: Estimator = episode) -> lis
     alive: set[int] = set()
     for places in compared(members, estimator):
         advantages = estimator([members[place].row.turns() for place in places])
-        alive |= {members[place].group for place, row in zip(places, advantages, strict=True) if _teaches(row)}
+        alive |= {members[place].group for place, row in zip(places, advantages, strict=True) if teaches(row)}
     return sorted({member.group for member in members} - alive)
 
 

@@ -537,6 +537,8 @@ class TurnAdvantages(NamedTuple):
     spans: Sequence[Sequence[tuple[int, int]]]
     """First index and end of each turn in its row's completion ids."""
     values: Sequence[Sequence[float]]
+    dead: float = 0.0
+    """Share of the dead groups among those of all processes."""
 
 
 def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantages | None]) -> None:
@@ -562,6 +564,8 @@ def intercept_advantages(trainer: Any, assign: Callable[[Any, Any], TurnAdvantag
         if not found:
             return batch
         segments = getattr(trainer, _SEGMENTS, None) or {}
+        # TRL counts by the returns of whole groups, which are not what is compared.
+        pending_metrics(trainer, "train")["frac_reward_zero_std"][-1] = found[-1].dead
         return {**batch, "advantages": _per_token(found.pop(), batch, segments.get("rows"), segments.get("weights"))}
 
     def loss(method: Callable[..., Any], model: Any, inputs: Any, *given: Any, **named: Any) -> Any:

@@ -49,7 +49,12 @@ def columns_of(episodes):
 
 
 def assigned(episodes, credit, reward_funcs=(env_reward,), weights=None, *, scale="group"):
-    """Return the advantages that credit per turn assigns to episodes, with TRL's way to call reward functions."""
+    """Return the advantages that credit per turn assigns to episodes."""
+    return credited(episodes, credit, reward_funcs, weights, scale=scale).values
+
+
+def credited(episodes, credit, reward_funcs=(env_reward,), weights=None, *, scale="none"):
+    """Return what credit per turn makes of episodes, with TRL's way to call reward functions."""
     rows = columns_of(episodes)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     paid = [[math.nan if value is None else value for value in function(**columns)] for function in reward_funcs]
@@ -69,7 +74,7 @@ def assigned(episodes, credit, reward_funcs=(env_reward,), weights=None, *, scal
             rewards[place] = math.nan
     found = _Attached(TurnCredit(credit), trainer).assign(rows, rewards)
     assert found is not None
-    return found.values
+    return found
 
 
 def by_hand(values, scale, *, leave_out):
@@ -130,11 +135,12 @@ def test_mean_and_deviation_are_of_the_same_episodes(episodes, credit, scale):
 @example(episodes=[played([1.0])] * SIZE + [played([0.0])] * SIZE, credit="pool")
 def test_a_group_is_dead_if_and_only_if_the_training_gives_it_no_advantage(episodes, credit):
     assume(any(one.scored for one in episodes))
-    found = assigned(episodes, ESTIMATORS[credit], scale="none")
+    dead, found = credited(episodes, ESTIMATORS[credit]).dead, assigned(episodes, ESTIMATORS[credit], scale="none")
     scored = {place // SIZE for place, one in enumerate(episodes) if one.scored}
     alive = {place // SIZE for place, values in enumerate(found) if any(abs(value) > SPREAD for value in values)}
     rows = [(place // SIZE, one) for place, one in enumerate(episodes)]
     assert dead_groups(rows, estimator=ESTIMATORS[credit]) == sorted(scored - alive)
+    assert dead == len(scored - alive) * SIZE / len(episodes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -202,34 +208,52 @@ class Paying(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self._left = 3
+        self._left, self._paid = 3, 0.0
         return "begin", {}
 
     def step(self, action):
         self._left -= 1
-        return "go on", float(crc32(action.encode()) % 3), self._left == 0, False, {}
+        self._paid = self._paid_for(action)
+        return "go on", self._paid, self._left == 0, False, {}
+
+    def _paid_for(self, action):
+        return float(crc32(action.encode()) % 3)
+
+
+class Late(Paying):
+    """The same, but all that the response chooses is if 1 is paid in the first turn or in the second."""
+
+    def _paid_for(self, action):
+        return [0.0, 1.0 - self._paid, float(crc32(action.encode()) % 2)][self._left]
+
+
+def trained(folder, env, *reward_funcs):
+    """Return a trainer that was trained for a step."""
+    settings: dict[str, Any] = {"action_format": "plain", "instructions": "", "max_tokens_per_turn": 2}
+    settings |= {"num_tasks": 4, "num_eval_tasks": 0, "executor": "inline", "cut_actions": "accept"}
+    spec = GymSpec(env, credit="return_to_go", **settings)
+    grpo = {"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2}
+    torch.manual_seed(0)
+    trainer = tiny_trainer.make(folder, spec, grpo=grpo, reward_funcs=list(reward_funcs), eval_dataset=None)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer
+
+
+def weights_of(trainer):
+    return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
 
 
 def test_a_training_is_the_same_whatever_env_reward_is_wrapped_in(tmp_path):
-    def weights(reward):
-        settings: dict[str, Any] = {
-            "action_format": "plain",
-            "instructions": "",
-            "max_tokens_per_turn": 2,
-            "cut_actions": "accept",
-        }
-        spec = GymSpec(Paying, credit="return_to_go", num_tasks=4, num_eval_tasks=0, executor="inline", **settings)
-        grpo = {"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2}
-        torch.manual_seed(0)
-        trainer = tiny_trainer.make(tmp_path, spec, grpo=grpo, reward_funcs=[reward], eval_dataset=None)
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
-
-    own = weights(env_reward)
-    assert torch.equal(own, weights(CALLS["method"]))
+    own = weights_of(trained(tmp_path, Paying, env_reward))
+    assert torch.equal(own, weights_of(trained(tmp_path, Paying, CALLS["method"])))
     with pytest.warns(UserWarning, match="no function in reward_funcs pays"):
-        assert not torch.equal(own, weights(length))
+        assert not torch.equal(own, weights_of(trained(tmp_path, Paying, length)))
+
+
+def test_equal_returns_of_unequal_turns_are_not_logged_as_dead(tmp_path):
+    logs = trained(tmp_path, Late, env_reward).state.log_history[0]
+    assert (logs["reward_std"], logs["frac_reward_zero_std"]) == (0.0, 0.0)
 
 
 def test_two_functions_that_pay_the_return_pay_it_with_both_weights():

@@ -44,6 +44,18 @@ def test_a_training_that_fails_anywhere_changes_no_later_one(alone, trainings):
         assert for_traces.stock(Path(folder)) == alone
 
 
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_trainer_attached_in_its_first_batch_trains_as_one_attached_before(tmp_path, processes):
+    for report in warm.run_ranks(Path(__file__).parent / "train_attached.py", tmp_path, processes=processes):
+        for feature in FEATURES:
+            early, late = report[feature]["logs"]
+            assert early == late
+            assert len(early) == 2
+            assert report[feature]["weights"], feature
+
+
 SETTINGS = """
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run import grpo_config

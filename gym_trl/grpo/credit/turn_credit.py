@@ -15,6 +15,7 @@ from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.grpo.credit.estimators import CREDITS, ESTIMATORS, RAE, Estimator, TurnRewards, scales
 from gym_trl.grpo.credit.groups import Member, compared
 from gym_trl.grpo.credit.role_baselines import RoleBaselines
+from gym_trl.grpo.dead_groups import teaches
 from gym_trl.grpo.rewards import RestReward, env_reward
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.registration import did_you_mean
@@ -81,8 +82,9 @@ class TurnCredit:
 
     With ``mask_truncated_completions`` an episode that a budget cut off counts for baselines, as in TRL, and its tokens
     stay masked. The logs have ``credit/company``, the share of turns whose state another episode of the group met, too,
-    and ``credit/spread``, the standard deviation of the advantages within an episode, averaged over episodes. The table
-    of completions has the column ``turn_advantages``.
+    and ``credit/spread``, the standard deviation of the advantages within an episode, averaged over episodes;
+    ``frac_reward_zero_std`` is the share of groups none of whose turns has an advantage. The table of completions has
+    the column ``turn_advantages``.
 
     Args:
         estimator: Name of an estimator (``ESTIMATORS``), or a function from the episodes of a group to an advantage per
@@ -165,9 +167,13 @@ class _Attached:
         advantages: list[list[float]] = [[] for _ in rows]
         estimated = [self._estimated(group) for group in groups]
         divisors = scales([[one.turns for one in group] for group in groups], estimated, trainer.scale_rewards)
+        size, scored, alive = trainer.num_generations, set[int](), set[int]()
         for group, found, divisor in zip(groups, estimated, divisors, strict=True):
             for episode, values in zip(group, found, strict=True):
                 advantages[episode.place] = [value / divisor for value in values]
+                scored.add(episode.place // size)
+                if teaches(values):
+                    alive.add(episode.place // size)
         if self._roles is not None and self._saved is not None:
             self._roles.count([[one.turns for one in group] for group in groups])
             self._saved.save(trainer)
@@ -178,7 +184,8 @@ class _Attached:
         if self.credit.on_advantages is not None:
             self.credit.on_advantages(advantages[mine])
         spans = [row.turn_spans if values else () for row, values in zip(rows[mine], advantages[mine], strict=True)]
-        return trl_versions.TurnAdvantages(spans, advantages[mine])
+        dead = len(scored - alive) * size / len(rows)
+        return trl_versions.TurnAdvantages(spans, advantages[mine], dead)
 
     def _groups(self, rows: Sequence[TurnRow], rewards: Any) -> list[list[_Episode]]:
         """Return the scored episodes that are compared with each other; those of a set may be spread over processes."""
