@@ -204,11 +204,16 @@ def test_a_trl_without_the_hook_is_refused(trainer, monkeypatch):
         TurnCredit("pool").attach(trainer)
 
 
-@pytest.mark.parametrize("credit", ["pol", 3, ()])
-def test_an_estimator_that_does_not_exist_is_refused(credit):
-    with pytest.raises(
-        ConfigError, match="credit must be one of episode, return_to_go, gigpo, pool, rae, or a function"
-    ):
+@pytest.mark.parametrize(
+    ("credit", "told"),
+    [
+        ("pol", "one of episode, return_to_go, gigpo, pool, rae, or a function"),
+        (3, "text or a function, got 3"),
+        ((), ""),
+    ],
+)
+def test_an_estimator_that_does_not_exist_is_refused(credit, told):
+    with pytest.raises(ConfigError, match=f"credit must be {told}"):
         GymSpec("TrlEnv/GuessNumber-v0", credit=credit)
 
 
