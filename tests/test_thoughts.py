@@ -238,6 +238,16 @@ def test_a_mark_that_neither_template_nor_tokenizer_has_is_text(mark: str) -> No
         assert (read == Answer("", text)) == bool(answer)
 
 
+def test_what_is_said_in_another_channel_is_no_answer() -> None:
+    for said in (
+        "<|channel|>commentary<|message|>7",
+        "<|channel|>analysis<|message|>?<|end|><|turn|>assistant\n<|channel|>",
+    ):
+        ids = encode(tokenizer_of("channels"), said)
+        assert chat_of("channels").text(ids).text == ""
+        assert chat_of("channels").text(ids).thinking
+
+
 @every_family
 def test_a_chat_reads_what_it_says(name: str) -> None:
     chat = chat_of(name)

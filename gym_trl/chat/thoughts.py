@@ -50,9 +50,9 @@ class Thoughts:
 
     def split(self, text: str) -> Answer:
         """Split the text of a response, control tokens included, into thinking and answer."""
-        if self.inside:
-            own, *others = self.families
-            thinking, answer = own.split(text, inside=True)
+        own, *others = self.families
+        if self.inside or (own.answer and not others):
+            thinking, answer = own.split(text, inside=self.inside)
             if others:
                 more, answer = split_thinking(answer, tuple(others))
                 thinking = f"{thinking}\n{more}".strip()

@@ -38,7 +38,8 @@ class ThoughtMarks(NamedTuple):
         framed = bool(self.answer) and self.answer in text
         if framed:
             before, _, text = text.rpartition(self.answer)
-            thinking, _ = self._pieces(before, inside)  # around the thoughts there are only marks
+            thinking, around = self._pieces(before, inside)
+            thinking = thinking or around  # around thoughts there are only marks
             inside = False
             text = text.partition(self.end)[0] if self.end else text
         more, said = self._pieces(text, inside)
@@ -46,7 +47,7 @@ class ThoughtMarks(NamedTuple):
         # The mark of an answer is missing, and there is another one: the response was cut off before its answer.
         rest = "".join(said).strip()
         if self.answer and not framed and _TOKEN.search(rest) and (thinking or self._tokens & {*_TOKEN.findall(rest)}):
-            rest = ""
+            thinking, rest = thinking or [rest], ""
         return Answer("".join(thinking).strip(), (rest.partition(self.end)[0] if self.end else rest).strip())
 
     @property
