@@ -359,6 +359,16 @@ def test_scaled_advantages_are_bounded_whatever_is_paid(name: str, batch: list[l
                 assert max(map(abs, row)) / divisor <= math.sqrt(episodes * one.turns) + 1e-9
 
 
+@given(st.lists(st.floats(-9, 9), min_size=1, max_size=8), st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.1, 1.0))
+def test_the_unit_of_gigpo_in_episodes_of_one_turn_is_one_plus_omega(
+    paid: list[float], omega: float, gamma: float
+) -> None:
+    group = [TurnRewards([reward], ["begin", number]) for number, reward in enumerate(paid)]
+    found = gigpo(group, gamma=gamma, omega=omega)
+    assert found == [pytest.approx([(1 + omega) * value for value in row], abs=1e-9) for row in episode(group)]
+    assert scales([group], [found], "none") == [1.0]
+
+
 def test_equal_returns_of_unequal_turns_do_not_explode() -> None:
     group = [TurnRewards([0.0, 1.0], "abd", markov=True), TurnRewards([1.0, 0.0], "acd", markov=True)] * 8
     [divisor] = scales([group], [pool(group)], "group")

@@ -67,7 +67,7 @@ def test_the_episodes_of_all_processes_count_together():
 
 @pytest.mark.parametrize("most", [-0.1, 1.1, "half", True])
 def test_what_is_no_share_is_refused(most):
-    with pytest.raises(ConfigError, match="max_unscored must be a share from 0 to 1"):
+    with pytest.raises(ConfigError, match="max_unscored must be a number from 0 to 1"):
         GymSpec("TrlEnv/Echo-v0", max_unscored=most)
 
 

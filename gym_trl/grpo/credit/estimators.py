@@ -160,10 +160,9 @@ def gigpo(group: Sequence[TurnRewards], gamma: float = 0.95, omega: float = 1.0)
     The means include the turn itself. This is the paper's form without division by standard deviations (its
     ``F_norm = 1``), because scaling is the trainer's. GiGPO, arXiv:2505.10978, section 4.
 
-    The unit is that of the rewards, and the size that of a sum of two advantages. With ``scale_rewards="none"``, which
-    trains on it as it is, it is up to 1 + omega times as large as that of ``episode``: exactly so where no reward is
-    discounted and all episodes meet in the same states, as in episodes of one turn. Other values of ``scale_rewards``
-    divide by at least the root mean square of the sum.
+    The unit is that of the rewards, and the size that of a sum of two advantages, on which ``scale_rewards="none"``
+    trains as it is: in episodes of one turn, which begin in the same state, it is 1 + omega times that of ``episode``.
+    Other values of ``scale_rewards`` divide by at least the root mean square of the sum.
 
     >>> gigpo([TurnRewards([0.0, 1.0], "abc"), TurnRewards([0.0, 0.0], "abd")], gamma=1.0)
     [[1.0, 1.0], [-1.0, -1.0]]
