@@ -629,6 +629,8 @@ class Sound(NamedTuple):
     lacks: frozenset[str] = frozenset()
     """Checks that say what it does not have, or that nothing can be learned; all others are silent."""
     options: Mapping[str, Any] = {}
+    known_to_cards: frozenset[str] = frozenset({"separate tasks"})
+    """Warnings of a card that are true: most have few tasks."""
 
 
 SOUND = {
@@ -651,7 +653,10 @@ SOUND = {
     "a ball": Sound(Catch, "Discrete, truncates; Dict shown"),
     "a fuse": Sound(Fuse, "Discrete, ends by itself"),
     "a target": Sound(Aim, "Box, one step"),
-    "a rolling ball": Sound(Steer, "Box, truncates; matrix shown"),
+    # Its rewards are negative, and no settlement is declared: to write no action pays more than to play.
+    "a rolling ball": Sound(
+        Steer, "Box, truncates; matrix shown", known_to_cards=frozenset({"separate tasks", "stalling", "ending early"})
+    ),
     "a double": Sound(Whole, "Box of integers, one step"),
     "a click": Sound(Click, "Dict, one step; Dict with text shown"),
     "orders": Sound(Orders, "Dict of Text and Box; nested Dict shown"),
@@ -841,12 +846,11 @@ class Trusts(Sum):
 
 
 class EndsWithAnswer(Reverse):
-    """Shows the answer at its end."""
+    """Shows the answer at its end, and has no solver to compare with."""
 
     observation_space = AnyText()
 
-    def solver(self):
-        return lambda observation: observation.split()[-1]
+    solver = property(lambda self: (_ for _ in ()).throw(AttributeError("solver")))
 
     def shown(self):
         return f"{super().shown()}. It is {self.word[::-1]}"
@@ -1024,11 +1028,21 @@ PLANTED = [
     Planted("stalling", "a text that is no number pays", PaysUnread, "text"),
     Planted("ending early", "every turn costs, and no settlement is declared", CostsTurns, "Discrete"),
     Planted("judgement in the action", "takes the word of the model", Trusts, "text"),
-    Planted("answer in the observation", "ends with the answer", EndsWithAnswer, "text over a charset"),
+    Planted("answer in the observation", "ends with the answer; no solver", EndsWithAnswer, "text over a charset"),
     Planted("tasks by seed", "the last digit of the seed", SeedDigit, "Box"),
     Planted("seed in the observation", "one of the numbers is the seed", ShowsSeed, "Box"),
     Planted("separate tasks", "four tasks", TenTasks, "Discrete"),
 ]
+
+
+class Named:
+    """All of them by a name, as the commands take them: ``planted.py:Named.sound_0``, ``planted.py:Named.fault_0``."""
+
+
+for _number, _sound in enumerate(SOUND.values()):
+    setattr(Named, f"sound_{_number}", staticmethod(_sound.make))
+for _number, _planted in enumerate(PLANTED):
+    setattr(Named, f"fault_{_number}", staticmethod(_planted.make))
 
 
 def tables(reasons: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, disable-error-code="union-attr, assignment"
 """Law 23: each check finds its planted fault over all kinds of spaces, and is silent about a sound environment."""
 
+import json
 import re
 import warnings
 from functools import partial
@@ -16,6 +17,7 @@ from lanes import examples
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
+from gym_trl.cli.options import write_pair
 from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.card import exploits, splits
 from gym_trl.env_checker.card.plays import Plays, References
@@ -80,11 +82,11 @@ def test_every_check_has_a_planted_fault_over_several_kinds_of_spaces() -> None:
 
 @pytest.mark.parametrize("name", planted.SOUND)
 def test_a_sound_environment_passes_every_check_of_validate(name) -> None:
-    make, _, lacks, options = planted.SOUND[name]
-    inspector = Inspector(make, episodes=20, blind_steps=1_500, blind_seconds=2.0, options=options)
+    sound = planted.SOUND[name]
+    inspector = Inspector(sound.make, episodes=20, blind_steps=1_500, blind_seconds=2.0, options=sound.options)
     found = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
     cried = {one.promise: one.got for one in found if one.verdict != OK}
-    assert cried.keys() == lacks, cried
+    assert cried.keys() == sound.lacks, cried
     assert not [one for one in found if one.verdict == PROBLEM]
 
 
@@ -96,6 +98,42 @@ def test_the_page_of_the_checks_has_every_check_and_fault() -> None:
 def test_there_are_sound_environments_of_all_kinds_of_spaces() -> None:
     assert len(planted.SOUND) >= 25
     assert sum(not one.lacks for one in planted.SOUND.values()) >= 25
+
+
+def command(name, place, options) -> dict[str, dict[str, str]]:
+    """Return the findings that ``gym-trl validate`` or ``gym-trl card`` prints."""
+    given = [word for pair in options.items() for word in ("--spec", write_pair(*pair))]
+    few = {
+        "validate": ["--episodes", "20", "--blind-steps", "1500", "--blind-seconds", "3"],
+        "card": ["--episodes", "60", "--seconds", "15", "--steps", "1500"],
+    }[name]
+    file = Path(planted.__file__)
+    ran = CliRunner().invoke(app, [name, f"{file}:Named.{place}", *few, *given, "--json"])
+    assert ran.exit_code in (0, 1), ran.output
+    return {one["promise"]: one for one in json.loads(ran.stdout)["findings"]}
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("number", range(len(planted.PLANTED)))
+def test_the_commands_miss_no_planted_fault(number) -> None:
+    fault = planted.PLANTED[number]
+    found = command("validate" if fault.check in PROMISES else "card", f"fault_{number}", fault.options)
+    assert found[fault.check]["verdict"] in (WARNING, PROBLEM), found[fault.check]
+    assert found[fault.check]["fix"]
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("name", planted.SOUND)
+def test_the_commands_cry_at_no_sound_environment(name) -> None:
+    sound = planted.SOUND[name]
+    place = f"sound_{list(planted.SOUND).index(name)}"
+    found = command("validate", place, sound.options)
+    assert {one for one, it in found.items() if it["verdict"] != OK} == sound.lacks, found
+    found = command("card", place, sound.options)
+    assert not {one: it["got"] for one, it in found.items() if it["verdict"] == PROBLEM}
+    assert {one for one, it in found.items() if it["verdict"] == WARNING and one in CARD} <= sound.known_to_cards
 
 
 KINDS = [np.int8, np.uint8, np.int64, np.float32, bool, list]
