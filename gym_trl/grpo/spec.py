@@ -105,9 +105,10 @@ class GymSpec:
             ``PrioritizedTasks``, or ``"prioritized"``, draws those more often that are solved about half of the time.
             The arguments of one are taken as well, such as ``{"levels": [{"high": 8}, {"high": 50}]}``.
         resample_dead_groups: Number of rounds in a rollout in which training groups whose scored episodes all have the
-            same return, and so no gradient, are replaced by groups with other tasks of ``train_dataset``. What is left
-            after the last round is kept. Replaced episodes count in all metrics and for the curriculum, but are not
-            trained on. Applies to ``rollout_func``. Default: none is replaced.
+            same return (with credit per turn, none of whose turns has an advantage), and so no gradient, are replaced
+            by groups with other tasks of ``train_dataset``. What is left after the last round is kept. Replaced
+            episodes count in all metrics and for the curriculum, but are not trained on. Applies to
+            ``rollout_func``. Default: none is replaced.
         credit: Advantages of the turns of an episode: ``"episode"``, the trainer's own, the same for all of its turns;
             ``"pool"``, ``"return_to_go"`` or ``"gigpo"``, one per turn; ``"rae"``, compared with a running mean of the
             seat; or a function (see ``TurnCredit`` and ``gym_trl.grpo.credit.estimators``). Applies to
