@@ -33,6 +33,7 @@ from gym_trl.grpo.checkpoints import DECLARING, UNFINISHED
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout import History
+from gym_trl.seeding import task_seed
 from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
 from gym_trl.training.run import _some, resume, train
 from gym_trl.training.run_folder import Checkpoint, last_checkpoint, trained
@@ -865,8 +866,9 @@ class Declares(gym.Env[str, str]):
 @pytest.fixture
 def _declares() -> Iterator[None]:
     gym.register("Tests/Declares-v0", lambda **_: Declares())
+    gym.register("Tests/FailsInEvaluation-v0", lambda error, **_: FailsInEvaluation(error))
     yield
-    del gym.registry["Tests/Declares-v0"]
+    del gym.registry["Tests/Declares-v0"], gym.registry["Tests/FailsInEvaluation-v0"]
 
 
 @pytest.mark.usefixtures("_declares")
@@ -884,30 +886,35 @@ def test_success_of_a_run_counts_episodes_that_never_reached_the_environment(tmp
     assert state["stateful_callbacks"][DECLARING] == ["Tests/Declares-v0"]  # a resumed run knows it, too
 
 
-def of_another_environment(observation: Any, info: dict[str, Any]) -> str:
-    return str(info["board"])
+class FailsInEvaluation(Declares):
+    """Environment that lacks the tasks of an evaluation, and has those of random play and of searches."""
 
+    def __init__(self, error: str) -> None:
+        self.error = error
 
-def of_another_spec(observation: Any, info: dict[str, Any]) -> str:
-    raise ConfigError("there is no such level")
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        if seed in {task_seed(7, "eval", number) for number in range(8)}:
+            raise {"key": KeyError, "config": ConfigError}[self.error]("there is no such level")
+        return super().reset(seed=seed)
 
 
 @pytest.mark.usefixtures("_declares")
 @pytest.mark.parametrize(
-    ("observe", "kind", "said"),
+    ("error", "kind", "said"),
     [
         (
-            of_another_environment,
+            "key",
             PoolError,
             r"none of the 8 episodes of the evaluation before .*8 x reset raised KeyErr",
         ),
-        (of_another_spec, ConfigError, "^there is no such level$"),
+        ("config", ConfigError, "^there is no such level$"),
     ],
 )
 def test_a_first_evaluation_that_cannot_be_scored_ends_the_training_with_the_reason(
-    observe: Any, kind: type[Exception], said: str, tmp_path: Path
+    error: str, kind: type[Exception], said: str, tmp_path: Path
 ) -> None:
-    chosen = options("Tests/Declares-v0", spec={"max_unscored": 1.0, "observe": observe})
+    lacks = {"env_kwargs": {"error": error}, "seed": 7}
+    chosen = options("Tests/FailsInEvaluation-v0", spec={"max_unscored": 1.0}, **lacks)
     with pytest.raises(kind, match=said):
         train(chosen, out=tmp_path / "run", console=silent())
     assert not (tmp_path / "run" / "model").exists()
