@@ -866,7 +866,7 @@ class Declares(gym.Env[str, str]):
 @pytest.fixture
 def _declares() -> Iterator[None]:
     gym.register("Tests/Declares-v0", lambda **_: Declares())
-    gym.register("Tests/FailsInEvaluation-v0", lambda error, **_: FailsInEvaluation(error))
+    gym.register("Tests/FailsInEvaluation-v0", lambda **given: FailsInEvaluation(given["error"]))
     yield
     del gym.registry["Tests/Declares-v0"], gym.registry["Tests/FailsInEvaluation-v0"]
 
