@@ -8,6 +8,7 @@ from functools import cache
 from importlib import import_module
 from inspect import signature
 from math import isfinite
+from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -169,7 +170,7 @@ def _parts(kind: Any) -> Iterator[str]:
     elif base is Callable or _name(kind) == "Callable":
         yield "a function"
     elif isinstance(base, type) and issubclass(base, Mapping):
-        yield "a mapping"
+        yield "a mapping with names as keys" if arguments[:1] == (str,) else "a mapping"
     elif isinstance(base, type) and issubclass(base, Collection):
         yield f"a list, each element {expected(arguments[0])}" if arguments else "a list"
     else:
@@ -197,7 +198,7 @@ def _accepts(kind: Any, value: Any) -> bool:
     elif origin is Literal:
         accepted = any(type(value) is type(one) and value == one for one in arguments)
     elif kind is int or kind is float:
-        number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+        number = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
         accepted = number and (isinstance(value, int) or isfinite(value))
     elif kind is Any or not isinstance(origin or kind, type):
         accepted = True

@@ -8,6 +8,7 @@ from json import loads
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from lanes import examples
@@ -90,7 +91,7 @@ OBJECTS: dict[str, list[Any]] = {
     "act": [5, "upper"],
     "cutoff": [60, 60.0, "60", True, {"episode": 60}, {"episode_s": 0}, {"stragglers": 1}, 0],
     "chat": ["qwen", 5, object(), ByteChat],
-    "chat_template_kwargs": [5, "enable_thinking", [1]],
+    "chat_template_kwargs": [5, "enable_thinking", [1], {1: 2}],
     "history": [5, "lst=8", {"last": -1}, True],
     "curriculum": [5, "prioritised", {"levels": []}, {"level": [1]}, {"explore": 0}, True],
     "credit": [5, "pol", True],
@@ -114,7 +115,7 @@ def test_every_option_of_gym_spec_is_tried_with_wrong_values():
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in OF_GYM_SPEC))
-def test_a_wrong_option_of_gym_spec_is_refused_by_its_name_before_an_environment_is_made(name):
+def test_a_wrong_option_of_gym_spec_is_refused_before_an_environment_is_made(name):
     for value in (value for one, value in OF_GYM_SPEC if one == name):
         with pytest.raises(ConfigError, match=rf"^{name}\b") as raised:
             GymSpec(Untouched, **{name: value})
@@ -141,7 +142,7 @@ OF_SPEC = [one for one in OF_GYM_SPEC if one[0] in option_types(EnvSpec).keys() 
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in OF_SPEC))
-def test_a_wrong_option_of_an_evaluations_spec_is_refused_before_an_environment_is_made(name):
+def test_a_wrong_option_of_an_evaluations_spec_is_refused_by_its_name(name):
     for value in (value for one, value in OF_SPEC if one == name):
         with pytest.raises(ConfigError, match=rf"^{name}\b"):
             evaluate(Untouched, "random", spec={name: value})
@@ -157,7 +158,7 @@ def test_a_wrong_option_of_an_evaluations_spec_is_refused_before_an_environment_
         *(("on_begin", 5), ("on_episode", "print"), ("success", "often"), ("success", True), ("action_format", "taag")),
     ],
 )
-def test_a_wrong_argument_of_evaluate_is_refused_before_an_environment_is_made(name, value):
+def test_a_wrong_argument_of_evaluate_is_refused_by_its_name(name, value):
     with pytest.raises(ConfigError, match=rf"^{name}\b"):
         evaluate(Untouched, "random", **{name: value})
 
@@ -227,7 +228,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "words", "told"), COMMANDS)
-def test_a_wrong_option_of_a_command_is_refused_by_the_name_that_was_written(command, words, told):
+def test_a_wrong_option_of_a_command_is_refused_by_the_written_name(command, words, told):
     place = f"{__file__}:Untouched"
     result = CliRunner().invoke(app, [command, place, *words])
     assert (result.exit_code, result.output[:7]) == (2, "Error: "), result.output
@@ -279,7 +280,7 @@ def numeric_options() -> list[tuple[str, str, list[str]]]:
 
 
 @pytest.mark.parametrize(("command", "option", "wrong"), numeric_options())
-def test_a_number_that_is_none_is_refused_by_every_command_before_anything_is_made(command, option, wrong):
+def test_what_is_no_number_is_refused_by_every_command(command, option, wrong):
     for word in wrong:
         result = CliRunner().invoke(app, [command, f"{__file__}:Untouched", *NEEDED.get(command, ()), option, word])
         assert result.exit_code == 2
@@ -330,7 +331,7 @@ STORED = [
     {"seats": League(["random"], every=25, self_play=0.25)},
     {"history": History(last=4)},
     {"wrappers": ()},
-    {"chat_template_kwargs": {"enable_thinking": False}},
+    {"chat_template_kwargs": {"enable_thinking": False, "budget": np.int64(3)}},
 ]
 
 
@@ -366,9 +367,11 @@ def test_objects_among_the_options_of_a_run_are_stored_whole(tmp_path, spec):
         ("chat", ByteChat()),
         ("history", History(summary=lambda messages: "x")),
         ("seats", League([lambda env: str.upper], every=3)),
+        ("chat_template_kwargs", {"date": np.zeros(2)}),
+        ("chat_template_kwargs", {"date": math.nan}),
     ],
 )
-def test_what_a_run_cannot_store_is_refused_because_it_could_not_be_resumed(name, value):
+def test_what_a_run_cannot_store_and_so_not_resume_is_refused(name, value):
     with pytest.raises(ConfigError, match=rf"^{name} must be a value that config.json can store"):
         TrainOptions.choose("TrlEnv/TicTacToe-v0", spec={name: value})
 

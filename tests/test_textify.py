@@ -82,7 +82,7 @@ def test_different_observations_have_different_texts(space, seed):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @given(data=st.data())
 @examples(300)
-def test_a_number_is_read_back_as_the_same_number_and_is_no_longer_than_pythons(dtype, data):
+def test_a_number_is_read_back_as_itself_and_no_longer_than_pythons(dtype, data):
     width = np.dtype(dtype).itemsize * 8
     number = np.array([data.draw(st.floats(width=width, allow_nan=False))], dtype)
     text = render(spaces.Box(-np.inf, np.inf, (1,), dtype), number)

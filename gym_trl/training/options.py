@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from json import dumps, loads
+from json import loads
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Self, get_args, get_origin
@@ -32,6 +32,7 @@ from gym_trl.options import (
     option_types,
 )
 from gym_trl.policies.weights import read_adapter
+from gym_trl.records.json_lines import to_json
 from gym_trl.registration import did_you_mean
 from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.rollout.history import History
@@ -382,11 +383,12 @@ def _stored(name: str, value: Any) -> Any:
         value = {item.name: getattr(value, item.name) for item in fields(value)}
     elif isinstance(value, Curriculum | PrioritizedTasks | League):
         value = value.options
+    stored = loads(to_json(value))
     try:
-        stored = loads(dumps(value, allow_nan=False))
-    except (TypeError, ValueError):
-        stored = None
-    if (stored is None and value is not None) or stored != _as_lists(value):
+        same = bool(stored == _as_lists(value))
+    except ValueError:  # an array
+        same = False
+    if not same:
         raise ConfigError(
             f"{name} must be a value that config.json can store, so that the run can be resumed, got {value!r:.100}: "
             "give a name or plain values, or train with GymSpec and GRPOTrainer"
