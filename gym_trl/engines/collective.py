@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 from zlib import crc32
 
+from gym_trl.engines.admission import check_new
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import EngineError
 from gym_trl.types import Completion, Request
@@ -103,8 +104,7 @@ class CollectiveEngine:
         """Accept a request; it is in the batch of the next step on every process."""
         if self._over:
             raise EngineError("the rollout of the group has ended; make a new CollectiveEngine")
-        if request.id in self._own:
-            raise ValueError(f"request {request.id!r} is already running")
+        check_new(request, self._own)
         self._own.add(request.id)
         self._news.append(request)
 

@@ -8,6 +8,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
+from gym_trl.engines.admission import admission_of
 from gym_trl.engines.lockstep import evaluating
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.types import Completion, FinishReason, Request
@@ -87,6 +88,7 @@ class ContinuousBatchingEngine:
         self._manager: Any = None
         self._tickets = count()
         self._running: dict[str, str] = {}  # request id by the id given to Transformers
+        self._admission = admission_of(model)
         self._opened = ExitStack()
         # Transformers' thread would keep the process running.
         self._finalizer = weakref.finalize(self, self._opened.close)
@@ -102,16 +104,17 @@ class ContinuousBatchingEngine:
         self.close()
 
     def submit(self, request: Request) -> None:
-        """Accept a request; it is in the batch of the next step."""
+        """Accept a request; it is in the batch of the next step, or comes back if the model cannot answer it."""
         if not self._finalizer.alive:
             raise EngineError("this ContinuousBatchingEngine is closed")
-        if request.id in self._running.values():
-            raise ValueError(f"request {request.id!r} is already running")
+        fitting = self._admission.admit(request, self._running.values())
+        if fitting is None:
+            return
         if self._manager is None:
             self._start(request.seed)
         ticket = str(next(self._tickets))
         added = self._manager.add_request(
-            request.prompt_ids, request_id=ticket, max_new_tokens=request.max_tokens, eos_token_id=self._eos_ids
+            fitting.prompt_ids, request_id=ticket, max_new_tokens=fitting.max_tokens, eos_token_id=self._eos_ids
         )
         if added is None:
             raise EngineError("Transformers' continuous batching has stopped; see its log")
@@ -119,7 +122,7 @@ class ContinuousBatchingEngine:
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Return finished requests; if ``block``, wait for at least one, otherwise for up to two milliseconds."""
-        finished: list[Completion] = []
+        finished = self._admission.failed()
         while self._running:
             output = self._manager.get_result(timeout=0.0 if finished else 1.0 if block else _POLL_S)
             if output is not None:
@@ -132,6 +135,7 @@ class ContinuousBatchingEngine:
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its slot."""
+        self._admission.cancel(request_id)
         for ticket in [ticket for ticket, running in self._running.items() if running == request_id]:
             del self._running[ticket]
             self._manager.cancel_request(ticket)

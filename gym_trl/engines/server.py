@@ -17,6 +17,7 @@ from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.request import getproxies
 
+from gym_trl.engines.admission import Admission
 from gym_trl.engines.shared_requests import GATHER_S, Choice, SharedRequests
 from gym_trl.engines.vllm import IMPOSSIBLE, with_ends
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
@@ -157,6 +158,7 @@ class ServerEngine(Closing):
             retries=retries,
             seeded=seeded,
         )
+        self._admission = Admission()
         self._tickets = count()
         self._running: dict[str, int] = {}  # current ticket of each request; completions with others are stale
         # The thread must not keep an unclosed engine alive.
@@ -187,8 +189,8 @@ class ServerEngine(Closing):
 
     def submit(self, request: Request) -> None:
         """Accept a request; it is sent as soon as its server has room."""
-        if request.id in self._running:
-            raise ValueError(f"request {request.id!r} is already running")
+        if self._admission.admit(request, self._running) is None:
+            return
         if not self._checked:
             self.check()
         ticket = next(self._tickets)
@@ -197,7 +199,7 @@ class ServerEngine(Closing):
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Return finished requests; if ``block``, wait for at least one, otherwise for up to two milliseconds."""
-        finished: list[Completion] = []
+        finished = self._admission.failed()
         while self._running:
             wait_s = 0.0 if finished else 1.0 if block else _POLL_S
             try:
@@ -215,6 +217,7 @@ class ServerEngine(Closing):
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and close its connection, which makes the server stop generating."""
+        self._admission.cancel(request_id)
         if (ticket := self._running.pop(request_id, None)) is not None:
             self._sender.cancel(ticket)
 

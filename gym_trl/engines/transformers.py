@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from gym_trl.engines.admission import admission_of
 from gym_trl.engines.kv_cache import KVCache, attending, support
 from gym_trl.engines.lockstep import ImageInputs, Lockstep, evaluating, uncompiled
 from gym_trl.engines.packed_linear import PackedLinear
@@ -109,21 +110,32 @@ class TransformersEngine:
         self._batch: RunningBatch | None = None
         self._linear = PackedLinear(model)
         self._pending: deque[Request] = deque()
+        self._admission = admission_of(model)
+        self._ids: set[str] = set()
         self._constant = constant_weights
         self._seen: WeightsSeen | None = None
 
     def submit(self, request: Request) -> None:
-        """Accept a request."""
-        self._pending.append(request)
+        """Accept a request; one that the model cannot answer comes back with the error."""
+        if (fitting := self._admission.admit(request, self._ids)) is not None:
+            self._ids.add(fitting.id)
+            self._pending.append(fitting)
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its place."""
+        self._ids.discard(request_id)
+        self._admission.cancel(request_id)
         self._pending = deque(request for request in self._pending if request.id != request_id)
         if self._batch is not None:
             self._batch.cancel(request_id)
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Run steps until a request has finished; if not ``block``, run one step."""
+        ended = self._admission.failed() or self._advance(block=block)
+        self._ids.difference_update(one.request_id for one in ended)
+        return ended
+
+    def _advance(self, *, block: bool) -> list[Completion]:
         if not self._pending and not self._batch:
             return []
         with evaluating(self.model), uncompiled(self.model):

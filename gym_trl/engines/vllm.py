@@ -1,6 +1,5 @@
 """Generation with a vLLM engine in this process, one step at a time, so that no request waits for a batch to end."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -8,6 +7,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Self
 
+from gym_trl.engines.admission import Admission
 from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
@@ -76,9 +76,9 @@ class VLLMEngine:
         # Separates this engine's requests from others that are still in the LLM.
         self._prefix = f"gym-trl-{next(_PREFIXES)}-"
         self._running: set[str] = set()
-        self._refused: list[Completion] = []
         options = {name: value for name, value in (sampling or {}).items() if value is not None}
-        self._max_tokens = options.pop("max_tokens", math.inf)
+        # vLLM itself knows the vocabulary and the context.
+        self._admission = Admission(tokens=options.pop("max_tokens", None))
         self._min_tokens = options.pop("min_tokens", 0)
         make_params = _sampling_params(options, eos_ids, stop_strings)
         self._refusals = _refusals()
@@ -86,18 +86,19 @@ class VLLMEngine:
 
     def submit(self, request: Request) -> None:
         """Accept a request; it is in the batch of the next step."""
-        if request.id in self._running:
-            raise ValueError(f"request {request.id!r} is already running")
+        admitted = self._admission.admit(request, self._running)
+        if admitted is None:
+            return
         try:
-            self._add(request.id, request.prompt_ids, int(min(request.max_tokens, self._max_tokens)), request.seed)
+            self._add(admitted)
         except self._refusals as refusal:
-            self._refused.append(Completion(request.id, [], [], FinishReason.ERROR, str(refusal)))
+            self._admission.fail(request.id, str(refusal))
         else:
             self._running.add(request.id)
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Run one engine step, or if ``block``, as many as needed for a request to finish."""
-        finished, self._refused = self._refused, []
+        finished = self._admission.failed()
         while self._running:
             finished += self._step()
             if finished or not block:
@@ -106,20 +107,18 @@ class VLLMEngine:
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its slot."""
-        self._refused = [completion for completion in self._refused if completion.request_id != request_id]
+        self._admission.cancel(request_id)
         if request_id in self._running:
             self._running.remove(request_id)
             self._engine.abort_request([self._prefix + request_id])
 
-    def _add(self, request_id: str, prompt_ids: list[int], max_tokens: int, seed: int) -> None:
+    def _add(self, request: Request) -> None:
         # The other options are checked once, in _checked.
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
         params = copy(self._params)
-        params.max_tokens, params.seed = max_tokens, seed if self._generator is None else None
+        params.max_tokens, params.seed = request.max_tokens, request.seed if self._generator is None else None
         # The last turn may have room for fewer tokens than the minimum.
-        params.min_tokens = min(self._min_tokens, max_tokens)
-        self._enqueue(request_id, prompt_ids, params)
+        params.min_tokens = min(self._min_tokens, request.max_tokens)
+        self._enqueue(request.id, request.prompt_ids, params)
 
     def _enqueue(self, request_id: str, prompt_ids: list[int], params: Any) -> None:
         # With a type, vLLM uses the prompt unchanged; raw prompts are deprecated (input_processor.py, 0.31).

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.chat.protocol import Chat
+from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.engines.routed import RoutedEngine
 from gym_trl.errors import ConfigError
@@ -22,7 +23,7 @@ from gym_trl.grpo.league import League
 from gym_trl.grpo.planned_rows import Planned
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.trainer_engine import context_length, transformers_options
-from gym_trl.policies.model import Model, context_of, end_ids
+from gym_trl.policies.model import Model, end_ids
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.weights import has_model, load_tokenizer, load_weights
 from gym_trl.rollout.config import RolloutConfig

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from gym_trl.chat.images import ImageProcessor
+from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
@@ -224,7 +225,7 @@ def warn_of_bias(sampling: Mapping[str, Any]) -> None:
 
 def context_length(trainer: Any) -> int | None:
     """Return the maximum tokens of an episode, limited by the model and by the engine."""
-    lengths = [getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)]
+    lengths = [context_of(trainer.model.config)]
     if trainer.use_vllm:
         lengths.append(_vllm_context(trainer))
     return min((int(length) for length in lengths if length), default=None)

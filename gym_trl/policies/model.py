@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
+from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
@@ -266,12 +267,6 @@ def end_ids(generation_config: Any, tokenizer: Any, chat: Chat) -> set[int]:
 def _declared_ends(generation_config: Any) -> set[int]:
     own = getattr(generation_config, "eos_token_id", None)
     return {*(own if isinstance(own, list) else [own])} - {None}
-
-
-def context_of(config: Any) -> int | None:
-    """Return the number of tokens that a model with this configuration can attend to; ``None`` if it has no limit."""
-    length = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return None if length is None else int(length)
 
 
 def _with_vllm(model: Model) -> LoadedModel:

@@ -9,11 +9,12 @@ from time import perf_counter
 from typing import Any
 
 from gym_trl.chat.template import TemplateChat
+from gym_trl.engines.admission import context_of
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.credit.estimators import EPISODE
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
-from gym_trl.policies.model import context_of, end_ids, transformers_engine
+from gym_trl.policies.model import end_ids, transformers_engine
 from gym_trl.policies.weights import free_memory, load_tokenizer, load_weights
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.history import appends
