@@ -223,6 +223,9 @@ COMMANDS = [
     ("warm-start", ["--spec", "deterministic=no"], "deterministic must be True or False, got 'no'"),
     ("warm-start", ["--action-format", "json:"], "--action-format must be"),
     ("eval", ["--policy", "random", "--spec", "turn_limit=0"], "turn_limit must be an integer of at least 1, got 0"),
+    ("eval", ["--policy", "random", "--attempts", "3"], "episodes must be a multiple of attempts=3, got 100"),
+    ("tournament", ["random", "solver", "--action-format", "taag"], "--action-format must be"),
+    ("train", ["--overlong-cache", "99999"], "--overlong-cache must be an integer from 1 to 128, got 99999"),
     ("eval", ["--policy", "random", "--spec", "strict=no"], "strict must be True or False, got 'no'"),
 ]
 

@@ -181,7 +181,7 @@ def _evaluate(
     policies += [read_model(name, base_url, given) for name in named]
     if not policies:
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
-    check_spec_options(spec)
+    _check(spec, episodes, options["attempts"])
     unused = {} if named else given
     if not any(getattr(one, "marks", False) for one in policies):
         unused = {**unused, "tokens": options["tokens"], "action_format": action_format}
@@ -236,6 +236,13 @@ def _evaluate(
     # The folder may contain episodes of other policies and environments, too.
     names = {one.name for one in policies}
     _check_success([row for row in found.rows if row.policy in names and row.env_id in ids], fail_under)
+
+
+def _check(spec: Mapping[str, Any], episodes: int, attempts: int) -> None:
+    """Check options together before an environment is made."""
+    check_spec_options(spec)
+    if episodes % attempts:
+        raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
 
 
 def _check_success(rows: Sequence["Row"], least: float | None) -> None:

@@ -22,6 +22,7 @@ from gym_trl.policies.weights import free_memory, weights_size
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
 from gym_trl.registration import EnvSource, env_name
 from gym_trl.seeding import derive_seed, task_seed
+from gym_trl.text.parsing import check_format
 from gym_trl.text.textify import counted
 from gym_trl.types import Closing, Policy
 from gym_trl.wrappers.inner import attribute_of
@@ -227,6 +228,8 @@ def tournament(
         EngineError: a server rejects requests, or generation failed for every game.
         OSError: the folder cannot be written.
     """
+    if action_format is not None:
+        check_format(action_format)
     policies = [as_policy(one) for one in players]
     by_name = {policy.name: policy for policy in policies}
     env_id = env_name(env)

@@ -312,6 +312,9 @@ class TrainOptions:
                 known["grpo"].pop("use_cpu", None)
         check_option("eval_episodes", known["eval_episodes"], Count)
         options = cls(env=env, model=model, records_per_step=records_per_step, **known)
+        longest = options.grpo.get("max_completion_length")
+        if options.overlong_cache is not None and isinstance(longest, int):
+            check_option("overlong_cache", options.overlong_cache, Annotated[int, Range(least=1, most=longest)])
         if stepping := {name: known[name] for name in EXECUTOR_ARGS if name in known}:  # checks the arguments
             make_pool(gym.make, **{"executor": "process", **stepping}).close()
         if any(given.get(name) is not None for name in _OF_WEIGHTS):
