@@ -633,6 +633,8 @@ class Sound(NamedTuple):
     """Warnings of a card that are true: most have few tasks."""
 
 
+_COPY = frozenset({"separate tasks", "answer in the observation"})  # the answer is what is shown
+
 SOUND = {
     "a sum": Sound(Sum, "text, one step"),
     "a word backwards": Sound(Reverse, "text over a charset, one step"),
@@ -649,10 +651,10 @@ SOUND = {
     "a mask of truth values": Sound(masked(bool), "Discrete, mask"),
     "a mask in a list": Sound(masked(list), "Discrete, mask"),
     "a lift": Sound(Lift, "Discrete from 5; MultiDiscrete shown"),
-    "300 explained numbers": Sound(Hundreds, "Discrete; Box of integers shown"),
+    "300 explained numbers": Sound(Hundreds, "Discrete; Box of integers shown", known_to_cards=_COPY),
     "a ball": Sound(Catch, "Discrete, truncates; Dict shown"),
-    "a fuse": Sound(Fuse, "Discrete, ends by itself"),
-    "a target": Sound(Aim, "Box, one step"),
+    "a fuse": Sound(Fuse, "Discrete, ends by itself", known_to_cards=_COPY),
+    "a target": Sound(Aim, "Box, one step", known_to_cards=_COPY),
     # Its rewards are negative, and no settlement is declared: to write no action pays more than to play.
     "a rolling ball": Sound(
         Steer, "Box, truncates; matrix shown", known_to_cards=frozenset({"separate tasks", "stalling", "ending early"})
@@ -667,7 +669,13 @@ SOUND = {
     "an image": Sound(Picture, "Discrete; image shown, images=only", options={"images": "only"}),
     "nothing declared": Sound(Bare, "Discrete, truncates; Box shown", frozenset({"instructions", "success"})),
     "a turn limit": Sound(Catch, "Discrete, cut off by turn_limit", options={"turn_limit": 6, "success": 0.3}),
-    "boxed answers": Sound(Sum, "text, action_format=boxed", options={"action_format": "boxed"}),
+    # An empty answer is unreadable, and neither a turn nor an end unless end_after_invalid makes it one.
+    "boxed answers": Sound(
+        Sum,
+        "text, action_format=boxed",
+        options={"action_format": "boxed"},
+        known_to_cards=frozenset({"separate tasks", "stalling"}),
+    ),
     "high card": Sound(HighCard, "text, two seats", frozenset({"blind baseline"})),
     "high card, observed": Sound(Observed, "text, two seats, observe()", frozenset({"blind baseline"})),
 }
