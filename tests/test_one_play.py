@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.envspec import EnvSpec
+from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.evaluation.replay import replay
@@ -169,6 +170,12 @@ def test_the_same_actions_give_the_same_result_whoever_plays(
 
     [scored] = play_tasks(spec.make, [task], lambda env: _policy(words))
     assert Outcome(scored.episode_return, scored.success, scored.turns, found.stop_reason) == found
+
+    # Blind play takes what the environment declares, and knows no limits of a rollout.
+    if found.stop_reason in ("success", "failure", "terminated", "turn_limit"):
+        held = play_blind(partial(spec.make, env_id), words, episodes=1)
+        assert (held.mean_return.mean, held.turns) == (found.total, found.turns)
+        assert held.success.mean == (None if found.success is None else float(found.success))
 
     if found.stop_reason != "crashed":
         [again] = replay(kept, make=lambda record: spec.make(env_id))

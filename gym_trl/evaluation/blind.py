@@ -19,12 +19,12 @@ from gymnasium import spaces
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.scores import Estimate, Reference, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import close_env, read_declares_success, read_step
+from gym_trl.executors.step import close_env, read_declares_success, read_step, take_step
 from gym_trl.policies.random_play import Actor, own_random_policy, plays_characters, random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.action_samples import holds_numbers, numbers_within, ranges_in, spread
 from gym_trl.text.textify import counted, write
-from gym_trl.types import Closing, Policy, declared_in
+from gym_trl.types import Closing, EnvFailure, Policy, counted_successes, declared_in, success_of, why_it_ended
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
@@ -308,8 +308,10 @@ def _held_out(arena: "_Arena", actions: Actions, episodes: int, seed: int) -> He
     with suppress(_Spent):
         seeds = (task_seed(seed, "eval", number) for number in range(episodes))
         results.extend(played for each in seeds if (played := arena.play(actions, each)) is not None)
+    declaring = [""] if read_declares_success(arena.env) else ()
+    successes = counted_successes([("", one.success) for one in results], declaring)
     return HeldOut(
-        success=share_estimate([[one.success] for one in results if one.success is not None]),
+        success=share_estimate([[success] for success in successes if success is not None]),
         mean_return=mean_estimate([[one.total] for one in results]),
         deviation=statistics.pstdev([one.total for one in results]) if results else 0.0,
         turns=statistics.fmean(one.turns for one in results) if results else 0.0,
@@ -361,9 +363,12 @@ class _Arena(Closing):
         observation, info = self.env.reset(seed=seed, options=None)
         return observation, info
 
-    def step(self, action: str) -> Any:
+    def step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
         self._spend()
-        return self.env.step(action)
+        result = take_step(self.env, action)
+        if isinstance(result, EnvFailure):
+            raise RuntimeError(result.error)
+        return result.observation, result.reward, result.terminated, result.truncated, result.info
 
     def _spend(self) -> None:
         if self.used >= self.limit:
@@ -384,16 +389,18 @@ class _Arena(Closing):
         still, most_idle = _Stillness(len(actions)), max(6 * _IDLE, self.steps * _IDLE_SHARE)
         try:
             self.reset(seed)
-            total, length = [], len(actions)
+            total, length, declares = list[float](), len(actions), False
             for turn in range(_LONGEST):
                 step = self.step(actions[turn % length])
                 _, reward, terminated, truncated, info = step
                 total.append(float(reward))
+                declares = declares or declared_in(info) is not None
                 idle = still.add(actions[turn % length], step)
                 if terminated or truncated:
                     if idle >= 6 * _IDLE:
                         self._idle_tail = math.fsum(total[-idle:])
-                    return _Played(declared_in(info), math.fsum(total), turn + 1)
+                    success = success_of(why_it_ended(info, terminated=terminated), info, declares=declares)
+                    return _Played(success, math.fsum(total), turn + 1)
                 if turn >= patience and instead_of is not None and math.fsum(total) < instead_of.total:
                     break
                 if idle and math.isfinite(self.limit):
