@@ -3,9 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
+import numpy as np
+
+from gym_trl.engines.admission import context_of
+from gym_trl.engines.kv_cache import support
 from gym_trl.engines.sampler import End, Sampler
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.types import Completion, FinishReason, PngImage, Request, TokenIds
 
 try:
@@ -22,10 +27,19 @@ _CACHES_REFUSED = {
     "paged": "it is continuous batching: set use_transformers_continuous_batching=True",
     "quantized": "what is sampled from a quantized cache is not what the model in training would say",
 }
+_LENGTHS = (29, 9)
+_TOKENS = 4
+# Differences of log probabilities, relative to their spread, that rounding can cause.
+_ROUNDING, _HALF_ROUNDING = 1e-3, 0.1
+_PADS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""Whether a model ignores padding, by models that were tried."""
 
 
 class Lockstep:
     """Batches of requests through ``model.generate``, one after the other.
+
+    Prompts of several lengths are padded on the left, if the model is found to ignore that; otherwise a batch has
+    prompts of one length.
 
     Args:
         model: A decoder-only Transformers model.
@@ -63,8 +77,65 @@ class Lockstep:
         self._images = images
         self._options = options
 
+    @property
+    def pads(self) -> bool:
+        """True if the model ignores padding.
+
+        It is tried once for each model whose type ``gym_trl.engines.kv_cache`` does not support: responses to prompts
+        of two lengths have the log probabilities of forward passes without padding.
+
+        Raises:
+            ConfigError: responses to single prompts do not have them.
+        """
+        if self._model not in _PADS:
+            _PADS[self._model] = support(self._model).why_not is None or self._tried()
+        return _PADS[self._model]
+
+    def _tried(self) -> bool:
+        model = self._model
+        sampler, end = Sampler({}, model.device), End([], [], None)
+        trial = Lockstep(model, pad_id=self._pad_id, sampler=sampler, end=end, images=None, options={})
+        vocabulary = model.config.get_text_config().vocab_size
+        batch = [
+            Request(str(length), ((np.arange(length) * 7919 + length) % vocabulary).tolist(), _TOKENS, seed=length)
+            for length in _LENGTHS
+        ]
+        try:
+            alone = max(trial._off_by(request, trial._generate([request])[0]) for request in batch)
+            padded = max(map(trial._off_by, batch, trial._generate(batch)))
+        except EngineError:
+            raise
+        except Exception:  # of any type: the model needs other inputs, and what is not tried is not padded
+            return False
+        whole = model.dtype in (torch.float32, torch.float64)
+        if whole and not alone < _ROUNDING:
+            raise ConfigError(
+                f"a model of type {model.config.model_type!r} generates with other log probabilities than those of its "
+                f"forward pass (by {alone:.2g} of their spread), so that it cannot be trained on what it samples"
+            )
+        return padded < (_ROUNDING if whole else max(_HALF_ROUNDING, 2 * alone))
+
+    def _off_by(self, request: Request, completion: Completion) -> float:
+        """Return the largest difference from the log probabilities of a forward pass, relative to their spread."""
+        ids = torch.tensor([request.prompt_ids + completion.ids], device=self._model.device)
+        with torch.no_grad():
+            scores = self._model(input_ids=ids, use_cache=False).logits[0, -1 - len(completion.ids) : -1].float()
+        own = scores.log_softmax(-1).gather(1, ids[0, -len(completion.ids) :, None])[:, 0]
+        found = torch.tensor(completion.logprobs, device=own.device)
+        return float((own - found).abs().max() / scores.std(-1).mean().clamp(min=1e-9))
+
     def generate(self, batch: list[Request]) -> list[Completion]:
         """Return the completions of a batch, when all have ended."""
+        # A row that has ended is computed until the last one ends, maybe after the model's positions.
+        end = max(len(request.prompt_ids) for request in batch) + max(request.max_tokens for request in batch)
+        if self.pads and end <= (context_of(self._model.config) or end):
+            return self._generate(batch)
+        by_length: dict[int, list[Request]] = {}
+        for request in batch:
+            by_length.setdefault(len(request.prompt_ids), []).append(request)
+        return [completion for equal in by_length.values() for completion in self._generate(equal)]
+
+    def _generate(self, batch: list[Request]) -> list[Completion]:
         width = max(len(request.prompt_ids) for request in batch)
         padding = [width - len(request.prompt_ids) for request in batch]
         prompts = [[self._pad_id] * pad + request.prompt_ids for pad, request in zip(padding, batch, strict=True)]

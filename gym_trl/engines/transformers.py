@@ -1,8 +1,10 @@
 """Generation with a Transformers model: each turn computes what is new in it, with one seed per request."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 from gym_trl.engines.admission import admission_of
 from gym_trl.engines.kv_cache import KVCache, attending, support
@@ -20,6 +22,9 @@ except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
 
 _OTHER_DEVICES_BYTES = 2 * 2**30
+_log = logging.getLogger(__name__)
+_ANNOUNCED: WeakSet[Any] = WeakSet()
+"""Models of which it was logged that they are generated in lockstep."""
 
 
 class TransformersEngine:
@@ -31,7 +36,9 @@ class TransformersEngine:
     tested (windowed, chunked or linear attention, ALiBi, and types other than those in
     ``gym_trl.engines.kv_cache.FAMILIES``), and options that only ``model.generate`` has, such as
     ``cache_implementation``, are generated in lockstep instead: ``collect`` then runs one batch of all pending requests
-    with their whole prompts to its end. The attribute ``lockstep`` says why.
+    with their whole prompts to its end, which takes several times as long. The attribute ``lockstep`` says why, and a
+    warning is logged once for each model. Where padding changes a model's scores, which is tried, a batch of
+    ``model.generate`` has prompts of one length.
 
     Every request is sampled from its own seed, so a completion does not depend on the other requests of its batch (up
     to the rounding of batched arithmetic), and the global generators are not used. Logprobs are those of the
@@ -141,6 +148,7 @@ class TransformersEngine:
         with evaluating(self.model), uncompiled(self.model):
             batch = self._running()
             if batch is None:
+                self._announce()
                 size = min(len(self._pending), self._max_batch or len(self._pending))
                 return self._whole.generate([self._pending.popleft() for _ in range(size)])
             while self._pending:
@@ -153,6 +161,15 @@ class TransformersEngine:
                     if (ended := batch.step()) or not block:
                         return ended
         return []
+
+    def _announce(self) -> None:
+        """Log once for each model that it is generated in lockstep."""
+        if self.model in _ANNOUNCED:
+            return
+        _ANNOUNCED.add(self.model)
+        padding = "" if self._whole.pads else "; padding changes its scores, so that a batch has prompts of one length"
+        message = "%s is generated in lockstep, which takes several times as long as with keys and values kept: %s%s"
+        _log.warning(message, type(self.model).__name__, self.lockstep, padding)
 
     def reset_cache(self) -> None:
         """Drop all that was computed from the weights, because the model has changed; running responses continue."""

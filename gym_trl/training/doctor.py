@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.admission import context_of
+from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.credit.estimators import EPISODE
 from gym_trl.grpo.spec import GymSpec
@@ -225,6 +226,7 @@ def diagnose(
         _system_message(tokenizer, template, options.system_prompt),
         scores(played, known),
         _speed(played, seconds, options.episodes),
+        *_lockstep(engine),
     ]
     findings.sort(key=lambda one: one.verdict is not Verdict.PROBLEM)
     first = next((one for one in results if one.turns), None)
@@ -300,6 +302,16 @@ def default_system_message(tokenizer: Any, **template: Any) -> str:
     if not written.startswith(before) or not written.endswith(after) or len(written) < len(before) + len(after):
         return ""
     return written.removeprefix(before).removesuffix(after).strip()
+
+
+def _lockstep(engine: Engine) -> list[Finding]:
+    """Return a warning if whole prompts are generated in lockstep."""
+    from gym_trl.engines.transformers import TransformersEngine
+
+    if not isinstance(engine, TransformersEngine) or engine.lockstep is None:
+        return []
+    got = f"in lockstep, several times as slow as with keys and values kept: {engine.lockstep}"
+    return [Finding(name="generation", verdict=Verdict.WARNING, got=got, fix="generate with vLLM (use_vllm=True)")]
 
 
 def _speed(played: Played, seconds: float, episodes: int) -> Finding:
