@@ -793,9 +793,8 @@ class _Search:
         everything = tuple(self.pool)
         orders: list[Actions] = [everything, tuple(reversed(everything)), everything[:12], everything[:26]]
         constants: list[Actions] = [(action,) for action in self.pool]
-        mixed = [*self.extra, *constants[:30], *played[:40], *orders, *cycles, *constants[30:], *longer]
-        if self.arena.readable("") is not None:
-            mixed.append(("",))
+        nothing: list[Actions] = [("",)] if self.arena.readable("") is not None else []
+        mixed = [*self.extra, *constants[:30], *nothing, *played[:40], *orders, *cycles, *constants[30:], *longer]
         return [one for one in dict.fromkeys(mixed) if one]
 
     def _drawn(self, length: int) -> list[str]:
