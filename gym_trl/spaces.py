@@ -175,6 +175,10 @@ def holds(space: spaces.Space[Any], value: Any) -> bool:
     (True, False, False)
     """
     try:
+        while isinstance(space, spaces.OneOf):
+            space, value = space.spaces[int(value[0])], value[1]
+        if isinstance(space, spaces.Sequence):  # Gymnasium fails to look into some stacked ones
+            return space.stack or (isinstance(value, tuple) and all(holds(space.feature_space, one) for one in value))
         if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
             array = np.asarray(value)
             alike = array.dtype == space.dtype or np.can_cast(array.dtype, space.dtype, "same_kind")
