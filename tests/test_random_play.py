@@ -208,6 +208,7 @@ def test_an_evaluation_plays_at_random_wherever_the_checks_do(make: Callable[[],
     assert [row.policy for row in found.rows] == ["random"]
     assert len(actions) == 12
     assert wanted is None or set(actions) == wanted
+    assert make is not Price or all(action in Price().action_space for action in actions)
     report = Inspector(make, 5, blind_steps=0)
     assert report.look_at("end").verdict == "ok"
     assert wanted is None or {game.actions[0] for game in report._some} <= wanted

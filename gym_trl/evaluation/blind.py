@@ -20,7 +20,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.evaluation.scores import Estimate, Reference, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_declares_success, read_step, take_step
-from gym_trl.policies.random_play import Actor, own_random_policy, plays_characters, random_play
+from gym_trl.policies.random_play import Actor, own_random_policy, played_space, plays_characters, random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.action_samples import holds_numbers, numbers_within, ranges_in, spread
 from gym_trl.text.textify import counted, write
@@ -355,7 +355,7 @@ class _Arena(Closing):
         """Return a text as it is written in sequences; ``None`` if it is not an action of the space."""
         if (converter := self.converter) is not None:
             return converter.rewrite(text)
-        space = self.env.action_space
+        space = played_space(self.env)
         return None if isinstance(space, spaces.Text) and text not in space else text
 
     def reset(self, seed: int) -> tuple[str, Mapping[str, Any]]:
@@ -670,7 +670,7 @@ class _Search:
         turns = [one.played.turns if one.played else len(one.actions) for one in self.shadows]
         cost = 1 + statistics.fmean(turns or [1])
         most = min(_SPREAD, max(_SMALL, int((self.arena.steps * 0.23 - self.arena.used) / cost / 6)))
-        space, converter = self.arena.env.action_space, self.arena.converter
+        space, converter = played_space(self.arena.env), self.arena.converter
         if converter is not None:
             converted: Any = converter.converted_space
             found = (write(converted, one, converter.names) for one in spread(converted, most, self._texts))

@@ -4,8 +4,12 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import gymnasium as gym
+from gymnasium import spaces
+
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
+from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.action_samples import ActionSampler, holds_numbers, is_free_text, ranges_in
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
@@ -41,13 +45,29 @@ def random_play(env: TextEnvironment, seed: int) -> Actor:
     if (make := own_random_policy(env)) is not None:
         own = make(derived)
         return lambda observation, info: own(observation)
-    rng, draw = random.Random(derived), ActionSampler(env.action_space, derived)
+    rng, draw = random.Random(derived), ActionSampler(played_space(env), derived)
 
     def act(observation: str, info: Mapping[str, Any]) -> str:
         listed = listed_actions(env, info)
         return rng.choice(listed) if listed else str(draw([instructions_of(env), observation]))
 
     return act
+
+
+def played_space(env: TextEnvironment) -> spaces.Space[Any]:
+    """Return the space of text actions that an environment declares, below wrappers that accept any text.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.wrappers import ParseAction
+    >>> played_space(ParseAction(gym.make("TrlEnv/Echo-v0")))
+    AnyText(max_length=65536)
+    """
+    inner: gym.Env[Any, Any] = env
+    while isinstance(inner, gym.Wrapper) and isinstance(inner.action_space, AnyText):
+        if not holds_text(inner.env.action_space):
+            break
+        inner = inner.env
+    return inner.action_space
 
 
 def own_random_policy(env: TextEnvironment) -> Callable[[int], Policy] | None:
@@ -89,7 +109,7 @@ def description_of(env: TextEnvironment, observation: str, info: Mapping[str, An
         return RANDOM_PLAY
     if plays_characters(env, info):
         kind = "characters"
-    elif holds_numbers(env.action_space):
+    elif holds_numbers(played_space(env)):
         named = ranges_in([instructions_of(env), observation])
         kind = f"numbers from {named[0].low} to {named[0].high}" if named else "numbers, mostly short ones"
     else:
@@ -105,4 +125,4 @@ def plays_characters(env: TextEnvironment, info: Mapping[str, Any]) -> bool:
     False
     """
     listed = own_random_policy(env) is not None or listed_actions(env, info)
-    return not listed and is_free_text(env.action_space)
+    return not listed and is_free_text(played_space(env))
