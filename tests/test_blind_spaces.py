@@ -129,7 +129,7 @@ def test_a_best_number_that_is_in_no_text_is_found(declared: str, best: int) -> 
             return Price(best, spaces.Text(4, charset=DIGITS))
         return Price(best, AnyText(), "Name a price from 0 to 9,999.")
 
-    found = search_constant(make, steps=20_000, episodes=20)
+    found = search_constant(make, steps=40_000, episodes=20)
     assert abs(int(found.actions[0]) - best) <= 2
 
 
