@@ -382,7 +382,7 @@ class Inspector:
         return _Told(OK, f"after {min(turns)} to {max(turns)} turns, {statistics.fmean(turns):.1f} on average")
 
     def _look_at_after_the_end(self) -> "_Told":
-        game = next((game for game in self._some if game.ended), None)
+        game = max((game for game in self._many if game.ended), key=lambda game: game.total, default=None)
         if game is None:
             skip("no episode ended")
         bare = self._make()
