@@ -15,6 +15,7 @@ import gymnasium as gym
 import pytest
 
 from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model
+from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import make_pool
@@ -315,6 +316,57 @@ def test_an_evaluation_follows_the_same_rule(action):
     words = iter(["on", action])
     [result] = play_tasks(stack, [Task("Breaks", 0)], lambda env: lambda said: next(words))
     assert (result.episode_return, result.success, result.turns) == ((0.25, None, 2) if by_model else (None, None, 1))
+
+
+@pytest.mark.parametrize("where", ["make", "reset", "step", "close"])
+@pytest.mark.parametrize("raised", ENDS)
+def test_an_evaluation_has_a_result_for_each_episode(where, raised):
+    class Sometimes(Breaks):
+        """Environment that fails in every third episode."""
+
+        count = 0
+
+        def __init__(self):
+            super().__init__()
+            if where == "make" and Sometimes.count == 2:
+                Sometimes.count += 1
+                raise RAISED[raised][0]
+
+        def reset(self, *, seed=None, options=None):
+            Sometimes.count += 1
+            if Sometimes.count % 3 == 0:
+                if where == "reset":
+                    raise RAISED[raised][0]
+                if where in ("make", "close"):
+                    self.at_close = raised
+                    raise ValueError("make it anew")
+            return "begin", {}
+
+        def step(self, action):
+            if where == "step" and Sometimes.count % 3 == 0:
+                raise RAISED[raised][0]
+            return "over", 1.0, True, False, {}
+
+    made = evaluate(Sometimes, ["random"], episodes=7)
+    [row] = made.rows
+    assert row.episodes + row.unscored == 7
+    assert row.episodes >= 4
+
+
+@pytest.mark.parametrize("observation", [b"begin", 7, None])
+def test_an_evaluation_goes_on_after_a_reset_without_text(observation):
+    class Sometimes(Breaks):
+        count = 0
+
+        def reset(self, *, seed=None, options=None):
+            Sometimes.count += 1
+            return ("begin" if Sometimes.count % 3 else observation), {}
+
+        def step(self, action):
+            return "over", 1.0, True, False, {}
+
+    [row] = evaluate(Sometimes, ["random"], episodes=7).rows
+    assert (row.episodes, row.unscored) == (5, 2)
 
 
 @pytest.mark.parametrize("kind", [ModelFaultError, InfrastructureError])

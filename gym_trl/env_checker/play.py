@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 
 from gym_trl.env_checker.leaks import SeatGame
-from gym_trl.errors import SeatError
+from gym_trl.errors import SeatError, described, ends_an_episode
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import images_of, read_result, read_step
 from gym_trl.policies.random_play import Actor
@@ -102,7 +102,9 @@ def play_one(
             if any(flags):
                 game.ended = True
                 break
-    except Exception as error:
+    except BaseException as error:
+        if not ends_an_episode(error):
+            raise
         game.error = describe_error(error)
     return game
 
@@ -126,7 +128,9 @@ def play_seats(env: TextEnvironment, seed: int, act: Actor, most: int = MOST_TUR
                 game.shown.append((int(info["to_move"]), observation))
     except SeatError as error:
         game.error = str(error)
-    except Exception as error:
+    except BaseException as error:
+        if not ends_an_episode(error):
+            raise
         game.error = f"raised {describe_error(error)}"
     return game
 
@@ -163,7 +167,7 @@ def describe_error(error: BaseException) -> str:
     for frame in traceback.extract_tb(error.__traceback__):
         if not _is_library(frame.filename):
             where = f" ({Path(frame.filename).name}:{frame.lineno})"
-    return f"{type(error).__name__}: {shortened(str(error))}{where}"
+    return f"{shortened(described(error))}{where}"
 
 
 def _is_library(file: str) -> bool:

@@ -19,6 +19,8 @@ from gym_trl.errors import (
     InfrastructureError,
     ModelFaultError,
     PolicyError,
+    described,
+    ends_an_episode,
     is_connection,
 )
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
@@ -502,11 +504,13 @@ def _play_attempt(
 
     began = perf_counter()
     try:
-        turns = play_task(instances.of(one.task), one.task, policy_for)
-    except ConfigError:
-        raise
-    except Exception as raised:  # the environment cannot be made
-        turns = [raised]
+        env = instances.of(one.task)
+    except BaseException as error:
+        if isinstance(error, ConfigError) or not ends_an_episode(error):
+            raise
+        turns: list[PlayedTurn | Exception] = [InfrastructureError(f"making it raised {described(error)}")]
+    else:
+        turns = play_task(env, one.task, policy_for)
     seconds = perf_counter() - began
     failure = turns[-1] if isinstance(turns[-1], Exception) else None
     if isinstance(failure, EngineError | PolicyError):
@@ -576,8 +580,10 @@ class _Watched:
             return call()
         except (EngineError, ModelStopped):
             raise
-        except Exception as error:
-            said = f"the policy {self._name!r} raised {type(error).__name__}: {error}"
+        except BaseException as error:
+            if not ends_an_episode(error):
+                raise
+            said = f"the policy {self._name!r} raised {described(error)}"
             if is_connection(error):
                 raise ModelStopped(StopReason.CANCELLED, said) from error
             raise PolicyError(f"{said} ({_where(error)})") from error
@@ -601,7 +607,7 @@ class _Watched:
         elif isinstance(failure, InfrastructureError):
             reason, error = StopReason.ENV_ERROR, str(failure)
         else:
-            reason, error = StopReason.ENV_ERROR, f"{type(failure).__name__}: {failure}"
+            reason, error = StopReason.ENV_ERROR, described(failure)
         ended = failure is None and results[-1].terminated
         declared = declared_success([StepResult("", declares_success=self.declares), *results], reason)
         said = tuple(self._messages(results if reason is not StopReason.CRASHED else results[:-1]))
@@ -630,7 +636,7 @@ class _Watched:
 _HERE = str(Path(__file__).parents[1])
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """Return the last line outside of this library that an exception came through, or else the last one."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith(_HERE)]

@@ -4,13 +4,12 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple, Self
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, described, ends_an_episode
 from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, close_env, images_of, read_declares_success, take_step
@@ -163,8 +162,8 @@ class Instances(Closing):
 
     def give_up(self, task: Task) -> None:
         """Close and forget the instance that failed in a task."""
-        with suppress(Exception):  # it is broken, and close may raise
-            self._envs.pop(task.env_id).close()
+        if (env := self._envs.pop(task.env_id, None)) is not None:
+            close_env(env, broken=True)
 
 
 def play_task(
@@ -202,10 +201,10 @@ def play_task(
             turns.append(PlayedTurn(observation, action, result))
             observation = PicturedText.of(result.observation, result.images)
         raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
-    except ConfigError:
-        raise
-    except Exception as error:  # any other exception becomes its episode's result
-        return [*turns, error]
+    except BaseException as error:
+        if isinstance(error, ConfigError) or not ends_an_episode(error):
+            raise
+        return [*turns, error if isinstance(error, Exception) else InfrastructureError(described(error))]
 
 
 def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> Score | None:
