@@ -22,7 +22,7 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.types import Completion, Message, StepResult, StopReason, Task, TokenIds
 
 FOLDER = Path(sys.prefix) / ".templates"
-"""Where the Makefile puts the packages, as they are on PyPI: nothing of them is imported."""
+"""Folder of the packages, as the Makefile downloads them: nothing of them is imported."""
 
 
 class Suite(NamedTuple):

@@ -29,7 +29,7 @@ class Task(gym.Env[Any, Any]):
 
     turns = 1
     ends = "terminated"
-    """How the last of ``turns`` ends an episode."""
+    """Kind of end of the last of ``turns``."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

@@ -206,7 +206,7 @@ def test_every_statistic_counts_every_scored_episode_once_one_declares(successes
 def test_what_shows_records_counts_those_before_the_first_declaration(
     successes: list[bool | None], earlier: int
 ) -> None:
-    """Whoever looks in between: the live view sends again what it has sent."""
+    """Read records while they are written: the live view sends again what it has sent."""
     declared = any(one is not None for one in successes)
     expected = [one if one is not None or not declared else False for one in successes]
     with TemporaryDirectory() as folder, RecordWriter(Path(folder)) as writer:

@@ -40,7 +40,7 @@ class Family:
     """Response with a thought ``{t}`` and an answer ``{a}``, up to the end of the turn."""
     plain: str = "{a}"
     prompt: str = ""
-    """What the generation prompt adds to the head of a turn."""
+    """Text that the generation prompt adds to the head of a turn."""
     end: str = "<|over|>"
     special: tuple[str, ...] = ()
     keeps: bool = False

@@ -32,7 +32,7 @@ _TOKENS = 4
 # Differences of log probabilities, relative to their spread, that rounding can cause.
 _ROUNDING, _HALF_ROUNDING = 1e-3, 0.1
 _PADS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""Whether a model ignores padding, by models that were tried."""
+"""Results of trying models: true if padding changes none of their responses."""
 
 
 class Lockstep:

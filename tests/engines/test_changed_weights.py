@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-"""Whatever changes a model, and whenever: what is sampled afterwards has the logprobs of the changed model."""
+"""A response has the logprobs of the model as it is, in every way in which a model can have changed."""
 
 import copy
 

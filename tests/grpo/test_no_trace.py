@@ -22,7 +22,7 @@ FAILING = st.tuples(st.sampled_from(sorted(FEATURES)), st.sampled_from(PLACES), 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What a stock training trains on in a process of its own."""
+    """Return the rows of a stock training in a process of its own."""
     return warm.run_ranks(Path(for_traces.__file__), tmp_path_factory.mktemp("alone"))[0]
 
 
