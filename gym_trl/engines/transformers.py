@@ -176,14 +176,14 @@ class TransformersEngine:
         self._linear.reset()
         if self._batch is not None:
             self._batch.reset_cache()
-            self._seen = WeightsSeen(self.model)
+            self._seen = self._look()
 
     def _running(self) -> RunningBatch | None:
         """Return the running batch, or ``None`` for a model or options that need lockstep."""
         if self._other_options is not None:
             return None
         if self._batch is not None and (self._batch or self._constant):
-            if self._seen is None or self._seen.changed():
+            if self._seen is not None and self._seen.changed():
                 self.reset_cache()
             return self._batch
         self._batch = None
@@ -199,8 +199,12 @@ class TransformersEngine:
                 max_running=self._max_batch,
                 stats=self.stats,
             )
-            self._seen = WeightsSeen(self.model)
+            self._seen = self._look()
         return self._batch
+
+    def _look(self) -> WeightsSeen | None:
+        """Return the weights of this moment, or ``None`` if they are said to be constant."""
+        return None if self._constant else WeightsSeen(self.model)
 
 
 def free_bytes(device: Any) -> int:
