@@ -156,13 +156,15 @@ def _parts(kind: Any) -> Iterator[str]:
     if origin is Annotated:
         words = next((one for one in arguments[1:] if isinstance(one, str)), None)
         bounds = "".join(f" {one}" for one in arguments[1:] if isinstance(one, Range))
-        yield words or f"{expected(arguments[0])}{bounds}"
+        yield words or f"{expected(arguments[0]).replace('finite ' if bounds else '', '')}{bounds}"
     elif origin in (Union, UnionType):
         for one in arguments:
             if one is not NoneType:  # None is the value of an option that is not given
                 yield from _parts(one)
     elif origin is Literal:
         yield from map(repr, arguments)
+    elif kind is bool:
+        yield from ("True", "False")
     elif isinstance(kind, type) and issubclass(kind, Enum):
         yield from (repr(one.value) for one in kind)
     elif (base := origin or kind) in _WORDS:
@@ -177,7 +179,7 @@ def _parts(kind: Any) -> Iterator[str]:
         yield f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
 
 
-_WORDS = {int: "an integer", float: "a number", bool: "True or False", str: "text", NoneType: "None", type: "a class"}
+_WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class"}
 
 
 def _name(kind: Any) -> str:

@@ -168,11 +168,13 @@ def _as_mask(space: spaces.Space[Any], mask: Any) -> Any:
 
 
 def holds(space: spaces.Space[Any], value: Any) -> bool:
-    """Return whether a space holds a value, apart from the precision of its numbers and the type of arrays.
+    """Return whether a space holds a value, apart from texts, the precision of numbers and the type of arrays.
 
     >>> box = spaces.Box(-1, 1, (2,), np.float32)
     >>> holds(box, [0.5, 1.0]), holds(box, np.array([0.5, 1.5])), holds(spaces.Dict(place=box), {"place": None})
     (True, False, False)
+
+    Texts are not compared, because hardly any environment declares the lengths and characters of its texts as they are.
     """
     try:
         while isinstance(space, spaces.OneOf):
@@ -187,7 +189,7 @@ def holds(space: spaces.Space[Any], value: Any) -> bool:
             return value.keys() == space.spaces.keys() and all(holds(space[name], value[name]) for name in value)
         if isinstance(space, spaces.Tuple):
             return len(value) == len(space) and all(map(holds, space.spaces, value))
-        return bool(space.contains(value))
+        return holds_text(space) or bool(space.contains(value))
     except Exception:  # of a value, or of another project's space
         return False
 

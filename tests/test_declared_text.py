@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gym_trl import GymSpec
 
 SHOWN = "You are in a “room”.\n#.@ — exits: go north."
+BELOW = "  You are in a “room”.\n  #.@ — exits: go north."  # as a part of several lines, below its name
 UNICODE = "".join(map(chr, range(0x20, 0x3000)))
 Text = spaces.Text
 
@@ -28,13 +29,13 @@ DECLARED: dict[str, tuple[Any, Any, Any, str]] = {
         ),
         Text(sys.maxsize, charset=string.printable),
         {"instruction": "Find it.", "observation": SHOWN, "feedback": None},
-        f"instruction: Find it.\nobservation:\n{SHOWN}",
+        f"instruction: Find it.\nobservation:\n{BELOW}",
     ),
     "mudgym": (
         spaces.Dict(text=Text(4096, min_length=0)),
         Text(80, min_length=1, charset=string.ascii_letters + string.digits + string.punctuation + " "),
         {"text": SHOWN},
-        f"text:\n{SHOWN}",
+        f"text:\n{BELOW}",
     ),
     "Minari's tests": (Text(20, charset=UNICODE), Text(10, min_length=2, charset="01"), SHOWN, SHOWN),
     "a TextWorld wrapper": (
@@ -57,7 +58,7 @@ DECLARED: dict[str, tuple[Any, Any, Any, str]] = {
         spaces.Dict(clickables=spaces.Sequence(Text(100)), page=Text(1000), url=Text(200)),
         Text(10_000),
         {"clickables": ("Buy", ""), "page": SHOWN, "url": "http://x"},
-        f"clickables:\n- Buy\n- \npage:\n{SHOWN}\nurl: http://x",
+        f"clickables:\n  - Buy\n  - \npage:\n{BELOW}\nurl: http://x",
     ),
     "text and numbers": (
         spaces.Dict(health=spaces.Box(0, 1, (1,)), room=Text(50), turn=spaces.Discrete(9)),

@@ -250,8 +250,8 @@ def test_a_wrong_option_in_a_file_is_refused_by_its_name(tmp_path):
         ("success = [1]", "success must be text, got [1]"),
         ("success = true", "success must be text, got True"),
         ("action-format = 5", "action-format must be text, got 5"),
-        ("fail-under = nan", "fail-under must be a number, got nan"),
-        ("temperature = nan", "temperature must be a number, got nan"),
+        ("fail-under = nan", "fail-under must be a finite number, got nan"),
+        ("temperature = nan", "temperature must be a finite number, got nan"),
         ("episodse = 1", "there is no option 'episodse'; did you mean 'episodes'?"),
     ):
         path = tmp_path / "evaluation.toml"

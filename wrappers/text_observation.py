@@ -88,7 +88,7 @@ class TextObservation(gym.Wrapper[str, Any, Any, Any], gym.utils.RecordConstruct
             raise TypeError(f"{got}: return an observation")
         if not self._warned:
             self._warned = True
-            gym.logger.warn(f"{got}; the model reads it as it is")
+            gym.logger.warn("%s", f"{got}; the model reads it as it is")
 
     def _meet(self) -> None:
         """Choose the conversion anew if ``Levels`` has switched to another level."""

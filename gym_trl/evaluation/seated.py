@@ -86,7 +86,7 @@ def play_seated(
     >>> seatings = [Seating(("solver", "random"), 0), Seating(("random", "solver"), 0)]
     >>> play_seated(spec, seatings, players, loaded={}, on_game=lambda game: print(game.seating.players, game.payoffs))
     ('solver', 'random') (1.0, -1.0)
-    ('random', 'solver') (0.0, 0.0)
+    ('random', 'solver') (-1.0, 1.0)
 
     Models in this process answer many games at a time, each on its own engine; a policy that waits for something else,
     such as a server, plays as many games at a time as its ``concurrency``, if no such model is among the players.

@@ -198,7 +198,7 @@ def tournament(
 
     >>> found = tournament("TrlEnv/TicTacToe-v0", ["solver", "random"], games=20)
     >>> [(row.player, row.tally.score) for row in found.standings.rows]
-    [('solver', 0.9), ('random', 0.1)]
+    [('solver', 1.0), ('random', 0.0)]
 
     Every pair of players meets (in games of more than two seats: every combination of as many players) on the same
     deals, each of which is played with the seats swapped; see ``plan_games``. The deals have the seeds of the

@@ -231,4 +231,4 @@ def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
         if not ends_an_episode(error):
             raise
         if not broken:
-            gym.logger.warn(f"closing {env} raised {described(error)}")
+            gym.logger.warn("%s", f"closing {env} raised {described(error)}")

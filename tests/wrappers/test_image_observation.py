@@ -151,7 +151,7 @@ def test_a_spec_renders_environments_that_can_and_takes_the_images_of_others() -
     ("wrong", "message"),
     [
         ({"env": "TrlEnv/Echo-v0", "images": True}, "shows no images"),
-        ({"env": BrightSide, "images": "beside"}, "images must be False, True or 'only', got 'beside'"),
+        ({"env": BrightSide, "images": "beside"}, "images must be True, False or 'only', got 'beside'"),
         ({"env": "TrlEnv/TicTacToe-v0", "images": True, "seats": "self"}, "shows no images"),
     ],
 )
