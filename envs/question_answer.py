@@ -26,7 +26,7 @@ from gym_trl.envs.rubric import (
     sentence_of,
 )
 from gym_trl.envs.text_env import Outcome, check_integers
-from gym_trl.errors import ConfigError, apart_from_the_model, needs
+from gym_trl.errors import ConfigError, RowError, apart_from_the_model, needs
 from gym_trl.registration import did_you_mean
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -248,7 +248,10 @@ class QAEnv(Puzzle):
         with apart_from_the_model("reading the row"):
             self._question = str(_given("prompt", self._prompt(self._row), instance))
             self._answer = None if self._answers is None else _given("answer", self._answers(self._row), instance)
-        check_row(self._verifier, self._answer, self._row)
+        try:
+            check_row(self._verifier, self._answer, self._row)
+        except ConfigError as error:
+            raise RowError(str(error)) from error
 
     def _observe(self) -> str:
         tries = counted(self._turns_left, "try")
@@ -300,7 +303,7 @@ def _text(answer: Any) -> str:
 
 def _given(name: str, value: Any, instance: int | None) -> Any:
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise ConfigError(f"row {instance} has no {name}: leave it out of the data set, got {value!r}")
+        raise RowError(f"row {instance} has no {name}: leave it out of the data set, got {value!r}")
     return value
 
 

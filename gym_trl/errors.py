@@ -4,6 +4,7 @@
 
     GymTRLError
     ├── ConfigError            (ValueError)    an invalid argument
+    │   └── RowError                           a row of a data set that cannot be used
     ├── TaskError              (ValueError)    a task that cannot be read
     ├── ChatTemplateError      (ValueError)    a chat template that cannot be extended turn by turn
     ├── NotTextError           (TypeError)     an environment whose observations or actions are not text
@@ -74,6 +75,19 @@ def check_counts(least: int = 1, /, **arguments: int) -> None:
 
 class TaskError(GymTRLError, ValueError):
     """Task that cannot be read."""
+
+
+class RowError(ConfigError):
+    """Row of a data set that cannot be used; the episodes of its task are unscored, and the others go on."""
+
+
+def stops_a_rollout(error: BaseException) -> bool:
+    """Return whether an exception of an environment is a mistake of the user, for which a rollout or evaluation stops.
+
+    >>> stops_a_rollout(ConfigError("a task of another spec")), stops_a_rollout(RowError("no answer in row 7"))
+    (True, False)
+    """
+    return isinstance(error, ConfigError) and not isinstance(error, RowError)
 
 
 class ChatTemplateError(GymTRLError, ValueError):

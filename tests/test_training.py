@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
-from gym_trl.envs.text_env import Blind, Measured, Outcome
+from gym_trl.envs.text_env import Baseline, Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError, PoolError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
@@ -62,6 +62,11 @@ class Fused(Echo):
     def blind_baselines(self) -> dict[str, Blind]:
         """Published, so that a training does not search for them with steps of the fuse."""
         return {"success": Blind(("aaa",), Measured(1.0, 1.0, 0.0, 1.0, 1), 1.0, 1.0, 1, 1)}
+
+    @property
+    def baselines(self) -> dict[str, Baseline]:
+        """Published, too."""
+        return {"random": Baseline(self.random_policy, Measured(0.2, 0.5, 0.3, 1.0, 100))}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.does and self.fuse.is_file():
@@ -359,8 +364,8 @@ def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.Com
 
 @pytest.mark.full
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(finished: Path, tmp_path: Path, fuse: Path) -> None:
-    # 8 held-out episodes of the model, 8 of the random policy, four steps, and a bit of the fifth.
-    ran = run_alone(tmp_path, does="SIGKILL", fuse=fuse, burns=51)
+    # 8 held-out episodes of the model, four steps, and a bit of the fifth.
+    ran = run_alone(tmp_path, does="SIGKILL", fuse=fuse, burns=43)
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     assert "Traceback" not in ran.stderr
     folder = tmp_path / "run"
@@ -385,7 +390,7 @@ def test_a_signal_stops_after_the_step_and_leaves_a_folder_that_can_be_resumed(
     finished: Path, tmp_path: Path, fuse: Path, name: str
 ) -> None:
     folder, handlers = tmp_path / "run", [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    told = train(options(env_kwargs={"does": name, "fuse": str(fuse), "burns": 35}), out=folder, console=silent())
+    told = train(options(env_kwargs={"does": name, "fuse": str(fuse), "burns": 27}), out=folder, console=silent())
     assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert (told["steps"], told["interrupted"]) == (3, True)
     assert told == summary(folder)
@@ -401,8 +406,8 @@ def test_a_signal_stops_after_the_step_and_leaves_a_folder_that_can_be_resumed(
 @pytest.mark.processes
 def test_all_processes_stop_after_the_same_step_and_only_the_first_one_writes(tmp_path: Path, fuse: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    # In the second process: 8 of the random policy, 4 held-out episodes, one step, and a bit of the second.
-    ran = run_alone(tmp_path, *launcher, does="SIGINT", fuse=fuse, burns=18, rank=1)
+    # In the second process: 4 held-out episodes, one step, and a bit of the second.
+    ran = run_alone(tmp_path, *launcher, does="SIGINT", fuse=fuse, burns=10, rank=1)
     folder = tmp_path / "run"
     assert "Interrupted after 2 steps" in ran.stdout, ran.stdout + ran.stderr
     assert ran.stdout.count("before") == 1
@@ -416,7 +421,7 @@ def test_a_second_interrupt_aborts_and_the_last_checkpoint_remains(tmp_path: Pat
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         train(
-            options(env_kwargs={"does": "SIGINT SIGINT", "fuse": str(fuse), "burns": 43}), out=folder, console=silent()
+            options(env_kwargs={"does": "SIGINT SIGINT", "fuse": str(fuse), "burns": 35}), out=folder, console=silent()
         )
     assert summary(folder)["interrupted"]
     assert resume(folder, console=silent())["steps"] == 5
@@ -496,7 +501,7 @@ def test_a_finished_run_whose_checkpoints_were_deleted_keeps_its_records(finishe
 @pytest.mark.full
 def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: Path, fuse: Path) -> None:
     folder = tmp_path / "run"
-    told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 27}), out=folder, console=silent())
+    told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 19}), out=folder, console=silent())
     assert (told["steps"], told["interrupted"]) == (5, False)
     assert [line["env/unscored"] for line in lines(folder)] == [0] * 5
     [crashed] = [line for line in lines(folder, "rollouts.jsonl") if line["stop_reason"] == "crashed"]

@@ -615,7 +615,9 @@ class TemplateChat:
             last = ""  # it always writes the prompt: these tokens may belong to the next turn
         marks, final = self._codec.added.findall(between), self._codec.added.findall(last)
         eos = getattr(self._tokenizer, "eos_token", None) or ""
-        declared = [end for end in (eos, *(self._codec.decode([id_]) for id_ in self._end_ids)) if end in marks]
+        ends = (eos, *(self._codec.decode([id_]) for id_ in self._end_ids))
+        # A tokenizer may call another token its end, such as the one that begins the next message.
+        declared = [end for end in ends if end in marks and (end in final or not final)]
         # Cohere's template ends a response, then the turn: the end is the last token that both have. gpt-oss ends the
         # last turn differently from earlier ones.
         shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(marks, final, strict=False))]

@@ -65,6 +65,8 @@ class Thoughts:
     def check(self, ended: str, strip: Callable[[str], str]) -> str:
         """Return what is misread of the template's own response ``x``, with and without a thought; empty if nothing is.
 
+        Words without brackets that the template itself writes before an answer are no mark.
+
         Args:
             ended: Text after an answer.
             strip: Removes control tokens from a text.
@@ -74,6 +76,8 @@ class Thoughts:
             responses[f"{self.opening}t{self.between}x"] = "t"
         for response, thinking in responses.items():
             read = Answer(*map(strip, self.split(f"{response}{ended}")))
+            if not set("<>[]|") & set(words := strip(self.before).strip()):
+                read = Answer(read.thinking, read.text.removeprefix(words).lstrip())
             if read != Answer(thinking, "x"):
                 thought = f" after the thought {thinking!r}" if thinking else ""
                 return f"its own response {response!r}, the answer 'x'{thought}, is read as {read.text!r}"

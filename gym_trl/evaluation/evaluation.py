@@ -22,6 +22,7 @@ from gym_trl.errors import (
     described,
     ends_an_episode,
     is_connection,
+    stops_a_rollout,
 )
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
@@ -506,7 +507,7 @@ def _play_attempt(
     try:
         env = instances.of(one.task)
     except BaseException as error:
-        if isinstance(error, ConfigError) or not ends_an_episode(error):
+        if stops_a_rollout(error) or not ends_an_episode(error):
             raise
         turns: list[PlayedTurn | Exception] = [InfrastructureError(f"making it raised {described(error)}")]
     else:

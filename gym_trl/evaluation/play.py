@@ -9,7 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import NamedTuple, Self
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, described, ends_an_episode
+from gym_trl.errors import InfrastructureError, ModelFaultError, described, ends_an_episode, stops_a_rollout
 from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, close_env, images_of, read_declares_success, take_step
@@ -202,7 +202,7 @@ def play_task(
             observation = PicturedText.of(result.observation, result.images)
         raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
     except BaseException as error:
-        if isinstance(error, ConfigError) or not ends_an_episode(error):
+        if stops_a_rollout(error) or not ends_an_episode(error):
             raise
         return [*turns, error if isinstance(error, Exception) else InfrastructureError(described(error))]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, caused_by_model, described, ends_an_episode
+from gym_trl.errors import caused_by_model, described, ends_an_episode, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
@@ -45,7 +45,7 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
 
     A ``ConfigError`` is the user's mistake, which ends more than an episode.
     """
-    if isinstance(error, ConfigError):
+    if stops_a_rollout(error):
         return EnvFailure(str(error), of_user=True)
     by_model = not isinstance(work, Task) and caused_by_model(error)
     reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
