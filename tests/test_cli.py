@@ -488,7 +488,7 @@ def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_
         ("episodes = -5", "eval.toml: episodes = -5 is invalid: "),
         ('episodes = "many"', "eval.toml: episodes must be an integer, got 'many'"),
         ("fail-under = 7", "eval.toml: fail-under = 7 is invalid: "),
-        ("temperature = inf", "eval.toml: temperature must be a number, got inf"),
+        ("temperature = inf", "eval.toml: temperature must be a finite number, got inf"),
         ("policy = 3", "policy must be a list, each element text, got [3]"),
         ("env = 3", "eval.toml: env must be a table, got 3"),
     ],

@@ -65,7 +65,7 @@ class Thoughts:
     def check(self, ended: str, strip: Callable[[str], str]) -> str:
         """Return what is misread of the template's own response ``x``, with and without a thought; empty if nothing is.
 
-        Words without brackets that the template itself writes before an answer are no mark.
+        Text without brackets that the template itself writes before an answer are no mark.
 
         Args:
             ended: Text after an answer.
