@@ -23,6 +23,7 @@ from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
 from gym_trl.rollout.history import read_history
 from gym_trl.seeding import derive_seed, task_seed
+from gym_trl.text.action_samples import ActionSampler
 from gym_trl.text.parsing import ActionFormat, check_format
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
@@ -325,8 +326,8 @@ def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
                 if env.has_wrapper_attr(name):
                     policy = env.get_wrapper_attr(name)(*([seed] if name == "random_policy" else []))
                 elif name == "random_policy":
-                    env.action_space.seed(seed % 2**32)
-                    policy = lambda _: env.action_space.sample()  # noqa: E731
+                    draw = ActionSampler(env.action_space, seed)
+                    policy = lambda _: draw()  # noqa: E731, B023 -- called before the next one is made
                 else:
                     continue
                 for _ in range(_STEPS):

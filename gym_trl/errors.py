@@ -18,9 +18,9 @@
     └── MissingDependencyError (ImportError)   an extra that is not installed
 
 Each class also derives from the matching built-in exception, so ``except ValueError`` keeps working.
-A failure inside an episode is not raised: it becomes the episode's ``StopReason``. Only a ``ConfigError`` of an
-environment's ``reset`` or ``step``, which is the user's mistake, is raised, and so is the ``PolicyError`` of a policy
-that is evaluated. Of all other failures the cause decides whether the episode is scored, by the rule of
+A failure inside an episode is not raised: it becomes the episode's ``StopReason``. Two are: a ``ConfigError`` of an
+environment's ``reset`` or ``step``, which is the user's mistake (but for ``RowError``), and the ``PolicyError`` of a
+policy that is evaluated. Of all other failures the cause decides whether the episode is scored, by the rule of
 ``caused_by_model``:
 
 * **The model** (``StopReason.CRASHED``, scored): while an environment executed the model's action, ``step`` raised, did

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 from gym_trl.errors import InfrastructureError, ModelFaultError, described, ends_an_episode, stops_a_rollout
 from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import MAX_TURNS, close_env, images_of, read_declares_success, take_step
+from gym_trl.executors.step import MAX_TURNS, begin, close_env, take_step
 from gym_trl.policies.random_play import own_random_policy, random_policy
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import (
@@ -29,8 +29,7 @@ from gym_trl.types import (
     declared_success,
     reason_to_stop,
 )
-from gym_trl.wrappers.inner import attribute_of, text_of
-from gym_trl.wrappers.settlement import settlement
+from gym_trl.wrappers.inner import attribute_of
 
 
 class Result(NamedTuple):
@@ -181,10 +180,10 @@ def play_task(
     """
     turns: list[PlayedTurn | Exception] = []
     try:
-        observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
-        observation = PicturedText.of(text_of(observation), images_of(info))
-        policy, total, owed = policy_for(env), 0.0, settlement(env)
-        declares = read_declares_success(env)
+        begun = begin(env, task)
+        observation = PicturedText.of(begun.observation, begun.images)
+        policy, total, owed = policy_for(env), 0.0, begun.settlement
+        declares = begun.declares_success
         for _ in range(MAX_TURNS):
             action = policy(observation)
             result = take_step(env, action)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from gym_trl.envspec import SELF_PLAY, EnvSpec
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, described
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import take_step
 from gym_trl.records.json_lines import to_json
@@ -143,7 +143,7 @@ class _Replay:
             self._play()
         except Exception as error:  # any exception becomes a difference
             where = f"turn {len(self._rewards[self._mover])}"
-            self._differences[self._mover].append(f"{where}: it raised {type(error).__name__}: {error}")
+            self._differences[self._mover].append(f"{where}: it raised {described(error)}")
             self._compare_rewards()
         else:
             if self._lacks_seats():

@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
+from gym_trl.errors import described
 from gym_trl.executors.adaptive import COMPUTES_S, WAITS_S, Spent, Watch
 from gym_trl.executors.protocol import EnvFactory
 from gym_trl.text.action_samples import ActionSampler
@@ -63,7 +64,7 @@ def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
         with OwnGlobalRandom(0):
             first, spent = look(env.unwrapped)
     except Exception as error:  # training will show, with a real episode's actions
-        return Choice("auto", f"a look at it raised {type(error).__name__}: {error}")
+        return Choice("auto", f"a look at it raised {described(error)}")
     if spent.waiting >= WAITS_S:
         found = f"{spent.of} waits {1000 * spent.waiting:.1f} ms for something outside Python"
         if (objection := _in_a_thread(partial(make, env_id), first)) is None:
@@ -125,7 +126,7 @@ def _in_a_thread(make: Callable[[], gym.Env[Any, Any]], first: Any) -> str | Non
                     env.close()
             found.append(None if data_equivalence(begun, first) else "it begins otherwise")
         except Exception as error:
-            found.append(f"it raises {type(error).__name__}: {error}")
+            found.append(f"it raises {described(error)}")
 
     thread = Thread(target=try_it, name="gym-trl probes an environment", daemon=True)
     thread.start()
@@ -140,5 +141,5 @@ def why_not_picklable(make: EnvFactory) -> str | None:
     try:
         cloudpickle.dumps(make)
     except Exception as error:  # pickling can raise anything
-        return f"{type(error).__name__}: {error}"
+        return described(error)
     return None

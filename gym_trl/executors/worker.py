@@ -21,7 +21,7 @@ from threading import Thread
 from typing import Any
 from uuid import uuid4
 
-from gym_trl.executors.process_tree import MARK, adopt_orphans, descendants, end, end_descendants, marked
+from gym_trl.executors.process_tree import MARK, adopt_orphans, end, end_descendants, marked
 
 _LENGTH = struct.Struct("!Q")
 _AT_ONCE = 1 << 16  # capacity of a pipe; a larger buffer would be reallocated at each read
@@ -130,24 +130,9 @@ class Worker:
         """Kill the process with all its child processes."""
         if self._stdout.closed:  # the pid may have been reused
             return
-        with suppress(ProcessLookupError):
+        if self._process.poll() is None:
             os.kill(self.pid, signal.SIGSTOP)  # it starts no others meanwhile
-        end_descendants(self.pid)
-        self._end()
-
-    def close(self) -> None:
-        """Let the process close its object and end, and wait for it; after five seconds it is killed."""
-        if self._stdout.closed:
-            return
-        started = descendants(self.pid)
-        with suppress(OSError):
-            self._stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        end(started)
-        self._end()
-
-    def _end(self) -> None:
+            end_descendants(self.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         if self._process.wait() != 0:  # it could not end its own children
@@ -155,6 +140,16 @@ class Worker:
         with suppress(OSError):
             self._stdin.close()
         self._stdout.close()
+
+    def close(self) -> None:
+        """Let the process close its object and end, and wait for it; after five seconds it is killed."""
+        if self._stdout.closed:
+            return
+        with suppress(OSError):
+            self._stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self.kill()
 
     @property
     def pid(self) -> int:

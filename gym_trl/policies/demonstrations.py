@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 
+from gym_trl.errors import described
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.rollout.episode import Episode
@@ -89,7 +90,7 @@ class _Stage:
             assert self._respond is not None
             response = self._respond(self.observation)
         except Exception as error:  # any exception becomes its episode's result
-            return Completion(request.id, [], [], FinishReason.ERROR, f"{type(error).__name__}: {error}")
+            return Completion(request.id, [], [], FinishReason.ERROR, described(error))
         ids = response[: request.max_tokens]
         finish = FinishReason.STOP if len(ids) == len(response) else FinishReason.LENGTH
         return Completion(request.id, ids, [None] * len(ids), finish)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gym_trl.errors import EngineError, GymTRLError
+from gym_trl.errors import EngineError, GymTRLError, described
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, read_step
 from gym_trl.types import Policy, StepResult
@@ -191,7 +191,7 @@ class ParallelEpisode(InteractiveEpisode):
             except EngineError:
                 raise
             except Exception as error:  # a policy can raise anything; the person continues
-                self.error = f"{type(error).__name__}: {error}"
+                self.error = described(error)
         return before != (len(self.actions), self.error)
 
 
