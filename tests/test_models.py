@@ -1,6 +1,7 @@
 """Models and adapters: chosen, loaded, saved, merged; an adapter that does not fit is refused."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.policies.model import Model, check_model
 from gym_trl.policies.weights import load_tokenizer, load_weights, read_adapter, save_merged, whole_model
 from gym_trl.testing.tiny import save_tiny
+from gym_trl.training.model_checks import load_config
 from gym_trl.training.models import LORA_ALPHA, ModelChoice, load_model
 
 
@@ -171,6 +173,85 @@ def test_an_adapter_of_more_layers_than_its_base_is_refused(base: Path, tmp_path
     moved = _changed(tmp_path / "adapter", tmp_path / "moved", base_model_name_or_path=str(base))
     with pytest.raises(ConfigError, match=r"weights have no counterpart, such as .*layers\.1\."):
         load_weights(str(moved))
+
+
+def _asks_for_code(base: Path, folder: Path) -> Path:
+    """Copy a model whose configuration and tokenizer ask for classes in a file beside them."""
+    marker = folder.with_suffix(".ran")
+    folder.mkdir()
+    for file in base.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "theirs.py").write_text(f"open({str(marker)!r}, 'w').close()")
+    kinds = {kind: f"theirs.{kind}" for kind in ("AutoConfig", "AutoModelForCausalLM")}
+    of_tokenizer = {"AutoTokenizer": ["theirs.Slow", "theirs.Fast"]}
+    for name, changes in {
+        "config.json": {"model_type": "theirs", "architectures": ["Theirs"], "auto_map": kinds},
+        "tokenizer_config.json": {"tokenizer_class": "Theirs", "auto_map": of_tokenizer},
+    }.items():
+        config = json.loads((folder / name).read_text()) | changes
+        (folder / name).write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("load", [load_config, load_weights, load_tokenizer])
+def test_code_of_a_models_own_is_never_run_whatever_is_answered(
+    load: Any, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = StringIO("y\n" * 9)  # the answers to Transformers' question
+    monkeypatch.setattr("sys.stdin", asked)
+    theirs = _asks_for_code(base, tmp_path / "theirs")
+    with pytest.raises(ConfigError, match="needs Python code of its own"):
+        load(str(theirs))
+    assert (asked.tell(), (tmp_path / "theirs.ran").exists()) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "imports the module that megatron_core names"),
+        ({"peft_type": "PROMPT_TUNING"}, "of the kind 'PROMPT_TUNING': only adapters of the kind 'LORA'"),
+        ({"peft_type": 7}, "of the kind 7"),
+        ({"base_model_name_or_path": None}, "the base of the adapter"),
+    ],
+)
+def test_an_adapter_that_would_load_more_than_weights_is_refused(
+    changes: dict[str, Any], message: str, adapter: Path, tmp_path: Path
+) -> None:
+    theirs = _changed(adapter, tmp_path / "theirs", **changes)
+    for read in (read_adapter, check_model, load_weights):
+        with pytest.raises(ConfigError, match=message):
+            read(str(theirs))
+
+
+def test_an_adapter_of_an_adapter_is_refused(adapter: Path, tmp_path: Path) -> None:
+    second = _changed(adapter, tmp_path / "second", base_model_name_or_path=str(adapter))
+    with pytest.raises(ConfigError, match="an adapter itself; merge that one first"):
+        load_weights(str(second))
+
+
+class _Runs:
+    """Pickle that makes a file where it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize("of_adapter", [False, True])
+def test_weights_that_are_a_pickle_with_code_are_refused(
+    base: Path, adapter: Path, tmp_path: Path, of_adapter: bool
+) -> None:
+    theirs, marker = tmp_path / "theirs", tmp_path / "ran"
+    theirs.mkdir()
+    for file in (adapter if of_adapter else base).iterdir():
+        if file.suffix != ".safetensors":
+            (theirs / file.name).write_bytes(file.read_bytes())
+    torch.save({"lm_head.weight": _Runs(marker)}, theirs / ("adapter_model.bin" if of_adapter else "pytorch_model.bin"))
+    with pytest.raises(ConfigError, match="a pickle that contains more than tensors"):
+        load_weights(str(theirs))
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize(

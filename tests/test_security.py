@@ -57,6 +57,7 @@ RUNS_WHAT_IT_READS = {
     "pandas.read_pickle",
     "shell=True",
     "trust_remote_code",
+    "Auto*.from_pretrained",
 }
 # What each of them reads is written by the same program, or it is in the sandbox.
 ALLOWED = {
@@ -83,6 +84,19 @@ def loads_tensors_only(call):
     )
 
 
+def is_false(value):
+    return isinstance(value, ast.Constant) and value.value is False
+
+
+def asks_about_code(call):
+    """Return True for a call of Transformers that asks on the terminal whether to run a model's own code."""
+    called = call.func
+    if not isinstance(called, ast.Attribute) or called.attr not in ("from_pretrained", "from_config"):
+        return False
+    of_auto_class = isinstance(called.value, ast.Name) and called.value.id.startswith("Auto")
+    return of_auto_class and not any(keyword.arg == "trust_remote_code" for keyword in call.keywords)
+
+
 def dangerous_calls(source):
     """The names, as they are imported, of calls that run or may run what they read."""
     tree = ast.parse(source)
@@ -105,8 +119,10 @@ def dangerous_calls(source):
             for keyword in node.keywords:
                 if keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value):
                     yield "shell=True"
-                if keyword.arg == "trust_remote_code":
+                if keyword.arg == "trust_remote_code" and not is_false(keyword.value):
                     yield "trust_remote_code"
+            if asks_about_code(node):
+                yield "Auto*.from_pretrained"
 
 
 @pytest.mark.full
@@ -127,6 +143,9 @@ def test_nothing_is_evaluated_or_unpickled_but_what_the_same_program_wrote():
         ("run = eval", "eval"),
         ("import subprocess\nsubprocess.run('ls', shell=True)", "shell=True"),
         ("load('x', trust_remote_code=flag)", "trust_remote_code"),
+        ("load('x', trust_remote_code=True)", "trust_remote_code"),
+        ("from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('x')", "Auto*.from_pretrained"),
+        ("from transformers import AutoModel\nAutoModel.from_config(config)", "Auto*.from_pretrained"),
         ("import torch\ntorch.load('x')", "torch.load"),
         ("import torch\ntorch.load('x', weights_only=False)", "torch.load"),
     ],

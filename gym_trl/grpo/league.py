@@ -157,6 +157,9 @@ class League:
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
+        for name in state["past"]:  # of a checkpoint, and the name of a folder
+            if not isinstance(name, str) or not _SNAPSHOT.fullmatch(name):
+                raise ConfigError(f"a checkpoint's league has snapshots called step-NUMBER, got {name!r:.100}")
         self.past = list(state["past"])[-self.most :]
         known = {*self.past, *self.policies}
         self._played = {name: list(counts) for name, counts in state["played"].items() if name in known}

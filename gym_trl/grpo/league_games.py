@@ -25,7 +25,7 @@ from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.trainer_engine import context_length, transformers_options
 from gym_trl.policies.model import Model, end_ids
 from gym_trl.policies.protocol import TextPolicy
-from gym_trl.policies.weights import has_model, load_tokenizer, load_weights
+from gym_trl.policies.weights import has_model, load_tokenizer, load_weights, loading, read_adapter
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.game import InThread, SeatPolicy
 from gym_trl.rollout.limits import Limits
@@ -276,7 +276,10 @@ def _snapshot(trainer: Any, folder: Path) -> Any:
 
     model = trainer.accelerator.unwrap_model(trainer.model)
     if not hasattr(model, "peft_config"):
-        return type(model).from_pretrained(folder, dtype=torch.bfloat16 if trainer.args.bf16 else model.dtype)
+        if read_adapter(str(folder)) is not None:  # Transformers would apply it to its base
+            raise ConfigError(f"the league's snapshot {folder} is an adapter, and whole models are trained")
+        with loading(str(folder)):
+            return type(model).from_pretrained(folder, dtype=torch.bfloat16 if trainer.args.bf16 else model.dtype)
     if trl_versions.shards_weights(trainer):
         return load_weights(str(folder))
     from peft import load_peft_weights, set_peft_model_state_dict
@@ -290,7 +293,8 @@ def _snapshot(trainer: Any, folder: Path) -> Any:
     copied = deepcopy(model, shared)
     for module in copied.modules():  # what trainers put in its place calls layers of the trained model
         vars(module).pop("forward", None)
-    set_peft_model_state_dict(copied, load_peft_weights(str(folder), device=str(trainer.accelerator.device)))
+    with loading(str(folder)):
+        set_peft_model_state_dict(copied, load_peft_weights(str(folder), device=str(trainer.accelerator.device)))
     return copied
 
 

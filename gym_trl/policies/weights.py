@@ -1,16 +1,23 @@
-"""Weights and tokenizer of a model in a folder or on the hub, also of a LoRA adapter and its base."""
+"""Weights and tokenizer of a model in a folder or on the hub, also of a LoRA adapter and its base.
+
+Transformers and PEFT read these files as data: code of a model's own (``auto_map``) is never run, pickles are
+read with ``weights_only``, and an adapter's configuration may not name a module.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from json import JSONDecodeError, loads
+from json import loads
 from pathlib import Path
+from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gym_trl.errors import ConfigError, needs
+from gym_trl.errors import ConfigError, GymTRLError, needs
 
 _ADAPTER = "adapter_config.json"
+_KIND = "LORA"
+_PICKLE = "its weights are a pickle that contains more than tensors; it must have safetensors files"
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
 
 
@@ -22,7 +29,7 @@ class Adapter:
     base: str
     """Folder or hub id of the model whose weights it changes."""
     rank: int | None
-    """Rank; ``None`` for an adapter of another kind."""
+    """Rank; ``None`` if its configuration has none."""
 
 
 def has_model(folder: Path) -> bool:
@@ -41,23 +48,41 @@ def read_adapter(path: str) -> Adapter | None:
     True
 
     Raises:
-        ConfigError: the adapter's configuration cannot be read, or its base is a folder that does not exist.
+        ConfigError: the adapter's configuration cannot be read or names a module, it is no LoRA adapter, or
+            its base is an adapter itself or a folder that does not exist.
     """
     folder = Path(path).expanduser()
     file = folder / _ADAPTER
     if not file.is_file():
         return None
-    try:
-        config = loads(file.read_text(encoding="utf-8"))
-        base, rank = config["base_model_name_or_path"], config.get("r")
-    except (JSONDecodeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{file} is not the configuration of an adapter: {error!r}") from error
+    config = _read_adapter_config(file)
+    base, rank = config.get("base_model_name_or_path"), config.get("r")
+    if isinstance(base, str) and (Path(base).expanduser() / _ADAPTER).is_file():
+        raise ConfigError(f"the base of the adapter in {path} is {base!r}, an adapter itself; merge that one first")
     if not isinstance(base, str) or (Path(base).is_absolute() and not has_model(Path(base))):
         raise ConfigError(
             f"the base of the adapter in {path} is {base!r}, which does not exist; "
             f"set base_model_name_or_path in {file} to the model that it was trained on"
         )
-    return Adapter(folder, base, rank)
+    return Adapter(folder, base, rank if isinstance(rank, int) else None)
+
+
+def _read_adapter_config(file: Path) -> dict[str, Any]:
+    """Return the configuration of a LoRA adapter, with nothing in it that PEFT would import or read from elsewhere."""
+    try:
+        config = loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is not the configuration of an adapter: {error!r:.200}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{file} is not the configuration of an adapter: it is no JSON object")
+    if (kind := config.get("peft_type", _KIND)) != _KIND:
+        raise ConfigError(f"{file} is of the kind {kind!r:.40}: only adapters of the kind {_KIND!r} are loaded")
+    if config.get("megatron_config"):
+        raise ConfigError(
+            f"{file} sets megatron_config, for which PEFT imports the module that megatron_core names; if you trust "
+            "it, load and merge the adapter with PEFT, and use the merged model"
+        )
+    return config
 
 
 def base_of(path: str) -> str:
@@ -121,10 +146,9 @@ def load_weights(path: str, *, dtype: Any = "auto", trainable: bool = False) -> 
 
     adapter = read_adapter(path)
     source = base_of(path)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load {source!r}: {first_line(error)}") from error
+    with loading(source):
+        _check_hub_adapter(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, trust_remote_code=False)
     if adapter is None:
         return model
     adapted = _with_adapter(model, adapter, trainable=trainable)
@@ -143,10 +167,51 @@ def load_tokenizer(path: str, **options: Any) -> Any:
     adapter = read_adapter(path)
     own = adapter is None or (adapter.folder / "tokenizer_config.json").is_file()
     source = path if own or adapter is None else adapter.base
+    with loading(source, "the tokenizer of "):
+        return AutoTokenizer.from_pretrained(_whole_path(source), trust_remote_code=False, **options)
+
+
+@contextmanager
+def loading(path: str, part: str = "") -> Iterator[None]:
+    """Raise errors of reading a model's files as ``ConfigError``; the files may be anybody's.
+
+    >>> with loading("models/broken"):
+    ...     {}["vocab_size"]
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: cannot load 'models/broken': KeyError: 'vocab_size'
+
+    Args:
+        path: Folder or hub id, for the message.
+        part: Part of the model that is read, for the message: ``"the tokenizer of "``.
+    """
     try:
-        return AutoTokenizer.from_pretrained(_whole_path(source), **options)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load the tokenizer of {source!r}: {first_line(error)}") from error
+        yield
+    except (GymTRLError, MemoryError):
+        raise
+    except Exception as error:  # Transformers raises errors of any type about files that are not as it expects
+        if type(error).__name__ == "OutOfMemoryError":  # of torch
+            raise
+        if "trust_remote_code" in str(error):
+            why = (
+                "it needs Python code of its own (auto_map), which is never run here; if you trust it, load it with "
+                "Transformers and train it with GRPOTrainer, or save it with a class of Transformers"
+            )
+        elif isinstance(error, UnpicklingError):
+            why = _PICKLE
+        else:
+            named = isinstance(error, OSError | ValueError)
+            why = first_line(error) if named else f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"cannot load {part}{path!r}: {why}") from error
+
+
+def _check_hub_adapter(source: str) -> None:
+    """Check the adapter's configuration of a model on the hub, which Transformers would apply by itself."""
+    from transformers.utils import find_adapter_config_file
+
+    file = None if Path(source).is_dir() else find_adapter_config_file(source)
+    if file is not None:
+        _read_adapter_config(Path(file))
 
 
 def save_merged(path: str, out: Path, *, dtype: Any = "auto") -> None:
@@ -196,6 +261,8 @@ def _with_adapter(model: Any, adapter: Adapter, *, trainable: bool) -> Any:
         # PeftModel.from_pretrained would ignore weights of layers that the base does not have.
         found = set_peft_model_state_dict(adapted, weights)
         adapted.to(model.device)
+    except UnpicklingError as error:
+        raise ConfigError(f"cannot load {str(adapter.folder)!r}: {_PICKLE}") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(_other_base(adapter, first_line(error))) from error
     missing = [name for name in found.missing_keys if "lora_" in name]

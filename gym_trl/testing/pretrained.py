@@ -57,11 +57,13 @@ def _save(source: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, gguf_file=_FILE)
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, gguf_file=_FILE, trust_remote_code=False)
     tokenizer.eos_token = tokenizer.pad_token = _END
     tokenizer.bos_token = _START
     tokenizer.clean_up_tokenization_spaces = False  # else Transformers says at each load that it ignores it
-    loaded: Any = AutoModelForCausalLM.from_pretrained(source, gguf_file=_FILE, dtype=torch.float32)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        source, gguf_file=_FILE, dtype=torch.float32, trust_remote_code=False
+    )
     config = loaded.config
     del config.quantization_config
     config._name_or_path = "SmolLM2-135M-Instruct"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
-from gym_trl.policies.weights import base_of, first_line, load_tokenizer
+from gym_trl.policies.weights import base_of, first_line, load_tokenizer, loading
 from gym_trl.training.models import ModelChoice
 
 ROWS_AT_ONCE = 8
@@ -148,7 +148,7 @@ def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, re
     config = load_config(choice.path)
     text = config.get_text_config()
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     weights = sum(weight.numel() for weight in model.parameters())
     dtype = getattr(config, "dtype", None) if choice.dtype == "auto" else choice.dtype
     width = 2 if str(dtype).removeprefix("torch.") in ("bfloat16", "float16") else 4
@@ -248,18 +248,17 @@ def load_config(path: str) -> Any:
     """
     from transformers import AutoConfig
 
-    try:
-        return AutoConfig.from_pretrained(base_of(path))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot load {path!r}: {first_line(error)}") from error
+    with loading(path):
+        return AutoConfig.from_pretrained(base_of(path), trust_remote_code=False)
 
 
 def _end_ids(path: str, config: Any) -> set[int]:
     """Return the ids at which the model's own generation ends."""
     from transformers import GenerationConfig
 
-    try:
-        found = GenerationConfig.from_pretrained(base_of(path)).eos_token_id
-    except OSError:  # it has no file of its own
-        found = getattr(config.get_text_config(), "eos_token_id", None)
+    with loading(path):
+        try:
+            found = GenerationConfig.from_pretrained(base_of(path)).eos_token_id
+        except OSError:  # it has no file of its own
+            found = getattr(config.get_text_config(), "eos_token_id", None)
     return set(found) if isinstance(found, list | tuple) else set() if found is None else {found}
