@@ -26,12 +26,12 @@ policy that is evaluated. Of all other failures the cause decides whether the ep
 * **The model** (``StopReason.CRASHED``, scored): while an environment executed the model's action, ``step`` raised, did
   not return within ``step_timeout``, or its process ended by itself (a segmentation fault, an abort, ``os._exit``).
 * **The infrastructure** (``ENV_ERROR``, ``TIMEOUT``, ``STRAGGLER``, ``CANCELLED``, unscored): everything else. This
-  includes making and resetting, the engine, cutoffs, a worker that was lost with another episode's environment or was
-  killed from outside (SIGKILL, SIGTERM), malformed results (an observation that is not text, a reward that is not a
-  finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``, ``TimeoutError``, a full disk or too many
-  open files among them), ``ImportError``, an exception of a network client, ``asyncio.CancelledError``, an exception of
-  this library (a sign of a wrong setup), or any exception from the code of a wrapper of this library or Gymnasium,
-  which received a malformed result.
+  includes making and resetting, the engine, cutoffs, a worker that was killed from outside (SIGKILL, SIGTERM), an
+  episode of a lost worker that a new instance does not repeat exactly, malformed results (an observation that is not
+  text, a reward that is not a finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``,
+  ``TimeoutError``, a full disk or too many open files among them), ``ImportError``, an exception of a network client,
+  ``asyncio.CancelledError``, an exception of this library (a sign of a wrong setup), or any exception from the code of
+  a wrapper of this library or Gymnasium, which received a malformed result.
 
 An ``OSError`` about a name that an action can choose is caused by the model all the same: ``FileNotFoundError``,
 ``FileExistsError``, ``PermissionError``, ``IsADirectoryError``, ``NotADirectoryError``, and names that are too long,

@@ -267,7 +267,7 @@ class TestAProcessThatEnds:
             ("hang", "step did not answer within 1.5 s", StopReason.CRASHED),
         ],
     )
-    def test_fails_its_episode_and_those_beside_it_and_is_replaced(self, pool, action, said, reason):
+    def test_fails_its_episode_and_those_that_differ_elsewhere_and_is_replaced(self, pool, action, said, reason):
         before = begin(pool, "a")
         for key in "bc":
             begin(pool, key)

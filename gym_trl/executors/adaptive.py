@@ -12,7 +12,7 @@ from weakref import finalize
 
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory
-from gym_trl.executors.step import name_of
+from gym_trl.executors.step import name_of, same_to_the_model
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.types import Closing, EnvFailure, StepResult, StopReason, Task
 
@@ -333,7 +333,7 @@ class AdaptivePool(Closing):
             return answer
         played.kind.proven.add(what)
         if place is not None and place < len(played.results):
-            if not _same(answer, played.results[place]):
+            if not same_to_the_model(answer, played.results[place]):
                 return self._back(key, played, None)
             played.caught_up = place + 1
             self._send(key, played.asked[place + 1])
@@ -357,7 +357,7 @@ class AdaptivePool(Closing):
             # Its reset was in the thread, and this was its first step there: start it again in the calling thread.
             [begun] = played.results
             again = self._do(key, played, played.asked[0])
-            if isinstance(again, EnvFailure) or not _same(again, begun):
+            if isinstance(again, EnvFailure) or not same_to_the_model(again, begun):
                 return failure
         self._work.append(key)
         return None
@@ -367,10 +367,3 @@ class AdaptivePool(Closing):
         if self._left_behind and all(one.in_thread and one.caught_up is None for one in self._playing.values()):
             self._left_behind = False
             self._inline.close()
-
-
-def _same(one: StepResult, other: StepResult) -> bool:
-    """Return whether two results are the same to the model; ``info`` may hold objects that cannot be compared."""
-    return (one.observation, one.reward, one.terminated, one.truncated, one.instructions) == (
-        *(other.observation, other.reward, other.terminated, other.truncated, other.instructions),
-    )

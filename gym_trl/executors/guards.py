@@ -26,9 +26,9 @@ class GuardedPool(Closing):
         ...
     gym_trl.errors.PoolError: no environment starts any more: ... NameNotFound: ... `Chess` doesn't exist ...
 
-    Making and resetting is repeated with another instance after a pause that doubles. A step is never repeated, because
-    its effects are unknown. At most one episode in ten (and ten more) is repeated, to limit the time spent on
-    environments that never start.
+    Making and resetting is repeated with another instance after a pause that doubles. A step that failed is never
+    repeated, because its effects are unknown. At most one episode in ten (and ten more) is repeated, to limit the time
+    spent on environments that never start.
 
     Args:
         pool: Steps the environments.

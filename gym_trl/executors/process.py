@@ -28,6 +28,7 @@ from gym_trl.types import UNNAMED, EnvFailure, StepResult, StopReason, Task
 _START_S = 120.0
 _PLAIN = (str, int, float, bool, type(None))
 _AHEAD = 16
+_USELESS = 3  # processes in a row without a result after which others are taken to end in the same way
 _PIPE_HOLDS = 2048  # the smallest pipe of Linux and macOS holds a page
 
 
@@ -44,8 +45,9 @@ class ProcessPool(WorkerPool["_Process"]):
     and steps them one at a time. A new episode goes to the process with the fewest episodes. A process that ends, or
     exceeds a time limit, is killed with all its child processes and replaced. The episode whose step it was executing
     ends with ``crashed``, or with ``env_error`` if a signal from outside ended the process (``gym_trl.errors`` has the
-    rule); the process's other episodes end with ``env_error``. Of an environment's ``info``, strings, numbers, booleans
-    and ``None`` are transferred.
+    rule). The process's other episodes go on in other processes: a new instance is given the same task and actions,
+    and if its results are the same it replaces the one that was lost; otherwise the episode ends with ``env_error``.
+    This is logged. Of an environment's ``info``, strings, numbers, booleans and ``None`` are transferred.
 
     Args:
         make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
@@ -63,6 +65,7 @@ class ProcessPool(WorkerPool["_Process"]):
         self._limits = {"reset": self._options.reset_timeout, "step": self._options.step_timeout}
         self._processes: list[_Process] = []
         self._leaving: _Process | None = None  # gets no more episodes
+        self._useless = 0  # number of processes in a row that ended without a result
         self._look = float("inf")  # time of the earliest deadline
         self._selector = DefaultSelector()
         self._finalizer = finalize(self, _end_all, self._processes)
@@ -71,6 +74,7 @@ class ProcessPool(WorkerPool["_Process"]):
         """Return the results since the last call; if ``block``, wait for at least one."""
         results: list[tuple[str, StepResult | EnvFailure]] = []
         while True:
+            self._move_on()
             wait = block and not results and not self._failed and bool(self._tickets)
             for event, _ in self._selector.select(self.patience() if wait else 0):
                 self._take(event.data, results)
@@ -94,7 +98,7 @@ class ProcessPool(WorkerPool["_Process"]):
 
     def patience(self) -> float | None:
         """Return the seconds until ``collect`` has to check a deadline; ``None`` if there is none."""
-        if self._failed:
+        if self._failed or self._moving:
             return 0.0
         return None if self._look == float("inf") else max(0.0, self._look - monotonic())
 
@@ -132,7 +136,8 @@ class ProcessPool(WorkerPool["_Process"]):
                 self._set_due(process)
             try:
                 process.worker.send(message)
-            except WorkerError:  # it has ended; `collect` handles that after its last results
+            except WorkerError:  # it has ended before this call; `collect` handles that after its last results
+                process.asked.pop()
                 return
 
     def _set_due(self, process: "_Process") -> None:
@@ -154,10 +159,13 @@ class ProcessPool(WorkerPool["_Process"]):
         for ticket, key, *said in answers:
             process.started = True
             process.on_its_way -= process.asked.popleft()[3]
-            if self._answered(ticket, key):
-                if len(said) == 1:
+            if len(said) == 1:
+                if self._tickets.get(key) == ticket:
                     raise said[0]
-                results.append((key, StepResult(*said) if len(said) > 3 else EnvFailure(*said)))
+                continue
+            result = StepResult(*said) if len(said) > 3 else EnvFailure(*said)
+            if (heard := self._heard(ticket, key, result)) is not None:
+                results.append((key, heard))
         if answers or process.worker.answering:  # a long result arrives in pieces
             self._set_due(process)
         self._keep_busy(process)
@@ -181,16 +189,24 @@ class ProcessPool(WorkerPool["_Process"]):
         return bool(process.asked) and self._tickets.get(process.asked[0][1]) != process.asked[0][0]
 
     def _retire(self, process: "_Process", error: str, reason: StopReason) -> None:
-        """Kill a process, and fail its episodes."""
+        """Kill a process, and fail the episode whose call it executed; its other episodes go on in other processes."""
         self._forget(process)
         process.worker.kill()
         ticket, guilty = process.asked[0][:2] if process.asked else (None, None)
-        for key in process.episodes:
-            if guilty is None or (key == guilty and self._tickets.get(key) == ticket):
-                failure = EnvFailure(error, reason)
-            else:
-                failure = EnvFailure(f"its process was lost with another episode's environment: {error}")
-            self._fail_orphaned(key, failure)
+        if guilty in process.episodes and self._tickets.get(guilty) == ticket:
+            self._fail(guilty, EnvFailure(error, reason))
+        else:
+            guilty = None
+        others, lost = (
+            sorted(process.episodes - {guilty}),
+            f"its process was lost with another episode's environment: {error}",
+        )
+        self._useless = 0 if process.started else self._useless + 1
+        if self._useless < _USELESS:
+            self._move(others, lost)
+        else:
+            for key in others:
+                self._fail(key, EnvFailure(lost))
 
     def _forget(self, process: "_Process") -> None:
         self._selector.unregister(process.worker)

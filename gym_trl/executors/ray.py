@@ -156,8 +156,8 @@ class RayPool(WorkerPool["_Actor"]):
             return
         worker.started = True
         for ticket, key, result in answers:
-            if self._answered(ticket, key):
-                results.append((key, result))
+            if (heard := self._heard(ticket, key, result)) is not None:
+                results.append((key, heard))
 
     def _retire(self, worker: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
         """Drop an actor and fail its episodes."""
@@ -167,7 +167,7 @@ class RayPool(WorkerPool["_Actor"]):
         with suppress(Exception):  # the actor or its machine may be lost
             _ray().kill(worker.handle)
         for key in worker.episodes:
-            self._fail_orphaned(key, EnvFailure(error, reason))
+            self._fail(key, EnvFailure(error, reason))
 
     def _patience(self) -> float | None:
         due = min((worker.due for worker in self._actors), default=math.inf)

@@ -52,6 +52,18 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     return EnvFailure(f"{name_of(work)} raised {described(error)}", reason)
 
 
+def same_to_the_model(one: StepResult, other: object) -> bool:
+    """Return whether two results are the same to the model; ``info`` may hold objects that cannot be compared.
+
+    >>> same_to_the_model(StepResult("north", info={"seconds": 0.1}), StepResult("north", info={"seconds": 0.2}))
+    True
+    """
+    return isinstance(other, StepResult) and (
+        (one.observation, one.reward, one.terminated, one.truncated, one.instructions, one.images)
+        == (other.observation, other.reward, other.terminated, other.truncated, other.instructions, other.images)
+    )
+
+
 _TOLD_AT_RESET = ("to_move", "admissible_actions")
 """Entries of the ``info`` of ``reset`` that a game of several seats needs."""
 

@@ -32,8 +32,8 @@ class ThreadPool(WorkerPool["_Worker"]):
     from threads.
 
     Python cannot end a thread that exceeds its time limit: it is abandoned and replaced. The episode whose call it was
-    executing ends with ``crashed`` in a step and with ``timeout`` in a reset; the thread's other episodes end with
-    ``env_error``. Use a ``ProcessPool`` for environments that often do not return in time.
+    executing ends with ``crashed`` in a step and with ``timeout`` in a reset; the thread's other episodes go on in
+    other threads, as in a ``ProcessPool``. Use that for environments that often do not return in time.
 
     Args:
         make: Makes an environment from its id.
@@ -64,6 +64,7 @@ class ThreadPool(WorkerPool["_Worker"]):
         until = monotonic() + patience
         results: list[tuple[str, StepResult | EnvFailure]] = self._take_failed()
         while self._tickets:
+            self._move_on()
             wait = block and not results
             try:
                 ticket, key, result = self._results.get(block=wait, timeout=self._patience(until) if wait else None)
@@ -73,10 +74,11 @@ class ThreadPool(WorkerPool["_Worker"]):
                 if wait and not results and monotonic() < until:
                     continue
                 break
-            if self._answered(ticket, key):
-                if isinstance(result, BaseException):
+            if isinstance(result, BaseException):
+                if self._tickets.get(key) == ticket:
                     raise result
-                results.append((key, result))
+            elif (heard := self._heard(ticket, key, result)) is not None:
+                results.append((key, heard))
         return results
 
     def thread(self, key: str) -> Thread:
@@ -141,12 +143,10 @@ class ThreadPool(WorkerPool["_Worker"]):
         self._workers.remove(worker)
         worker.left = True
         worker.work.put(None)  # ends the thread if its call returns after all
-        for key in worker.episodes:
-            if key == guilty:
-                failure = EnvFailure(late, reason)
-            else:
-                failure = EnvFailure(f"its thread was left behind with another episode's environment: {late}")
-            self._fail_orphaned(key, failure)
+        if guilty in worker.episodes:
+            self._fail(guilty, EnvFailure(late, reason))
+        others = sorted(worker.episodes - {guilty})
+        self._move(others, f"its thread was left behind with another episode's environment: {late}")
 
     def _least_busy(self) -> "_Worker":
         self._give_up_released()

@@ -1,13 +1,18 @@
 """Base of executors whose environments live in workers outside this process."""
 
+import logging
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import check_timeouts
+from gym_trl.executors.step import name_of, same_to_the_model
 from gym_trl.types import Closing, EnvFailure, StepResult, Task
+
+_log = logging.getLogger(__name__)
 
 
 class WorkerHandle(Protocol):
@@ -19,35 +24,71 @@ class WorkerHandle(Protocol):
 HandleT = TypeVar("HandleT", bound=WorkerHandle)
 
 
+@dataclass(slots=True)
+class _Played:
+    """Episode in progress, with all that another worker needs to repeat it."""
+
+    asked: list[Task | str]
+    """Its task, followed by its actions."""
+    results: list[StepResult | EnvFailure] = field(default_factory=list)
+    """Results of these."""
+    repeated: int | None = None
+    """Number of the results that a new instance has repeated; ``None`` if it does not repeat any."""
+    lost: str = ""
+    """Reason for which its worker was lost."""
+
+    @property
+    def repeats(self) -> bool:
+        """True if its current call is one that another instance has answered before."""
+        return self.repeated is not None and self.repeated < len(self.results)
+
+    def differs(self, how: str) -> EnvFailure:
+        """Return the failure of an episode that a new instance does not repeat."""
+        which = name_of(self.asked[self.repeated or 0]) + (f" {self.repeated}" if self.repeated else "")
+        return EnvFailure(f"{self.lost}; {which} of a new instance {how}")
+
+
 class WorkerPool(Closing, Generic[HandleT]):
-    """Base class of pools whose workers may be lost: tracks each episode's worker and current call."""
+    """Base class of pools whose workers may be lost: tracks each episode's worker and current call.
+
+    An episode whose worker was lost by no fault of its own goes on in another worker. A new instance is given its task
+    and its actions once more, and it goes on from there if the results are the same; otherwise the episode fails.
+    """
 
     def __init__(self) -> None:
         self._worker_of: dict[str, HandleT] = {}
+        self._played: dict[str, _Played] = {}
+        self._moving: dict[str, None] = {}  # episodes that wait for another worker, in order
         self._lost: dict[str, EnvFailure] = {}  # episodes whose worker was lost between their steps
         self._tickets: dict[str, int] = {}  # id of each episode's current call; results of other calls are stale
         self._failed: list[tuple[str, StepResult | EnvFailure]] = []
         self._counter = count()
+        self._warned = False
 
     def reset(self, key: str, task: Task) -> None:
         """Start the episode ``key``."""
         self._lost.pop(key, None)
+        self._moving.pop(key, None)
+        self._played[key] = _Played([task])
         if key not in self._worker_of:
-            worker = self._worker_of[key] = self._least_busy()
-            worker.episodes.add(key)
+            self._place(key)
         self._ask(key, task)
 
     def step(self, key: str, action: str) -> None:
         """Step the environment of the episode ``key``."""
         if (failure := self._lost.pop(key, None)) is not None:
             self._failed.append((key, failure))
-        else:
+            return
+        self._played[key].asked.append(action)
+        if key in self._worker_of:
             self._ask(key, action)
+        else:
+            self._wait_for_a_worker(key)
 
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance is reused by other episodes of its worker."""
-        self._tickets.pop(key, None)
-        self._lost.pop(key, None)
+        for book in (self._tickets, self._lost, self._moving, self._played):
+            book.pop(key, None)
         self._failed = [item for item in self._failed if item[0] != key]
         if (worker := self._worker_of.pop(key, None)) is not None:
             worker.episodes.discard(key)
@@ -65,24 +106,71 @@ class WorkerPool(Closing, Generic[HandleT]):
     def _send(self, worker: HandleT, ticket: int, key: str, work: Task | str) -> None:
         """Have the worker execute a reset or step."""
 
+    def _place(self, key: str) -> None:
+        worker = self._worker_of[key] = self._least_busy()
+        worker.episodes.add(key)
+
     def _ask(self, key: str, work: Task | str) -> None:
         self._tickets[key] = ticket = next(self._counter)
         self._send(self._worker_of[key], ticket, key, work)
 
-    def _answered(self, ticket: int, key: str) -> bool:
-        """Return whether this ticket is the episode's current call, and mark the call as finished."""
+    def _heard(self, ticket: int, key: str, result: StepResult | EnvFailure) -> StepResult | EnvFailure | None:
+        """Return a result, or ``None`` if it does not answer the episode's current call or is one that it had."""
         if self._tickets.get(key) != ticket:
-            return False
+            return None
+        played = self._played[key]
+        if played.repeats:
+            assert played.repeated is not None
+            if isinstance(result, StepResult) and same_to_the_model(result, played.results[played.repeated]):
+                played.repeated += 1
+                self._ask(key, played.asked[played.repeated])
+                return None
+            result = played.differs(f"failed: {result.error}" if isinstance(result, EnvFailure) else "differs")
         del self._tickets[key]
-        return True
+        played.repeated = None
+        played.results.append(result)
+        return result
 
-    def _fail_orphaned(self, key: str, failure: EnvFailure) -> None:
+    # -----------------------------------------------------------------------------------------------------------------
+    # Workers that are lost
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _move(self, keys: Iterable[str], lost: str) -> None:
+        """Let episodes whose worker was lost go on in another one: now if they wait for a result, or with a step."""
+        keys = list(keys)
+        for key in keys:
+            del self._worker_of[key]
+            self._played[key].lost = lost
+            if key in self._tickets:
+                self._wait_for_a_worker(key)
+        if keys:
+            level = logging.INFO if self._warned else logging.WARNING
+            self._warned = True
+            what = "the episode goes" if len(keys) == 1 else f"{len(keys)} episodes go"
+            _log.log(level, "%s; %s on in other workers, where their actions are repeated", lost, what)
+
+    def _wait_for_a_worker(self, key: str) -> None:
+        self._moving[key] = None
+        self._tickets[key] = next(self._counter)  # so that it is waited for, and an earlier result is stale
+
+    def _move_on(self) -> None:
+        """Start to repeat the episodes that wait for another worker."""
+        while self._moving:
+            key = next(iter(self._moving))
+            del self._moving[key]
+            played = self._played[key]
+            played.repeated = 0
+            self._place(key)
+            self._ask(key, played.asked[0])
+
+    def _fail(self, key: str, failure: EnvFailure) -> None:
         """Fail an episode whose worker was lost: now if it waits for a result, otherwise at its next step."""
         del self._worker_of[key]
         if self._tickets.pop(key, None) is None:
             self._lost[key] = failure
         else:
-            self._failed.append((key, failure))
+            played = self._played[key]  # what happens in a repetition is not caused by an action
+            self._failed.append((key, played.differs(f"failed: {failure.error}") if played.repeats else failure))
 
     def _take_failed(self) -> list[tuple[str, StepResult | EnvFailure]]:
         """Return the episodes that have failed since the last call."""
@@ -90,7 +178,7 @@ class WorkerPool(Closing, Generic[HandleT]):
         return failed
 
     def _clear(self) -> None:
-        for book in (self._worker_of, self._tickets, self._lost, self._failed):
+        for book in (self._worker_of, self._played, self._moving, self._tickets, self._lost, self._failed):
             book.clear()
 
 
