@@ -18,6 +18,7 @@ from threading import BoundedSemaphore, Lock
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError, EngineError, InfrastructureError, apart_from_the_model, check_counts
+from gym_trl.files import check_file
 from gym_trl.seeding import derive_seed
 from gym_trl.text.chat_client import (
     ChatReply,
@@ -406,6 +407,7 @@ class _Cache:
             return
         try:
             Path(file).parent.mkdir(parents=True, exist_ok=True)
+            check_file(Path(file))
             self._file = sqlite3.connect(file, timeout=30.0, check_same_thread=False, isolation_level=None)
             weakref.finalize(self, self._file.close)
             self._file.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, verdict TEXT, reply TEXT)")

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from gym_trl.files import open_to_append
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import StopReason, success_of, why_it_ended
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
@@ -33,7 +34,7 @@ class RecordTranscript(FrozenAfterEnd):
 
     Args:
         env: Environment whose observations and actions are text.
-        path: Path of the file; ``None`` only keeps ``transcript``.
+        path: Path of the file, which must not be a link; ``None`` only keeps ``transcript``.
 
     Raises:
         NotTextError: Observations or actions are not text.
@@ -117,7 +118,7 @@ class RecordTranscript(FrozenAfterEnd):
     def _write(self, record: dict[str, Any]) -> None:
         if self.path is not None:
             line = f"{json.dumps(record, default=str)}\n".encode()  # ASCII preserves lone surrogates
-            with self.path.open("ab", buffering=0) as file:
+            with open_to_append(self.path) as file:
                 if (written := file.write(line)) != len(line):
                     if (end := file.tell()) == self.path.stat().st_size:  # no other process has appended meanwhile
                         file.truncate(end - written)

@@ -23,7 +23,7 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
-from gym_trl.records.json_lines import replace_text
+from gym_trl.files import replace_text
 from gym_trl.registration import env_maker, unknown_id
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption
 from gym_trl.cli.terminal import say
 from gym_trl.errors import ConfigError
+from gym_trl.files import replace_text
 from gym_trl.registration import did_you_mean, load_plugins
 
 EXAMPLES = """
@@ -131,7 +132,7 @@ def write_package(name: str, folder: Path, template: str) -> dict[str, str]:
         ]
         file = folder.joinpath(*parts)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(Template(text).substitute(values), encoding="utf-8")
+        replace_text(file, Template(text).substitute(values))
     return values
 
 

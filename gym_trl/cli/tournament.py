@@ -22,7 +22,8 @@ from gym_trl.cli.options import (
 from gym_trl.cli.policies import read_players
 from gym_trl.cli.terminal import say, say_aside, show_columns
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.records.json_lines import replace_text, to_json
+from gym_trl.files import is_unwritable, replace_text
+from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
 from gym_trl.training.options import read_options
 from gym_trl.training.run_folder import run_of
@@ -133,14 +134,18 @@ def tournament(
             display.end()
     told = to_json(found.as_dict(), indent=2)
     say(told) if as_json else _show(found)
-    if out is not None:
-        replace_text(out / "standings.json", told)
     where = picture or (None if out is None else out / "tournament.png")
-    if where is not None:
-        try:
+    try:
+        if out is not None:
+            replace_text(out / "standings.json", told)
+        if where is not None:
             say_aside(f"Picture: {draw_standings(found.standings, where, title=env_id)}")
-        except MissingDependencyError as error:
-            say_aside(f"No picture: {error}")
+    except MissingDependencyError as error:
+        say_aside(f"No picture: {error}")
+    except OSError as error:
+        if found.played or picture is not None or not is_unwritable(error):
+            raise
+        say_aside(f"{out} is read-only: its standings.json and its picture are as they were")
 
 
 def _trained_kwargs(env_id: str, policies: Sequence[Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from gym_trl.cli.errors import clear_errors, one_line
 from gym_trl.cli.options import DebugOption
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
+from gym_trl.files import is_unwritable
 from gym_trl.text.textify import counted
 
 EXAMPLES = """
@@ -47,7 +48,12 @@ def view(
     from gym_trl.viewer.page import write_page
 
     page = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
-    counts = write_page(run, page, tokenizer=tokenizer)
+    try:
+        counts = write_page(run, page, tokenizer=tokenizer)
+    except OSError as error:
+        if out is not None or error.filename != str(page) or not is_unwritable(error):
+            raise
+        raise ConfigError(f"{one_line(error)}; give --out FILE, or --live") from error
     if counts["broken"]:
         say_aside(f"Skipped {counted(counts['broken'], 'line')} that could not be read as records.")
     say(f"Wrote {counted(counts['episodes'], 'episode')} to {page} ({counts['bytes'] / 1e6:.1f} MB).")

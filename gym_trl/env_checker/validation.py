@@ -31,6 +31,7 @@ from gym_trl.evaluation.blind import (
 )
 from gym_trl.evaluation.play import optimum, play_tasks
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.files import replace_text
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.testing.checks import check_text_env
 from gym_trl.types import Policy, Task
@@ -262,7 +263,7 @@ def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]
                 if known["actions"] == one["actions"]:
                     one |= {"steps": known["steps"], "rounds": known["rounds"]}
         table[name][preset] = now
-    path.write_text(_lines(table), encoding="utf-8")
+    replace_text(path, _lines(table))
 
 
 def _as_published(found: BlindBaseline) -> dict[str, Any]:
@@ -288,7 +289,7 @@ def write_measurements(path: Path, found: Iterable[tuple[Game, dict[str, Measure
         name = type(game.make().unwrapped).__name__
         policies = {policy: _rounded(numbers) for policy, numbers in measured.items()}
         table.setdefault(name, {})[game.difficulty or "medium"] = policies
-    path.write_text(_lines(table), encoding="utf-8")
+    replace_text(path, _lines(table))
 
 
 def _lines(table: dict[str, dict[str, Any]]) -> str:

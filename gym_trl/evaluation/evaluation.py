@@ -2,7 +2,6 @@
 
 import json
 import traceback
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from gym_trl.errors import (
     is_connection,
     stops_a_rollout,
 )
+from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.guards import GuardedPool, OrderedPool
@@ -36,7 +36,7 @@ from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import Attempt, TextPolicy
 from gym_trl.policies.server import Conversation
 from gym_trl.records.files import RecordWriter, read_records
-from gym_trl.records.json_lines import keep_json_lines, replace_text, to_json
+from gym_trl.records.json_lines import keep_json_lines, to_json
 from gym_trl.records.schema import FAILURES, Record, as_record, task_id
 from gym_trl.registration import EnvSource, env_name
 from gym_trl.rollout.episode import as_response, cut_observation
@@ -44,7 +44,6 @@ from gym_trl.seeding import task_seed
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import (
     Answer,
-    Closing,
     EpisodeResult,
     Message,
     PicturedText,
@@ -136,7 +135,7 @@ def evaluate(
         ConfigError: an invalid argument, a folder of another evaluation, or raised by an environment.
         EngineError: a server rejects requests, or generation failed for every episode.
         PolicyError: a policy raised, or returned no action; a failed connection leaves its episode unscored instead.
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written, and something is left to play.
     """
     check_options({name: value for name, value in locals().items() if name != "policy"}, option_types(evaluate))
     check_spec_options({"action_format": action_format, "success": success, **(spec or {})})
@@ -171,6 +170,7 @@ def evaluate(
             board.add(record)
         todo = [(plan, plan.attempts(seed, episodes, attempts, done)) for plan in plans]
         missing = sum(len(left) for _, left in todo)
+        folder.begin(missing)
         if on_begin:
             on_begin(len(plans) * episodes, len(plans) * episodes - missing)
         for current in policies:
@@ -366,27 +366,19 @@ class _Plan:
         return task_id(task.env_id, task.seed, env_kwargs=self.env_kwargs, options=task.options)
 
 
-class _Folder(Closing):
-    """Folder of an evaluation's records; without a path, nothing is written."""
+class _Folder(OutputFolder):
+    """Folder of an evaluation's records."""
+
+    noun, key, doing = "an evaluation", "evaluation", "evaluating into"
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        super().__init__(path)
         self._writer: RecordWriter | None = None
-        self._lock: Any = None
-
-    def __enter__(self) -> Self:
-        if self.path is not None:
-            if self.path.exists() and not self.path.is_dir():
-                raise ConfigError(f"{self.path} is a file; an evaluation needs a folder")
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_folder(self.path, "evaluating into")
-            self._writer = RecordWriter(self.path)
-        return self
 
     def close(self) -> None:
         if self._writer:
             self._writer.close()
-            self._lock.close()
+        super().close()
 
     def agree(self, policies: Mapping[str, Any]) -> None:
         """Check that the folder's episodes of these policies were played with the same settings, and save the settings.
@@ -396,22 +388,24 @@ class _Folder(Closing):
         """
         if self.path is None:
             return
-        path = self.path / "config.json"
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-            known = config["evaluation"]["policies"]
-        except FileNotFoundError:
-            if any(self.path.glob("*.jsonl")):
-                raise ConfigError(f"{self.path} contains records but no evaluation; choose another folder") from None
-            known = {}
-        except (ValueError, LookupError, TypeError) as error:
-            raise ConfigError(f"{path} is not the configuration of an evaluation; choose another folder") from error
+        before = self.read_settings()
+        known = self.settings_of(before, "policies")
         for name in policies.keys() & known.keys():
             for what in policies[name].keys() | known[name].keys():
                 now, then = policies[name].get(what), known[name].get(what)
                 if now != then:
                     raise ConfigError(f"{self.path} has episodes of {name!r} with {what}={then!r}, not {now!r}")
-        replace_text(path, to_json({"version": 1, "evaluation": {"policies": {**known, **policies}}}, indent=2))
+        self.save_settings({"policies": {**known, **policies}}, before)
+
+    def begin(self, missing: int) -> None:
+        """Prepare for so many episodes, before the first is played.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if self.path is not None and missing:
+            self.check_writable()
+            self._writer = RecordWriter(self.path)
 
     def forget_failures(self, policies: Collection[str]) -> None:
         """Drop the unscored episodes of these policies."""
@@ -425,28 +419,6 @@ class _Folder(Closing):
     def write(self, record: Record) -> None:
         if self._writer:
             self._writer.write(record)
-
-
-def lock_folder(folder: Path, doing: str) -> Any:
-    """Return a file with a lock on a folder that is held until it is closed or the process ends, even if it is killed.
-
-    Raises:
-        ConfigError: another process has the lock; ``doing`` says what it is about.
-    """
-    path = folder / ".lock"
-    file = path.open("a")
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # not on Windows
-        pass
-    except BlockingIOError as error:
-        file.close()
-        raise ConfigError(f"another process is {doing} {folder}") from error
-    except OSError as error:  # some file systems have no locks
-        warnings.warn(f"{path} cannot be locked ({error}); no other process must use this folder", stacklevel=2)
-    return file
 
 
 _OnEpisode: TypeAlias = Callable[..., None]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from gym_trl.envspec import SELF_PLAY, EnvSpec
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.evaluation.evaluation import lock_folder
+from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.ratings import PlayedGame, Standings, rate
 from gym_trl.evaluation.seated import SeatedGame, Seating, play_seated
 from gym_trl.executors.protocol import TextEnvironment
@@ -19,12 +19,12 @@ from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import LoadedModel, Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.weights import free_memory, weights_size
-from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
+from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.registration import EnvSource, env_name
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import check_format
 from gym_trl.text.textify import counted
-from gym_trl.types import Closing, Policy
+from gym_trl.types import Policy
 from gym_trl.wrappers.inner import attribute_of
 
 GAMES = "games.jsonl"
@@ -226,7 +226,7 @@ def tournament(
     Raises:
         ConfigError: an invalid argument, an environment of one seat, or a folder of another tournament.
         EngineError: a server rejects requests, or generation failed for every game.
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written, and something is left to play.
     """
     if action_format is not None:
         check_format(action_format)
@@ -254,6 +254,7 @@ def tournament(
             found[Seating(record.players, record.seed)] = record
         wanted = [seating for pairing in plan for seating in pairing]
         before = sum(seating in found for seating in wanted)
+        folder.begin(len(wanted) - before)
         if on_begin:
             on_begin(len(wanted), before)
 
@@ -321,26 +322,19 @@ class _Models:
         return {name: self._loaded[name] for name in wanted}
 
 
-class _Folder(Closing):
-    """Folder of a tournament; without a path, nothing is written."""
+class _Folder(OutputFolder):
+    """Folder of a tournament's games."""
+
+    noun, key, doing = "a tournament", "tournament", "playing a tournament into"
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        super().__init__(path)
         self._writer: JsonLinesWriter | None = None
-        self._lock: Any = None
-
-    def __enter__(self) -> Self:
-        if self.path is not None:
-            if self.path.exists() and not self.path.is_dir():
-                raise ConfigError(f"{self.path} is a file; a tournament needs a folder")
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_folder(self.path, "playing a tournament into")
-        return self
 
     def close(self) -> None:
-        for one in (self._writer, self._lock):
-            if one is not None:
-                one.close()
+        if self._writer:
+            self._writer.close()
+        super().close()
 
     def agree(self, settings: Mapping[str, Any], players: Mapping[str, Any]) -> None:
         """Check that the games in the folder were played with the same settings, and save these.
@@ -350,17 +344,10 @@ class _Folder(Closing):
         """
         if self.path is None:
             return
-        path, now = self.path / "config.json", json.loads(to_json(settings))
-        try:
-            told = json.loads(path.read_text(encoding="utf-8"))["tournament"]
-            known: dict[str, Any] = told["players"]
-            then = {name: told[name] for name in now}
-        except FileNotFoundError:
-            if any(self.path.glob("*.jsonl")):
-                raise ConfigError(f"{self.path} contains records but no tournament; choose another folder") from None
-            known, then = {}, now
-        except (ValueError, LookupError, TypeError) as error:
-            raise ConfigError(f"{path} is not the configuration of a tournament; choose another folder") from error
+        now, before = json.loads(to_json(settings)), self.read_settings()
+        known, then = self.settings_of(before, "players"), now if before is None else before
+        if not then.keys() >= now.keys():
+            raise self.not_ours()
         for name, value in now.items():
             if value != then[name]:
                 raise ConfigError(f"{self.path} is a tournament with {name}={then[name]!r}, not {value!r}")
@@ -370,8 +357,17 @@ class _Folder(Closing):
             ]:
                 was, is_ = known[name].get(changed[0]), players[name].get(changed[0])
                 raise ConfigError(f"{self.path} has games of {name!r} with {changed[0]}={was!r}, not {is_!r}")
-        told = {"version": 1, "tournament": {**now, "players": {**known, **players}}}
-        replace_text(path, to_json(told, indent=2))
+        self.save_settings({**now, "players": {**known, **players}}, before)
+
+    def begin(self, missing: int) -> None:
+        """Prepare for so many games, before the first is played.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if self.path is not None and missing:
+            self.check_writable()
+            self._writer = JsonLinesWriter(self.path / GAMES)
 
     def forget_failures(self, players: Collection[str]) -> None:
         """Drop the unscored games between these players."""
@@ -388,6 +384,5 @@ class _Folder(Closing):
 
     def write(self, record: GameRecord) -> None:
         """Append a game."""
-        if self.path is not None:
-            self._writer = self._writer or JsonLinesWriter(self.path / GAMES)
+        if self._writer:
             self._writer.write(record._asdict())

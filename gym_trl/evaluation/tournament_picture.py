@@ -3,12 +3,14 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from io import BytesIO
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError, needs
 from gym_trl.evaluation.ratings import Standing, Standings
+from gym_trl.files import replace_bytes
 
 _CHECKPOINT = re.compile(r"(.*?)/?checkpoint-([0-9]+)")
 _LONGEST = 24  # names of players
@@ -58,7 +60,7 @@ def draw_standings(standings: Standings, path: Path, *, title: str = "") -> Path
 
     Args:
         standings: Ratings and results.
-        path: A file that ends in .png, .svg or .pdf.
+        path: A file that ends in .png, .svg or .pdf; it is replaced if it exists.
         title: Heading.
 
     Raises:
@@ -84,7 +86,9 @@ def draw_standings(standings: Standings, path: Path, *, title: str = "") -> Path
     left.grid(alpha=0.3)
     _draw_scores(right, standings)
     figure.suptitle(title)
-    figure.savefig(path, dpi=120)
+    picture = BytesIO()
+    figure.savefig(picture, format=path.suffix[1:], dpi=120)
+    replace_bytes(path, picture.getbuffer())
     return path
 
 

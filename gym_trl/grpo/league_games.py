@@ -17,6 +17,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.engines.routed import RoutedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
+from gym_trl.files import check_tree
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.league import League
@@ -93,12 +94,15 @@ class LeagueGames:
 
         Raises:
             ConfigError: A snapshot is missing, or the trainer saves no whole model.
+        OSError: The folder of the snapshots is a link, or has links in it.
         """
         self._saved.restore(trainer)
         step, folder = trainer.state.global_step, _folder(trainer)
         self._outcomes.clear()
         if self.league.is_due(step):
             self.league.join(step)
+            if trainer.accelerator.is_main_process:
+                check_tree(folder)
             _save_snapshot(trainer, folder / self.league.past[-1])
             if trainer.accelerator.is_main_process:
                 _remove_others(folder, {*self.league.past, *_saved_names(folder.parent)})

@@ -3,10 +3,12 @@
 import math
 import warnings
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import needs
+from gym_trl.files import replace_bytes
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.checkpoints import TRAINED, UNFINISHED, rollouts_file
@@ -90,9 +92,9 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         if self._unfinished:
             file = self._file(self._own_folder)
             file.parent.mkdir(parents=True, exist_ok=True)  # the first process may not have made it on this machine
-            new = file.with_suffix(".new")
-            torch.save(trl_versions.buffered_episodes(self._trainer), new)
-            new.replace(file)
+            content = BytesIO()
+            torch.save(trl_versions.buffered_episodes(self._trainer), content)
+            replace_bytes(file, content.getbuffer())
 
     @property
     def _unfinished(self) -> bool:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gym_trl.errors import ConfigError, GymTRLError, needs
+from gym_trl.files import check_tree
 
 _ADAPTER = "adapter_config.json"
 _KIND = "LORA"
@@ -219,7 +220,9 @@ def save_merged(path: str, out: Path, *, dtype: Any = "auto") -> None:
 
     Raises:
         ConfigError: there is no such model, or the adapter does not fit its base.
+        OSError: ``out`` cannot be written, or has links in it.
     """
+    check_tree(out)
     load_weights(path, dtype=dtype).save_pretrained(out)
     load_tokenizer(path).save_pretrained(out)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
+from gym_trl.files import make_folder, replace_text
 from gym_trl.records.export import preference_rows, sft_rows
 from gym_trl.records.files import read_records
 from gym_trl.records.parquet import TableSize, as_row, episode_columns, write_table
@@ -53,6 +54,7 @@ def write_hub_folder(
 
     Raises:
         ConfigError: there are no episodes.
+        OSError: the folder cannot be written, or a folder in it is a link.
         MissingDependencyError: the extra ``train`` is not installed.
     """
     with needs("train", "A data set for the Hub"):
@@ -86,7 +88,7 @@ def write_hub_folder(
         sizes: dict[str, TableSize] = {}
         for split in ("train", "test"):
             path = folder / name / f"{split}.parquet"
-            path.parent.mkdir(exist_ok=True)
+            make_folder(path.parent)
             sizes[split] = write_table(rows(name, split), features, path)
             if not sizes[split].rows:
                 path.unlink()
@@ -117,7 +119,7 @@ def write_hub_folder(
     infos.to_dataset_card_data(card)
     configs.to_dataset_card_data(card)
     page = _text(about, counts, title)
-    (folder / CARD).write_text(f"---\n{card.to_yaml()}\n---\n\n{page}", encoding="utf-8")
+    replace_text(folder / CARD, f"---\n{card.to_yaml()}\n---\n\n{page}")
     return counts
 
 

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gym_trl.errors import ConfigError, needs
+from gym_trl.files import replaced
 from gym_trl.records.foreign import Outcome, Said, apart, finite, foreign_record, foreign_task, text_of, with_calls
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import DETAILS, Record, describe_end, given_tokens, without_tokens
@@ -67,7 +70,11 @@ def write_inspect_logs(records: Iterable[Record], folder: Path) -> list[Path]:
         path = folder / f"{name}.eval"
         if path in files:  # names that differ only in characters that files do not have
             path = folder / f"{name}_{len(files)}.eval"
-        write_eval_log(log, str(path.resolve()))
+        with TemporaryDirectory(prefix="gym-trl-") as private, replaced(path) as file:  # Inspect writes through links
+            written = Path(private, path.name)
+            write_eval_log(log, str(written))
+            with written.open("rb") as content:
+                copyfileobj(content, file)
         files.append(path)
     return files
 

@@ -1,17 +1,16 @@
-"""Files of JSON lines that a crash leaves readable, and files that are replaced as a whole."""
+"""Files of JSON lines that a crash leaves readable."""
 
-import errno
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from gym_trl.errors import ConfigError
+from gym_trl.files import check_file, open_to_append, open_to_change, open_to_read, replaced
 from gym_trl.types import Closing
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ class JsonLinesWriter(Closing):
 
     def __init__(self, path: Path) -> None:
         mend(path)
-        self._file = path.open("ab", buffering=0)
+        self._file = open_to_append(path)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append ``record``.
@@ -122,7 +121,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a file of JSON lines with their line numbers."""
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         for number, line in enumerate(file, start=1):
             if (value := as_object(line)) is not None:
                 yield number, value
@@ -138,39 +137,11 @@ def keep_json_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> Non
 def write_json_lines(values: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write a file of objects and return their number; after a crash the file is either the old or the new one."""
     count = 0
-    with replaced(path) as beside, beside.open("w", encoding="ascii") as file:
+    with replaced(path) as file:
         for value in values:
-            file.write(f"{to_json(value)}\n")
+            file.write(f"{to_json(value)}\n".encode("ascii"))
             count += 1
     return count
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a text file; after a crash the file is either the old or the new one."""
-    with replaced(path) as beside:
-        beside.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; the file there replaces ``path`` at the end, or is deleted after an error.
-
-    Raises:
-        OSError: it cannot be written; the error names ``path``.
-    """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        yield beside
-        beside.replace(path)
-    except OSError as error:
-        if str(error.filename) == str(beside):
-            error.filename = str(path)
-        raise
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 def as_object(line: bytes) -> dict[str, Any] | None:
@@ -187,10 +158,15 @@ def as_object(line: bytes) -> dict[str, Any] | None:
 
 
 def mend(path: Path) -> None:
-    """Drop an incomplete last line, or add a missing line break to a complete one."""
+    """Drop an incomplete last line, or add a missing line break to a complete one.
+
+    Raises:
+        OSError: The file must be changed and cannot be, or ``check_file`` refuses it.
+    """
+    check_file(path)
     if not path.exists():
         return
-    with path.open("r+b") as file:
+    with open_to_change(path) as file:
         start = _start_of_last_line(file)
         last = file.read()
         if last.strip() and as_object(last) is not None:

@@ -7,7 +7,8 @@ from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.records.json_lines import encodable, replaced, to_json
+from gym_trl.files import replaced
+from gym_trl.records.json_lines import encodable, to_json
 from gym_trl.records.schema import Record, complete
 
 _ROWS_AT_ONCE, _IMAGE_BYTES_AT_ONCE = 1_000, 64 * 2**20
@@ -49,6 +50,7 @@ def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> 
 
     Raises:
         ConfigError: A column cannot hold a value, such as an integer of more than 64 bits.
+        OSError: The file cannot be written.
     """
     with needs("train", "Parquet"):
         import pyarrow
@@ -56,7 +58,7 @@ def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> 
 
     schema = columns.arrow_schema
     encoded, written, size = (encodable(row) for row in rows), 0, 0
-    with replaced(path) as beside, ParquetWriter(beside, schema) as writer:
+    with replaced(path) as file, ParquetWriter(file, schema) as writer:
         for batch in _batches(encoded):
             try:
                 table = pyarrow.Table.from_pylist(batch, schema=schema)

@@ -121,6 +121,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         path = agreed(path, processes)
         args.output_dir = str(path / "checkpoints")
         folder = RunFolder(path, writes=rank == 0)
+        folder.check()
         display = display_on(console, options.steps)
         stack.callback(display.end)
         for note in notes:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from json import JSONDecodeError, loads
 from pathlib import Path
 from shutil import rmtree
@@ -15,13 +16,14 @@ from typing import Any
 
 from gym_trl.errors import MissingDependencyError
 from gym_trl.executors.make import EXECUTOR_ARGS
+from gym_trl.files import check_tree, replace_bytes, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
 from gym_trl.policies.weights import has_model
 from gym_trl.records.files import RecordWriter
-from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, replace_text, to_json
+from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.options import WRAPPING, TrainOptions, one_seat, read_options
 from gym_trl.types import EpisodeResult
@@ -164,9 +166,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return summary if isinstance(summary, dict) else {}
 
 
+_FOLDERS = ("tokenizer", "model", "checkpoints")
+"""Folders of a run that Transformers and TRL write to."""
 _FILES = (
-    *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, CREDIT, "summary.json", "curve.png", ".curve.new.png"),
-    *("tokenizer", "model", "checkpoints"),
+    *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, CREDIT, "summary.json", "curve.png"),
+    *_FOLDERS,
 )
 
 
@@ -183,6 +187,16 @@ class RunFolder:
         self._credit: JsonLinesWriter | None = None
         self._about: dict[str, Any] = {}  # common fields of all records of the run
         self._drawn, self._drawing = time.monotonic(), 0.0
+
+    def check(self) -> None:
+        """Check that everything that the run will write to is its own.
+
+        Raises:
+            OSError: a folder in it is a link, or contains one; the error says what to do.
+        """
+        if self._writes:
+            for name in _FOLDERS:
+                check_tree(self.path / name)
 
     def open(self, options: TrainOptions, start: Checkpoint, processes: int, **more: Any) -> None:
         """Write the configuration, with ``more`` added, and drop the records of steps that will be played again."""
@@ -339,9 +353,10 @@ def draw_curve(folder: Path, *, title: str = "") -> Path:
         axes.set(xlabel="step", ylabel=name)
         axes.grid(alpha=0.3)
     figure.suptitle(title)
-    new = folder / ".curve.new.png"
-    figure.savefig(new, dpi=120)
-    return new.replace(folder / "curve.png")
+    picture = BytesIO()
+    figure.savefig(picture, dpi=120)
+    replace_bytes(folder / "curve.png", picture.getbuffer())
+    return folder / "curve.png"
 
 
 def _smooth(values: Sequence[float]) -> list[float]:

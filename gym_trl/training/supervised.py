@@ -207,6 +207,7 @@ def _warm_start(
         stack.enter_context(quiet_libraries())
         path = agreed(path, processes)
         folder = RunFolder(path, writes=rank == 0)
+        folder.check()
         stack.callback(folder.close)
         work = _Work(options, folder, start or Checkpoint(None, 0), processes)
         said = counted(options.episodes or EPISODES, "episode") if not isinstance(source, Path) else "recorded episodes"

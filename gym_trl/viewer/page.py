@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from gym_trl.errors import ConfigError
-from gym_trl.records.json_lines import replaced
+from gym_trl.files import replaced
 from gym_trl.text.textify import counted
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import Run
@@ -53,17 +53,16 @@ def write_page(
         OSError: The file cannot be written.
     """
     read = Run(run, tokenizer=tokenizer)
-    with replaced(out) as beside:
-        with beside.open("wb") as file:
-            before, after = _frame(live=False, title=f"{read.about()['name']} · gym-trl")
-            file.write(before)
-            chunks = _write_chunks(file, read, said or (lambda _: None))
-            index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
-            _write_data(file, "index", _json(index))
-            file.write(after)
+    with replaced(out) as file:
+        before, after = _frame(live=False, title=f"{read.about()['name']} · gym-trl")
+        file.write(before)
+        chunks = _write_chunks(file, read, said or (lambda _: None))
+        index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
+        _write_data(file, "index", _json(index))
+        file.write(after)
         if not len(read) and (read.broken or run.is_file()):
             raise ConfigError(f"{run} has no episodes: none of its {counted(read.broken, 'line')} is a record")
-        return {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": beside.stat().st_size}
+        return {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": file.tell()}
 
 
 def live_page() -> bytes:
