@@ -19,7 +19,7 @@ RETIRED = {
     "hack_policies": "blind_policies",
     "rival": "opponent",
     "Rival": "Opponent",
-    "_homeless": "_fail_orphaned",
+    "_homeless": "_move",
     "_bury": "_retire",
 }
 
