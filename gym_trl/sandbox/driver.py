@@ -21,17 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
-# linux/audit.h, linux/seccomp.h, linux/prctl.h, linux/sched.h, linux/capability.h, linux/mount.h, linux/bpf_common.h
-_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
-_EPERM, _ENOSYS, _EACCES = 1, 38, 13
+# linux/prctl.h, linux/seccomp.h, linux/capability.h, linux/mount.h
 _SET_PDEATHSIG, _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 1, 38, 22, 2
-_NEW_NAMESPACES, _THREAD = 0x7E020080, 0x10000
 _CAPABILITY_VERSION = 0x20080522
 _REMOUNT, _NO_SUID, _NO_DEVICES = 32, 2, 4
 _ONLY_AST = 0x400
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, (16, 24, 32)
 # linux/landlock.h
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ABI_VERSION, _PATH_BENEATH = 1, 1
@@ -40,187 +34,6 @@ _EXECUTE, _MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE, _DEVICE_COMMANDS = 1 << 0,
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 5: 16}  # number of file rights of each Landlock version
 _NET_ABI, _SCOPE_ABI = 4, 6
-
-# Numbers on x86-64 and 64-bit ARM of calls that access other processes, make namespaces or mounts, allocate memory that
-# no limit counts, or use parts of the kernel that these programs do not need.
-_REFUSED = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "kcmp": (312, 272),
-    "pidfd_open": (434, 434),
-    "pidfd_send_signal": (424, 424),
-    "pidfd_getfd": (438, 438),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "shmget": (29, 194),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    "mq_open": (240, 180),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "userfaultfd": (323, 282),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "fanotify_init": (300, 262),
-    "personality": (135, 92),
-    "quotactl": (179, 60),
-    "acct": (163, 89),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "reboot": (169, 142),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "adjtimex": (159, 171),
-    "clock_adjtime": (305, 266),
-    "syslog": (103, 116),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "vhangup": (153, 58),
-}
-_REFUSED_X86 = {"iopl": 172, "ioperm": 173, "modify_ldt": 154}
-_CLONE, _CLONE3, _SOCKET = (56, 220), 435, (41, 198)
-_KILL_CALL, _TGKILL, _TKILL, _FORKS_X86 = (62, 129), (234, 131), (200, 130), (57, 58)
-
-# Without namespaces also rejected: calls that change files which Landlock does not allow to open (Landlock does not
-# check changes of a file's mode, owner, times or attributes, nor truncation before Linux 6.2), and calls that affect
-# other processes of the same user.
-_REFUSED_ALONE = {
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "truncate": (76, 45),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "fchownat": (260, 54),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "setxattrat": (463, 463),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "removexattrat": (466, 466),
-    "file_setattr": (469, 469),
-    "inotify_init1": (294, 26),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "setpriority": (141, 140),
-    "ioprio_set": (251, 30),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "process_madvise": (440, 440),
-    "process_mrelease": (448, 448),
-}
-_REFUSED_ALONE_X86 = {
-    "chmod": 90,
-    "chown": 92,
-    "lchown": 94,
-    "utime": 132,
-    "utimes": 235,
-    "futimesat": 261,
-    "inotify": 253,
-}
-_PRLIMIT, _SCHED_SETAFFINITY, _FCNTL = (302, 261), (203, 122), (72, 25)
-_SIGNAL_ANOTHER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-_OPEN_X86, _OPENAT, _OPENAT2 = 2, (257, 56), 437
-_EMPTY, _EMPTY_OR_WRITE = 0o1000, 0o1003  # O_TRUNC, and O_TRUNC with both write modes
-
-
-def seccomp_filter(machine: str, *, alone: int | None = None) -> bytes:
-    """Return the BPF program that the kernel runs on every system call; rejected calls fail, all others work.
-
-    >>> len(seccomp_filter("x86_64")) % 8
-    0
-
-    Args:
-        machine: ``x86_64`` or ``aarch64``.
-        alone: Process id of a program without namespaces, which may not start or signal another process and may change
-            only the content of files.
-
-    Raises:
-        KeyError: The system call numbers of the machine are not known.
-    """
-    architecture, column = _ARCHITECTURES[machine]
-    code: list[tuple[int, int, int, int]] = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
-    ]
-
-    def refuse(number: int, error: int = _EPERM) -> None:
-        code.extend([(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE | error)])
-
-    def ask(number: int, test: int, value: int, *, refused_if: bool, error: int = _EPERM) -> None:
-        """Reject a call depending on its first argument."""
-        refusal, pass_ = (_RETURN, 0, 0, _REFUSE | error), (_RETURN, 0, 0, _ALLOW)
-        code.extend([(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _ARGUMENTS[0]), (test, 0, 1, value)])
-        code.extend([refusal, pass_] if refused_if else [pass_, refusal])
-
-    def refuse_to_empty(number: int, flags: int) -> None:
-        """Reject opening a file with truncation but without write access, by the call's flags."""
-        code.extend([(_EQUAL, 0, 5, number), (_LOAD, 0, 0, flags), (_AND, 0, 0, _EMPTY_OR_WRITE)])
-        code.extend([(_EQUAL, 0, 1, _EMPTY), (_RETURN, 0, 0, _REFUSE | _EACCES), (_RETURN, 0, 0, _ALLOW)])
-
-    if machine == "x86_64":  # the kernel's x32 ABI has other numbers
-        code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _REFUSE | _EPERM)]
-        for number in _REFUSED_X86.values():
-            refuse(number)
-    for numbers in _REFUSED.values():
-        refuse(numbers[column])
-    refuse(_CLONE3, _ENOSYS)  # a filter cannot read its flags in memory; on this error the C library uses clone
-    if alone is None:
-        ask(_SOCKET[column], _EQUAL, 1, refused_if=False, error=_EACCES)  # AF_UNIX reaches its own namespace only
-        ask(_CLONE[column], _ANY_BIT, _NEW_NAMESPACES, refused_if=True)
-    else:
-        refuse(_SOCKET[column], _EACCES)
-        ask(_CLONE[column], _ANY_BIT, _THREAD, refused_if=False)
-        for number in _FORKS_X86 if machine == "x86_64" else ():
-            refuse(number)
-        refuse(_TKILL[column])
-        for call in (_KILL_CALL, _TGKILL):
-            ask(call[column], _EQUAL, alone, refused_if=False)
-        for numbers in _REFUSED_ALONE.values():
-            refuse(numbers[column])
-        for call in (_PRLIMIT, _SCHED_SETAFFINITY):
-            ask(call[column], _EQUAL, 0, refused_if=False)
-        code.extend([(_EQUAL, 0, len(_SIGNAL_ANOTHER) + 3, _FCNTL[column]), (_LOAD, 0, 0, _ARGUMENTS[1])])
-        code.extend((_EQUAL, left, 0, command) for left, command in zip((3, 2, 1), _SIGNAL_ANOTHER, strict=True))
-        code.extend([(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE | _EPERM)])
-        refuse_to_empty(_OPENAT[column], _ARGUMENTS[2])
-        refuse(_OPENAT2, _ENOSYS)
-        if machine == "x86_64":
-            refuse_to_empty(_OPEN_X86, _ARGUMENTS[1])
-            for number in _REFUSED_ALONE_X86.values():
-                refuse(number)
-    code.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
 class _Program(ctypes.Structure):
@@ -238,16 +51,17 @@ def landlock_abi() -> int:
     return max(0, _syscall(_CREATE_RULESET, None, 0, _ABI_VERSION))
 
 
-def _ruleset(readable: list[str], listable: list[str]) -> int | None:
-    """Return the descriptor of a Landlock rule set, or ``None`` if the kernel has no Landlock.
+def _ruleset(abi: int, readable: list[str], listable: list[str]) -> int | None:
+    """Return the descriptor of a Landlock rule set, or ``None`` without Landlock.
 
     Only the current working directory may be written to.
 
     Args:
+        abi: Version of Landlock.
         readable: Files, and folders with all below them.
         listable: Folders whose names may be listed, at any depth.
     """
-    if not (abi := landlock_abi()):
+    if not abi:
         return None
     rights = (1 << max(count for since, count in _RIGHTS_BY_ABI.items() if since <= abi)) - 1
     handled = rights, 3 if abi >= _NET_ABI else 0, 3 if abi >= _SCOPE_ABI else 0
@@ -291,7 +105,7 @@ def _give_up_rights(settings: dict[str, Any]) -> None:
         for folder in ("/tmp", *settings.get("folders", ())):  # noqa: S108 -- the sandbox's own
             flags = _REMOUNT | _NO_SUID | _NO_DEVICES
             _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, options.encode()))
-    ruleset = None if isolated else _ruleset(settings["readable"], settings["listable"])
+    ruleset = None if isolated else _ruleset(settings["landlock"], settings["readable"], settings["listable"])
     for name, value in settings["limits"].items():
         limit = getattr(resource, f"RLIMIT_{name}")
         resource.setrlimit(limit, (value, value))
@@ -305,8 +119,12 @@ def _give_up_rights(settings: dict[str, Any]) -> None:
     if ruleset is not None:
         _checked(_syscall(_RESTRICT_SELF, ruleset, 0))
         os.close(ruleset)
-    code = seccomp_filter(os.uname().machine, alone=None if isolated else os.getpid())
-    _check(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(code) // 8, code)), 0, 0))
+    if "filter" not in settings:
+        raise ValueError(f"there is no filter of system calls for {os.uname().machine}")
+    code = bytearray.fromhex(settings["filter"])
+    for place in settings["own_process"]:
+        struct.pack_into("I", code, place, os.getpid())
+    _check(libc.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(_Program(len(code) // 8, bytes(code))), 0, 0))
 
 
 def _check(status: int) -> None:

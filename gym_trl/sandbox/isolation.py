@@ -9,6 +9,7 @@ import sysconfig
 import tempfile
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shutil import which
@@ -16,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox.driver import DEVICES, landlock_abi
+from gym_trl.sandbox.system_calls import seccomp_filter
 
 Isolation: TypeAlias = Literal["bubblewrap", "limits"]
 
@@ -144,7 +146,11 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
         "uid": _FIRST_UID + secrets.randbelow(2**29) if root and (isolated or _readable_by_all()) else None,
     }
     if not isolated:
+        told["landlock"] = landlock_abi()
         told["readable"], told["listable"] = _readable()
+    with suppress(KeyError):  # the driver answers that it has no filter
+        made = seccomp_filter(os.uname().machine, alone=not isolated)
+        told["filter"], told["own_process"] = made.code.hex(), made.own_process
     python = [_python(), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(told)]
     if isolated:
         return Command([*_bubblewrap(root, settings["file_bytes"], settings.get("folders")), *python], None)
