@@ -4,7 +4,8 @@
 
     GymTRLError
     ├── ConfigError            (ValueError)    an invalid argument
-    │   └── RowError                           a row of a data set that cannot be used
+    │   ├── RowError                           a row of a data set that cannot be used
+    │   └── UntrustedError                     a file names what is not registered
     ├── TaskError              (ValueError)    a task that cannot be read
     ├── ChatTemplateError      (ValueError)    a chat template that cannot be extended turn by turn
     ├── NotTextError           (TypeError)     an environment whose observations or actions are not text
@@ -75,6 +76,10 @@ def check_counts(least: int = 1, /, **arguments: int) -> None:
 
 class TaskError(GymTRLError, ValueError):
     """Task that cannot be read."""
+
+
+class UntrustedError(ConfigError):
+    """File that names code which is not registered; nothing of it was used. See ``gym_trl.trust``."""
 
 
 class RowError(ConfigError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from difflib import get_close_matches
 from functools import cache, partial
-from inspect import Parameter, isabstract, isclass, signature
+from inspect import Parameter, isabstract, isclass, isfunction, signature, unwrap
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -252,6 +252,19 @@ def _bare(env_id: str) -> str:
     return re.sub(r"-v[0-9]+$", "", env_id.rpartition("/")[2].lower())
 
 
+def is_registered(env_id: str) -> bool:
+    """Return whether Gymnasium's registry has an id, by itself or from an installed package.
+
+    >>> is_registered("TrlEnv/Echo-v0"), is_registered("gym_trl:TrlEnv/Echo-v0")  # which would import a module
+    (True, False)
+    """
+    if ":" in env_id:
+        return False
+    if env_id not in gym.registry:
+        load_plugins()
+    return env_id in gym.registry
+
+
 def is_ours(env_id: str) -> bool:
     """Return whether an id is one of this library's."""
     return env_id.startswith("TrlEnv/")
@@ -277,9 +290,7 @@ def env_maker(name: str) -> EnvMaker | None:
     if name.endswith(".py"):
         module_name, colon, attribute = name, ":", ""
     if not colon:
-        if name not in gym.registry:
-            load_plugins()
-        return _registered(name) if name in gym.registry else None
+        return _registered(name) if is_registered(name) else None
     before = set(gym.registry)
     from pathlib import Path  # only here: every import of gym_trl imports this module
 
@@ -291,12 +302,33 @@ def env_maker(name: str) -> EnvMaker | None:
     made: Any = module
     for part in attribute.split("."):
         made = getattr(made, part, None)
-    if callable(made):
-        return made  # type: ignore[no-any-return]  # make_env checks the result
+    if made is not None:
+        return _checked(made, module, name)
     if "-v" in attribute or "/" in attribute:
         return None
     known = ", ".join(_classes(module)) or "none"
     raise ConfigError(f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: {known}")
+
+
+def _checked(made: Any, module: ModuleType, name: str) -> EnvMaker:
+    """Return what was found in a module, which must make environments: ``os:system`` would not.
+
+    Raises:
+        ConfigError: It is neither a subclass of ``gymnasium.Env`` nor a function of that module or its package.
+    """
+    function = made
+    while isinstance(function, partial):
+        function = function.func
+    function = unwrap(getattr(function, "__func__", function))  # of a method
+    package, _, _ = module.__name__.partition(".")  # which may define it in another of its modules
+    defined = isfunction(function) and function.__module__.partition(".")[0] == package
+    if defined or (isinstance(function, type) and issubclass(function, gym.Env)):
+        maker: EnvMaker = made
+        return maker
+    raise ConfigError(
+        f"{name} is no environment: after the colon goes a subclass of gymnasium.Env, or a function that {package} "
+        f"defines and that makes one; got {made!r:.100}"
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

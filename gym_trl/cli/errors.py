@@ -9,7 +9,7 @@ from typing import Any, NoReturn, ParamSpec
 import typer
 
 from gym_trl.cli.terminal import encodable
-from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.errors import ConfigError, GymTRLError, UntrustedError
 
 _P = ParamSpec("_P")
 
@@ -91,7 +91,9 @@ def option_name(name: str) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error without line breaks."""
+    """Return the message of an error without line breaks, but for one that shows code."""
+    if isinstance(error, UntrustedError):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return " ".join(str(error).split())

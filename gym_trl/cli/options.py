@@ -2,13 +2,16 @@
 
 import json
 import re
+import shlex
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from gym_trl.errors import ConfigError
+from gym_trl.trust import Trust
 
 LARGEST_SEED = 2**32 - 1  # NumPy's, which the trainer seeds
 ID_HELP = "Environment: a registered id, module:id, package.module:Class, file.py, or file.py:Class."
@@ -87,8 +90,40 @@ LoRATargetsOption = Annotated[
     ),
 ]
 GRPOOption = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")]
+TrustOption = Annotated[
+    bool,
+    Option(
+        "--trust",
+        help="Use everything that files name: code in modules and files, servers. Default: only what is registered, or "
+        "repeated on the command line.",
+    ),
+]
+NamesArgument = Annotated[
+    list[str] | None,
+    Argument(
+        metavar="NAME...",
+        help="Names in the file that are not registered, to say that you trust them, such as my_game.py:MyGame.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]
+
+
+def read_trust(everything: bool, names: Iterable[str], command: str) -> Trust:
+    """Return the trust that a command line gives to files: in all that they name, or in the names on the command line.
+
+    Args:
+        everything: The option ``--trust``.
+        names: Names that the user has given.
+        command: Command that takes further names at its end, for the message about a name that is not trusted.
+    """
+
+    def advice(missing: Sequence[str]) -> str:
+        repeated = shlex.join([*shlex.split(command), *missing])
+        return f"repeat the name ({repeated}), or give --trust"
+
+    return Trust(everything, frozenset(names), advice)
 
 
 def check_empty(out: Path) -> None:

@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
+from gym_trl.cli.options import DebugOption, EnvOption, NamesArgument, TrustOption, read_pairs, read_trust
 from gym_trl.cli.terminal import say
 from gym_trl.text.textify import counted
 
@@ -16,6 +16,7 @@ EXAMPLES = """
 gym-trl replay evals/guess
 gym-trl replay runs/first --env reward=efficient
 gym-trl replay evals/guess --reward my_rewards:score --out scored.jsonl
+gym-trl replay evals/mine my_game.py:MyGame
 """
 _REWARD_HELP = "package.module:function that returns the return of a record. Default: the environment's rewards."
 
@@ -23,10 +24,12 @@ _REWARD_HELP = "package.module:function that returns the return of a record. Def
 @clear_errors
 def replay(
     path: Annotated[Path, Argument(metavar="FILE", help="Folder or file of records.")],
+    names: NamesArgument = None,
     *,
     env: EnvOption = None,
     reward: Annotated[str | None, Option(metavar="FUNCTION", help=_REWARD_HELP)] = None,
     out: Annotated[Path | None, Option(help="File for the records with the new rewards, as JSON Lines.")] = None,
+    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Replay recorded actions and report differences; with --env or --reward, compute new rewards.
@@ -39,6 +42,7 @@ def replay(
     from gym_trl.records.json_lines import write_json_lines
     from gym_trl.wrappers.inner import load_function
 
+    trusted = read_trust(trust, names or (), f"gym-trl replay {path}")
     function = None if reward is None else load_function(reward)
     different = count = 0
     before, after = Scoreboard(), Scoreboard()
@@ -50,7 +54,7 @@ def replay(
 
     def replayed() -> Iterator[Any]:
         nonlocal different, count
-        for found in replay_records(recorded(), env_kwargs=read_pairs(env), reward=function):
+        for found in replay_records(recorded(), env_kwargs=read_pairs(env), reward=function, trust=trusted):
             count += 1
             after.add(found.record)
             different += bool(found.differences)

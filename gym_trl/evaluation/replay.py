@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from gym_trl.envspec import SELF_PLAY, EnvSpec
+from gym_trl.envspec import SELF_PLAY, EnvSpec, spec_names
 from gym_trl.errors import ConfigError, described
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import take_step
@@ -14,6 +14,7 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record
 from gym_trl.rollout.episode import as_response
 from gym_trl.rollout.game import OWN_FAULT
+from gym_trl.trust import REGISTERED, Named, Trust, env_names
 from gym_trl.types import EnvFailure, StepResult, StopReason, reason_to_stop
 from gym_trl.wrappers.settlement import settlement
 
@@ -40,6 +41,7 @@ def replay(
     env_kwargs: Mapping[str, Any] | None = None,
     reward: Reward | None = None,
     make: Callable[[Record], TextEnvironment] | None = None,
+    trust: Trust = REGISTERED,
 ) -> Iterator[Replayed]:
     """Replay the responses of recorded episodes, in environments made from their records.
 
@@ -62,8 +64,10 @@ def replay(
         env_kwargs: Arguments for ``gym.make``, in addition to the recorded ones: ``{"reward": "efficient"}``.
         reward: Function that returns an episode's return from its record; it becomes the reward of the last turn.
         make: Makes an episode's environment, for anything that records do not contain, such as custom wrappers.
+        trust: Names in the records, other than registered ones, that may be used: ``Trust(names=["my_game.py:Game"])``.
 
     Raises:
+        UntrustedError: a record names code that is neither registered nor trusted.
         ConfigError: an environment cannot be made, a record does not name its environment, or the records of a game's
             other seats are missing.
     """
@@ -75,6 +79,7 @@ def replay(
                 env = make(record)
                 stack.callback(env.close)
             else:
+                trust.check("a record", _names(record))
                 task, alone = record["task"], record["seat"] is None
                 key = to_json([task["env_id"], task["env_kwargs"], record["spec"], alone])
                 if key not in made:
@@ -112,6 +117,15 @@ def _alone(records: Sequence[Record]) -> ConfigError:
         f"a game is replayed from the records of all its seats, one after the other, and of one of "
         f"{records[0]['task']['id']} only those of seat {seats} are there: a seat cannot be replayed alone"
     )
+
+
+def _names(record: Record) -> Iterator[Named]:
+    """Yield what a record names that is not registered."""
+    task = record["task"]
+    if task["env_id"] is not None:
+        yield from env_names(task["env_id"], task["env_kwargs"])
+        yield from env_names(task["env_id"], task["options"], arguments="options")
+        yield from spec_names(record["spec"])
 
 
 def _make(record: Record, env_kwargs: Mapping[str, Any], stack: ExitStack) -> TextEnvironment:

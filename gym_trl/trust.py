@@ -1,0 +1,287 @@
+"""Trust in names that come out of files: without the user's word, only what is registered is used.
+
+A record, a run's ``config.json`` or a TOML file can name an environment, a function or a server. Names that Gymnasium's
+registry and the entry points of installed packages know are used. Any other is refused before anything is imported,
+called or contacted, unless the user has repeated it or trusts the whole file (``--trust``). Functions that read files
+have an argument ``trust``, and check what they have read with ``Trust.check``.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from os import PathLike
+from pathlib import Path
+from types import BuiltinFunctionType
+from typing import Any, NamedTuple
+
+from gym_trl.errors import UntrustedError
+from gym_trl.registration import GAMES, is_registered
+
+_MOST_NAMES, _MOST_CHARACTERS = 5, 200
+
+
+class Named(NamedTuple):
+    """Name in a file that is used only if the user trusts it."""
+
+    field: str
+    """Place in the file, such as ``spec.success``."""
+    name: str
+    effect: str = ""
+    """Effect of its use. Default: the code that it stands for would run."""
+
+
+def _in_python(names: Sequence[str]) -> str:
+    return f"pass trust=Trust(names={list(names)}), or trust=Trust(everything=True), of gym_trl.trust"
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Trust in the names of a file; without arguments, only in those that are registered.
+
+    >>> found = list(env_names("os:system", {"command": "true"}))
+    >>> Trust(names=["os:system"]).check("rollouts.jsonl", found)
+    >>> Trust().check("rollouts.jsonl", found)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.UntrustedError: rollouts.jsonl names what is not registered, and nothing of it has been used:
+      env_id = 'os:system', a built-in function of os
+    If you trust it, pass trust=Trust(names=['os:system']), or trust=Trust(everything=True), of gym_trl.trust.
+
+    Args:
+        everything: Trust everything that the file names.
+        names: Names that the user has repeated.
+        advice: Function that returns the end of the error message, "If you trust it, ...", from the names.
+    """
+
+    everything: bool = False
+    names: Collection[str] = ()
+    advice: Callable[[Sequence[str]], str] = _in_python
+
+    def check(self, source: str | PathLike[str], found: Iterable[Named]) -> None:
+        """Check names that were found in a file, before anything is imported, called or contacted.
+
+        Args:
+            source: The file, for the message.
+            found: Names that are not registered, from ``env_names``, ``names_in`` or the reader itself.
+
+        Raises:
+            UntrustedError: One is not trusted. The message shows the code that would run, without importing it.
+        """
+        if self.everything:
+            return
+        repeated = {word for name in self.names for word in (name, *name.split())}
+        refused = [one for one in dict.fromkeys(found) if one.name not in repeated]
+        if not refused:
+            return
+        lines = [f"{printable(str(source))} names what is not registered, and nothing of it has been used:"]
+        for field, name, effect in refused[:_MOST_NAMES]:
+            lines.append(f"  {printable(field)} = {name[:_MOST_CHARACTERS]!a}, {effect or code_of(name)}")
+        if len(refused) > _MOST_NAMES:
+            lines.append(f"  and {len(refused) - _MOST_NAMES} more")
+        lines.append(f"If you trust it, {printable(self.advice([*dict.fromkeys(one.name for one in refused)]))}.")
+        raise UntrustedError("\n".join(lines))
+
+
+REGISTERED = Trust()
+"""Trust in what is registered only, the default of all functions that read files."""
+
+
+def may_name_code(word: str) -> bool:
+    """Return whether a word can be the name of code or the address of a server.
+
+    >>> [may_name_code(word) for word in ("solver", "my_game:play", "play.py", "judge:http://localhost")]
+    [False, True, True, True]
+    """
+    return ":" in word or word.endswith(".py")
+
+
+def names_in(field: str, value: Any) -> Iterator[Named]:
+    """Yield the words of a value from a file that can name code: of texts, and of all texts in lists and mappings.
+
+    >>> [one.name for one in names_in("spec.seats", {"opponents": ["random", "my_game:play every=5"]})]
+    ['my_game:play']
+    """
+    for place, text in _texts(field, value):
+        yield from (Named(place, word) for word in text.split() if may_name_code(word))
+
+
+def env_names(
+    env_id: Any, env_kwargs: Any = None, *, field: str = "env_id", arguments: str = "env_kwargs"
+) -> Iterator[Named]:
+    """Yield what a file names to make an environment: ids that are not registered, and arguments that can name code.
+
+    >>> list(env_names("TrlEnv/Echo-v0", {"alphabet": "a:b"})), [one.name for one in env_names("my_game.py")]
+    ([], ['my_game.py'])
+    >>> [one.name for one in env_names("TrlEnv/QA-v0", {"dataset": "rows.jsonl", "verify": "my_game:check"})]
+    ['my_game:check']
+
+    Arguments of this library's games are data. In those of others, each word that can name code needs trust, each path
+    that leads out of the working directory, and what makes an environment run code of a file or contact a server.
+
+    Args:
+        env_id: An id, or several in a list or a mapping.
+        env_kwargs: Arguments of the environment, or of each by its id.
+        field: Place of the id in the file.
+        arguments: Place of the arguments.
+    """
+    ids = list(dict.fromkeys(text for _, text in _texts(field, env_id)))
+    yield from (Named(field, one) for one in ids if not is_registered(one))
+    given: Mapping[Any, Any] = env_kwargs if isinstance(env_kwargs, Mapping) else {"": env_kwargs}
+    for one in ids:
+        own, place = (given.get(one), f"{arguments}.{one}") if given.keys() <= {*ids} else (given, arguments)
+        for name, value in own.items() if isinstance(own, Mapping) else [("", own)]:
+            yield from _in_argument(one, str(name), f"{place}.{name}", value)
+
+
+def _in_argument(env_id: str, name: str, place: str, value: Any) -> Iterator[Named]:
+    if env_id in GAMES and name not in _ARGUMENTS.get(env_id, {}):
+        return
+    allowed = _ARGUMENTS.get(env_id, {}).get(name)
+    for where, text in _texts(place, value):
+        if allowed is not None:
+            pattern, effect = allowed
+            if not re.fullmatch(pattern, text, re.DOTALL):
+                yield Named(where, text, effect)
+        else:
+            if _leads_out(text):
+                yield Named(where, text, "a path that the environment may read or write")
+            yield from names_in(where, text)
+
+
+def _leads_out(text: str) -> bool:
+    """Return whether a text is a path out of the working directory."""
+    return text.startswith(("/", "~", "\\")) or ".." in re.split(r"[/\\]", text)
+
+
+_ANY, _NONE = ".*", r"(?!)"
+_SERVER, _TASKS = "a server that would be contacted", "a folder of tasks, whose tests and Dockerfile would run"
+_PROGRAMS = "which makes actions run as programs on this machine"
+_ARGUMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "External/GEM-v0": {"game": (r"(?!code:).*", _PROGRAMS)},
+    "External/SkyRLGym-v0": {"env": ("aime|gsm8k|gsm8k_multi_turn", _PROGRAMS), "rows": (_ANY, "")},
+    "TrlEnv/CodeAgent-v0": {"isolation": ("bubblewrap", "a weaker isolation of the recorded programs")},
+    "TrlEnv/OpenEnv-v0": {
+        **dict.fromkeys(("base_url", "hub"), (_NONE, _SERVER)),
+        "docker_image": (_NONE, "a container that would be started"),
+        "env_vars": (_NONE, "a variable of a container that would be started"),
+        "headers": (_NONE, "which would be sent to a server"),
+        "token_variable": (_NONE, "a variable of yours that would be sent to a server"),
+        "instructions": (_ANY, ""),
+    },
+    "TrlEnv/QA-v0": {
+        "dataset": (_ANY, ""),
+        **dict.fromkeys(("prompt", "answer", "hints"), (r"[^:]*|.*\{.*", "")),
+        "verify": (r"[^:]*|(numeric|regex|code):.*", ""),
+    },
+    "TrlEnv/Tasks-v0": {"folder": (_NONE, _TASKS)},
+}
+"""Arguments of this library's environments with a rule of their own, by id and name: a pattern of the texts that are
+data, and the effect of others. Default of a game: all are data; of other environments: see ``env_names``."""
+
+
+def _texts(field: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of all texts in a value, the keys of mappings among them."""
+    waiting = [(field, value)]
+    while waiting:  # a file can nest deeper than functions
+        place, one = waiting.pop()
+        if isinstance(one, str):
+            yield place, one
+        elif isinstance(one, Mapping):
+            for key, item in one.items():
+                waiting += [(f"{place}.{key}", item), (place, key)]
+        elif isinstance(one, list | tuple):
+            waiting += [(f"{place}[{index}]", item) for index, item in enumerate(one)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Code of a name, found without importing anything
+# ---------------------------------------------------------------------------------------------------------------------
+
+_MOST_LINES, _LONGEST_LINE, _LARGEST_FILE = 6, 100, 2**20
+
+
+def printable(text: str) -> str:
+    r"""Return a text with all characters escaped that a terminal would not print as they are.
+
+    >>> print(printable("\x1b[2J\tclear"))
+    \x1b[2J\tclear
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
+
+
+def code_of(name: str) -> str:
+    """Return a description of the code that a name stands for: the file and its first lines. Nothing is imported.
+
+    >>> code_of("os:system"), code_of("no_such_module:play")
+    ('a built-in function of os', 'a module that is not there')
+    """
+    module, colon, attribute = (name, ":", "") if name.endswith(".py") else name.rpartition(":")
+    module = module.rstrip(":")
+    loaded = getattr(sys.modules.get(module), "__dict__", {})  # of a module, so that nothing runs
+    if "://" in name or not colon:
+        return _SERVER if colon else "which is not registered"
+    if isinstance(loaded.get(attribute), BuiltinFunctionType):
+        return f"a built-in function of {printable(module)}"
+    path = Path(module) if module.endswith(".py") else _source(module)
+    return "a module that is not there" if path is None else _shown(path, attribute)
+
+
+def _shown(path: Path, attribute: str) -> str:
+    """Return a description of a name in a file, or of the file: its kind, its place and its first lines."""
+    file = printable(str(path))
+    try:
+        if not path.is_file():
+            return f"a file that is not there: {file}"
+        if path.stat().st_size > _LARGEST_FILE:
+            return f"code of {file}"
+        text = path.read_bytes().decode("utf-8", "replace")
+        first, last, kind = _place(text, attribute)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return f"code of {file}, which cannot be shown"
+    lines = text.splitlines()[first : min(last, first + _MOST_LINES)]
+    shown = [f"      {printable(line.expandtabs(4)[:_LONGEST_LINE])}" for line in lines]
+    more = ["      ..."] if last - first > _MOST_LINES else []
+    return "\n".join([f"{kind} of {file}, line {first + 1}:", *shown, *more])
+
+
+def _source(module: str) -> Path | None:
+    """Return the file of a module by the finders of the import system, without importing the packages around it."""
+    places: Any = None
+    found = None
+    parts = module.split(".")
+    for depth in range(len(parts)):
+        try:
+            found = _find(".".join(parts[: depth + 1]), places)
+        except Exception:  # a finder of another package
+            return None
+        if found is None:
+            return None
+        places = found.submodule_search_locations or []
+    return Path(found.origin) if found is not None and found.origin and found.has_location else None
+
+
+def _find(name: str, places: Any) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        if (found := finder.find_spec(name, places)) is not None:
+            return found
+    # Names are also looked up in the working directory, which an installed command has not in sys.path.
+    return PathFinder.find_spec(name, [str(Path.cwd())]) if places is None else None
+
+
+def _place(text: str, attribute: str) -> tuple[int, int, str]:
+    """Return the first and the last line of a function or class in a file, and the kind that it is."""
+    body: Sequence[ast.stmt] = ast.parse(text).body
+    lines, kind = (0, len(text.splitlines())), "code"
+    for part in attribute.split(".") if attribute else ():
+        named = [one for one in body if isinstance(one, _DEFINITIONS) and one.name == part]
+        if not named:
+            return (0, len(text.splitlines()), "a name that is not defined there, and code")
+        kind = "a class" if isinstance(named[-1], ast.ClassDef) else "a function"
+        lines, body = (named[-1].lineno - 1, named[-1].end_lineno or named[-1].lineno), named[-1].body
+    return (*lines, kind)
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
