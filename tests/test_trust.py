@@ -130,7 +130,7 @@ def test_code_in_a_link_to_a_device_or_a_large_file_is_not_read(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["os:system", "builtins:exec", "functools:partial", "os:path", "json:JSONDecoder"])
 def test_an_environment_after_a_colon_is_checked_before_it_is_called(name: str) -> None:
-    with pytest.raises(ConfigError, match="subclass of gymnasium.Env, or a function"):
+    with pytest.raises(ConfigError, match=r"subclass of gymnasium\.Env, or a function"):
         env_maker(name)
 
 
