@@ -118,10 +118,15 @@ def open_to_read(path: Path) -> BinaryIO:
     return open(path, "rb", opener=opener)
 
 
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, opened by ``open_to_read``."""
+    with open_to_read(path) as file:
+        return file.read()
+
+
 def read_text(path: Path) -> str:
     """Return the content of a text file, opened by ``open_to_read``."""
-    with open_to_read(path) as file:
-        return file.read().decode()
+    return read_bytes(path).decode()
 
 
 def make_folder(path: Path) -> None:

@@ -1,15 +1,39 @@
 """Nothing is written through what somebody has planted in a folder, and a folder that cannot be written can be read."""
 
 import os
+import shutil
 import stat
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial, wraps
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+from for_files import PLANTED, Harm, harm_of, written_names
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
+from gym_trl.env_checker.validation import write_measurements
+from gym_trl.envs.judge import Judge
+from gym_trl.errors import GymTRLError
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation.ratings import PlayedGame, rate
+from gym_trl.evaluation.tournament import tournament
+from gym_trl.evaluation.tournament_picture import draw_standings
 from gym_trl.files import open_to_append, replace_text, replaced
+from gym_trl.integrations.evaluation_rows import write_rows
+from gym_trl.policies.weights import save_merged
+from gym_trl.records.files import RecordWriter
+from gym_trl.records.hub import write_hub_folder
 from gym_trl.records.json_lines import JsonLinesWriter, mend
+from gym_trl.records.parquet import write_parquet
+from gym_trl.records.schema import CreditRecord, as_record
+from gym_trl.testing import save_tiny
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.run_folder import Checkpoint, RunFolder
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
+from gym_trl.wrappers import RecordTranscript
 
 
 def test_view_replaces_no_file_that_a_link_in_the_folder_points_to(tmp_path: Path) -> None:
@@ -68,3 +92,213 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, opened: object) ->
     assert callable(opened)
     with pytest.raises(OSError, match=r"log\.jsonl is a pipe, not a file: remove it"):
         opened(tmp_path / "log.jsonl")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Every writer, every name that it writes, everything that may be there
+# ---------------------------------------------------------------------------------------------------------------------
+
+ECHO, NIM = "TrlEnv/Echo-v0", "TrlEnv/Nim-v0"
+FOREIGN = Path(__file__).parent / "foreign" / "verifiers-0.4.0"
+Writer = Callable[[Path], "str | None"]
+
+
+def command(*words: object) -> Writer:
+    """Return a command as a function of the folder, FOLDER in its words; it returns the command's error."""
+
+    def run(folder: Path) -> str | None:
+        done = CliRunner().invoke(app, [str(word).replace("FOLDER", str(folder)) for word in words])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.stderr if done.exit_code == 2 else None
+
+    return run
+
+
+def call(function: Callable[[Path], object]) -> Writer:
+    """Return a function of Python that returns its error."""
+
+    @wraps(function)
+    def run(folder: Path) -> str | None:
+        try:
+            function(folder)
+        except (OSError, GymTRLError) as error:
+            return f"{error} {getattr(error, 'filename', None)}"
+        return None
+
+    return run
+
+
+def episode(number: int = 0) -> EpisodeResult:
+    turns = (Turn("Go.", Answer("", "on"), 1.0, True, 0, 1, "on"),)
+    said = (Message("user", "Go."), Message("assistant", "on"))
+    return EpisodeResult(Task(ECHO, number), StopReason.SUCCESS, turns, said, TokenTrace([1], [2], [1], [-0.5]))
+
+
+def unscored(number: int = 0) -> EpisodeResult:
+    return EpisodeResult(Task(ECHO, number), StopReason.ENV_ERROR, (), (), error="it broke")
+
+
+def empty(folder: Path) -> None:
+    """Prepare nothing."""
+
+
+def records(folder: Path) -> None:
+    with RecordWriter(folder) as writer:
+        for number in range(3):
+            writer.write(as_record(episode(number), policy="random", split="eval"))
+        writer.write(as_record(unscored(3), policy="random", split="eval"))
+
+
+def shy(env: object) -> Callable[[str], str]:
+    """Return a policy that cannot connect in some episodes."""
+
+    def act(observation: str) -> str:
+        if len(observation) % 2:
+            raise ConnectionError("an injected fault")
+        return observation
+
+    return act
+
+
+def evaluated(folder: Path, episodes: int = 3) -> None:
+    evaluate(ECHO, shy, episodes=episodes, out=folder, retry=True)
+
+
+def half_evaluated(folder: Path) -> None:
+    evaluated(folder)
+    for name in ("rollouts.jsonl", "failures.jsonl"):
+        with (folder / name).open("a") as file:
+            file.write('{"version": 1, "po')  # torn by a crash, so that it is mended
+
+
+def competed(folder: Path, games: int = 2) -> None:
+    tournament(NIM, ["solver", "random"], games=games, out=folder)
+
+
+def half_competed(folder: Path) -> None:
+    competed(folder)
+    with (folder / "games.jsonl").open("a") as file:
+        file.write('{"players": ["so')
+
+
+def trained(folder: Path) -> None:
+    """Write what a training writes, with a file of another library in each folder."""
+    run = RunFolder(folder, writes=True)
+    try:
+        run.check()
+        run.open(TrainOptions.choose(ECHO), Checkpoint(None, 0), 1)
+        run.metrics({"step": 1, "seconds": 0.5})
+        run.rollouts(enumerate([episode(), unscored()]), group_size=2, split="train", step=1)
+        run.credit(CreditRecord(step=1, split="train", group=0, attempt=0, advantages=[0.5], state_keys=[]))
+        for name in ("model", "tokenizer", "checkpoints/checkpoint-1"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name / "config.json").write_text("{}")
+        run.save_summary()
+    finally:
+        run.close()
+
+
+def transcribed(folder: Path) -> None:
+    with closing(RecordTranscript(gym.make(ECHO), str(folder / "log.jsonl"))) as env:
+        env.reset(seed=0)
+        env.step("x")
+
+
+def judged(folder: Path) -> None:
+    judge = Judge(lambda messages: "right", model="m", cache=folder / "verdicts.db")
+    judge.judge("4", "4", {"question": "2 + 2?"})
+
+
+def measured(folder: Path) -> None:
+    write_measurements(folder / "table.json", [])
+
+
+def drawn(folder: Path) -> None:
+    found = rate([PlayedGame(("a", "b"), (1.0, -1.0), None)], players=["a", "b"])
+    draw_standings(found, folder / "picture.svg")
+
+
+def in_parquet(folder: Path) -> None:
+    write_parquet([as_record(episode())], folder / "table.parquet")
+
+
+def for_the_hub(folder: Path) -> None:
+    source = folder.parent / "records"
+    if not source.exists():
+        source.mkdir()
+        records(source)
+    write_hub_folder(source, folder)
+
+
+def a_model(folder: Path) -> None:
+    save_tiny(folder / "model")
+
+
+TRAIN = ("--steps", 2, "--episodes", 4, "--group-size", 2, "--eval-episodes", 2, "--grpo", "save_steps=1")
+
+
+def half_trained(folder: Path) -> None:
+    assert command("train", ECHO, *TRAIN, "--out", "FOLDER")(folder) is None
+
+
+def half_warm(folder: Path) -> None:
+    assert command("warm-start", ECHO, "--steps", 2, "--episodes", 4, "--out", "FOLDER")(folder) is None
+
+
+WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
+    "view": (command("view", "FOLDER"), records),
+    "eval": (call(evaluated), empty),
+    "eval again": (call(partial(evaluated, episodes=5)), half_evaluated),
+    "tournament": (call(competed), empty),
+    "tournament again": (call(partial(competed, games=4)), half_competed),
+    "replay": (command("replay", "FOLDER", "--env", "word_length=1", "--out", "FOLDER/scored.jsonl"), records),
+    "export sft": (command("export", "FOLDER", "--to", "sft", "--out", "FOLDER/sft.jsonl"), records),
+    "export otel": (command("export", "FOLDER", "--to", "otel", "--out", "FOLDER/otel.jsonl"), records),
+    "import": (command("import", FOREIGN, "--out", "FOLDER/new"), empty),
+    "new": (command("new", "my-game", "--out", "FOLDER/new"), empty),
+    "training": (call(trained), empty),
+    "training again": (call(trained), trained),
+    "RecordTranscript": (call(transcribed), empty),
+    "write_rows": (call(lambda folder: write_rows(folder / "rows.jsonl", [episode()])), empty),
+    "Judge": (call(judged), empty),
+    "write_measurements": (call(measured), empty),
+}
+SLOW_WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
+    "draw_standings": (call(drawn), empty),
+    "tournament's command": (command("tournament", NIM, "solver", "random", "--games", 2, "--out", "FOLDER"), competed),
+    "card": (command("card", ECHO, "--episodes", 2, "--seconds", 1, "--steps", 0, "--out", "FOLDER/card.md"), empty),
+    "export parquet": (call(in_parquet), empty),
+    "export hub": (call(for_the_hub), empty),
+    "export model": (command("export", "FOLDER/model", "--to", "model", "--out", "FOLDER/whole"), a_model),
+    "save_merged": (call(lambda folder: save_merged(str(folder / "model"), folder / "whole")), a_model),
+}
+
+
+def harm(name: str, scratch: Path, writers: Mapping[str, tuple[Writer, Callable[[Path], None]]]) -> list[Harm]:
+    """Return the harm of everything that may be planted at each name that a writer writes."""
+    run, prepare = writers[name]
+    template = scratch / "template"
+    template.mkdir()
+    prepare(template)
+
+    def prepared(folder: Path) -> None:
+        shutil.copytree(template, folder, dirs_exist_ok=True)
+
+    names = written_names(run, prepared, scratch)
+    assert names
+    found = (harm_of(run, prepared, scratch, one, planted) for one in names for planted in PLANTED)
+    return [one for one in found if one is not None]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_planted_name_makes_a_writer_change_a_file_elsewhere_or_wait(name: str, tmp_path: Path) -> None:
+    assert harm(name, tmp_path, WRITERS) == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", SLOW_WRITERS)
+def test_no_planted_name_makes_a_slow_writer_change_a_file_elsewhere_or_wait(name: str, tmp_path: Path) -> None:
+    assert harm(name, tmp_path, SLOW_WRITERS) == []

@@ -141,5 +141,5 @@ def _export_model(path: Path, out: Path) -> None:
 
 
 def _check_other(path: Path, out: Path) -> None:
-    if out.resolve() in [file.resolve() for file in (path, path / ROLLOUTS, path / FAILURES)]:
+    if out.exists() and any(file.exists() and out.samefile(file) for file in (path, path / ROLLOUTS, path / FAILURES)):
         raise ConfigError(f"{out} has the records that are exported; choose another --out")

@@ -31,7 +31,7 @@ from gym_trl.evaluation.blind import (
 )
 from gym_trl.evaluation.play import optimum, play_tasks
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.files import replace_text
+from gym_trl.files import read_text, replace_text
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.testing.checks import check_text_env
 from gym_trl.types import Policy, Task
@@ -253,7 +253,7 @@ def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]
 
     A sequence that is kept keeps the steps and rounds of the search that found it.
     """
-    table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    table: dict[str, dict[str, Any]] = loads(read_text(path)) if path.exists() else {}
     for game, baselines in found:
         name, preset = type(game.make().unwrapped).__name__, game.difficulty or "medium"
         before = table.setdefault(name, {}).get(preset, {})
@@ -284,7 +284,7 @@ def measure(game: Game, *, episodes: int, seed: int, split: str) -> dict[str, Me
 
 def write_measurements(path: Path, found: Iterable[tuple[Game, dict[str, Measured]]]) -> None:
     """Write the table of ``TextEnv.baselines`` by class, difficulty and policy; other entries are kept."""
-    table: dict[str, dict[str, Any]] = loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    table: dict[str, dict[str, Any]] = loads(read_text(path)) if path.exists() else {}
     for game, measured in found:
         name = type(game.make().unwrapped).__name__
         policies = {policy: _rounded(numbers) for policy, numbers in measured.items()}

@@ -17,7 +17,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.engines.routed import RoutedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.files import check_tree
+from gym_trl.files import check_tree, read_text
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.league import League
@@ -261,7 +261,7 @@ def _saved_names(output_dir: Path) -> set[str]:
     names: set[str] = set()
     for file in output_dir.glob("checkpoint-*/trainer_state.json"):
         try:
-            saved: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            saved: Mapping[str, Any] = json.loads(read_text(file))
         except (OSError, ValueError):
             continue
         names |= set(saved.get("stateful_callbacks", {}).get(_STATE, {}).get("past", ()))

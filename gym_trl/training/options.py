@@ -14,6 +14,7 @@ import gymnasium as gym
 from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
+from gym_trl.files import read_text
 from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
 from gym_trl.grpo.league import League
 from gym_trl.grpo.spec import GymSpec, check_arguments
@@ -332,7 +333,7 @@ def read_options(folder: Path) -> TrainOptions:
     """
     path = folder / "config.json"
     try:
-        return TrainOptions(**loads(path.read_text(encoding="utf-8"))["options"])
+        return TrainOptions(**loads(read_text(path))["options"])
     except FileNotFoundError as error:
         raise ConfigError(f"{folder} is not a run: it has no {path.name}") from error
     except (ValueError, KeyError, TypeError) as error:

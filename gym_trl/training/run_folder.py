@@ -16,7 +16,7 @@ from typing import Any
 
 from gym_trl.errors import MissingDependencyError
 from gym_trl.executors.make import EXECUTOR_ARGS
-from gym_trl.files import check_tree, replace_bytes, replace_text
+from gym_trl.files import check_tree, read_text, replace_bytes, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
@@ -50,7 +50,7 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
     for path in (folder / "checkpoints").glob("checkpoint-*"):
         try:
             # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
-            state = loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            state = loads(read_text(path / "trainer_state.json"))
             step, saved = state["global_step"], state.get("stateful_callbacks", {}).get(UNFINISHED, {})
         except (OSError, JSONDecodeError, KeyError):
             continue
@@ -120,7 +120,7 @@ def is_run(folder: Path) -> bool:
 
 def is_warm_start(folder: Path) -> bool:
     """Return whether a run's folder was written by a warm start."""
-    config = loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = loads(read_text(folder / "config.json"))
     return WARM_START in config
 
 
@@ -160,7 +160,7 @@ def trained(folder: Path, **changes: Any) -> Model:
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return the content of the run's ``summary.json``; empty if the run has not started."""
     try:
-        summary = loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = loads(read_text(folder / "summary.json"))
     except (OSError, JSONDecodeError):
         return {}
     return summary if isinstance(summary, dict) else {}

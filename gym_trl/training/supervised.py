@@ -15,6 +15,7 @@ from rich.console import Console
 
 from gym_trl.errors import ConfigError, GymTRLError, needs
 from gym_trl.evaluation.play import Result, Score
+from gym_trl.files import read_text
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
 from gym_trl.options import Count, Positive, Whole, check_fields
@@ -159,12 +160,12 @@ def resume_warm_start(folder: Path, *, console: Console | None = None) -> WarmSt
     run = read_options(folder)
     if not is_warm_start(folder):
         raise ConfigError(f"{folder} is not a warm start: continue it with gym-trl train --resume {folder}")
-    config = loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = loads(read_text(folder / "config.json"))
     given = config[WARM_START]
     keep = None if given["keep"] is None else Keep(given["keep"])
     options = WarmStartOptions(run=run, **{**given, "keep": keep})
     summary = folder / "summary.json"
-    if summary.exists() and not loads(summary.read_text(encoding="utf-8")).get("interrupted", True):
+    if summary.exists() and not loads(read_text(summary)).get("interrupted", True):
         raise ConfigError(f"the warm start in {folder} is finished")
     return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console)
 

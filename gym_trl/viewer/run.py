@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError, MissingDependencyError, needs
+from gym_trl.files import open_to_read, read_bytes
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, VERSION, Record, env_of
@@ -236,7 +237,7 @@ class Tail:
     def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
         """Generate the objects of new lines, each with its offset and length in bytes."""
         try:
-            file = self.path.open("rb")
+            file = open_to_read(self.path)
         except FileNotFoundError:
             return
         with file:
@@ -256,7 +257,7 @@ class Tail:
 
     def at(self, place: Place) -> dict[str, Any]:
         """Return the object at this position."""
-        with self.path.open("rb") as file:
+        with open_to_read(self.path) as file:
             file.seek(place.offset)
             return as_object(file.read(place.length)) or {}
 
@@ -549,6 +550,6 @@ def _simple(value: Any) -> bool:
 
 def _object_in(path: Path) -> dict[str, Any]:
     try:
-        return as_object(path.read_bytes()) or {}
+        return as_object(read_bytes(path)) or {}
     except OSError:
         return {}
