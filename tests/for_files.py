@@ -61,7 +61,8 @@ def written_names(run: Callable[[Path], object], prepare: Callable[[Path], None]
         folder = scratch / f"observed-{number}"
         folder.mkdir(parents=True)
         prepare(folder)
-        _watched[folder] = names = set()
+        names: set[str] = set()
+        _watched[folder] = names
         try:
             run(folder)
         finally:
