@@ -4,17 +4,18 @@ import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
 from gym_trl.engines.protocol import sample_all
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, described
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
 from gym_trl.seeding import derive_seed
+from gym_trl.serving.threads import BoundedHTTPServer, RequestHandler
 from gym_trl.types import Request
 
 LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
@@ -22,6 +23,11 @@ LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
 _NEEDED = ("prompt_ids", "completion_ids", "logprobs")
 _LARGEST_BODY = 2**26
 """Maximum size of a request body in bytes."""
+_MOST_COMPLETIONS = 2**16
+"""Maximum number of completions of a request."""
+_MOST_CONNECTIONS = 256
+_REQUEST_TIMEOUT = 60.0
+"""Seconds in which a request must arrive, from a function in this process, which may be busy."""
 
 
 def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | None = None) -> RolloutFunc:
@@ -118,7 +124,9 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
         raise ConfigError(f"generate_url must say a port, as http://0.0.0.0:8000/generate/ does, got {url!r}")
     handler = type("Handler", (_Handler,), {"generator": _Generator(trainer), "path_served": parts.path.rstrip("/")})
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", parts.port), handler)
+        server = BoundedHTTPServer(
+            ("127.0.0.1", parts.port), handler, connections=_MOST_CONNECTIONS, request_timeout=_REQUEST_TIMEOUT
+        )
     except OSError as error:
         raise ConfigError(f"nothing can listen at {url}: {error}; is something else there?") from error
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -140,9 +148,13 @@ class _Generator:
         self._calls = 0
 
     def __call__(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        trainer, number = self._trainer, int(asked.get("n") or 1)
+        trainer, number, texts = self._trainer, int(asked.get("n") or 1), asked["prompts"]
+        if not (isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts)):
+            raise TypeError("prompts must be a list of strings, with at least one")
+        if not 1 <= number <= _MOST_COMPLETIONS // len(texts):
+            raise ValueError(f"n must be at least 1, and at most {_MOST_COMPLETIONS} for one prompt, got {number}")
         tokenizer = tokenizer_of(trainer)
-        prompts = [list(tokenizer(prompt)["input_ids"]) for prompt in asked["prompts"]]
+        prompts = [list(tokenizer(text)["input_ids"]) for text in texts]
         sampling = {name: asked[name] for name in SAMPLING if asked.get(name) is not None}
         tokens = int(asked.get("max_tokens") or trainer.args.max_completion_length)
         with (
@@ -163,30 +175,25 @@ class _Generator:
         }
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(RequestHandler):
     generator: _Generator
     path_served: str
+    largest_body = _LARGEST_BODY
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 -- http.server's name
         if self.path.rstrip("/") != self.path_served:
-            return self._answer(404, {"detail": f"only {self.path_served} is served"})
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > _LARGEST_BODY:
-            return self._answer(413, {"detail": "too long"})
+            return self._answer(HTTPStatus.NOT_FOUND, {"detail": f"only {self.path_served} is served"})
+        if "Origin" in self.headers:  # a browser's, which sends it for the pages of any site
+            return self._answer(HTTPStatus.FORBIDDEN, {"detail": "web pages cannot generate here"})
         try:
-            return self._answer(200, self.generator(json.loads(self.rfile.read(length))))
-        except (ValueError, TypeError, KeyError) as error:
-            return self._answer(422, {"detail": f"{type(error).__name__}: {error}"})
+            asked = json.loads(self.body)
+            if not isinstance(asked, dict):
+                raise TypeError("the body must be a JSON object")
+            return self._answer(HTTPStatus.OK, self.generator(asked))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            return self._answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"detail": described(error)})
         except Exception as error:  # without a response the function would wait for ever
-            return self._answer(500, {"detail": f"{type(error).__name__}: {error}"})
+            return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, {"detail": described(error)})
 
-    def _answer(self, status: int, body: Mapping[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- http.server's name
-        """Suppress http.server's log."""
+    def _answer(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
+        self.answer(status, json.dumps(body).encode(), {"Content-Type": "application/json"})

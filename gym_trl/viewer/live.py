@@ -4,12 +4,12 @@ import json
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
 from gym_trl.errors import ConfigError
+from gym_trl.serving.threads import BoundedHTTPServer, RequestHandler
 from gym_trl.types import Closing
 from gym_trl.viewer.page import live_page, policy
 from gym_trl.viewer.run import COLUMNS, Run
@@ -45,15 +45,26 @@ class LiveServer(Closing):
         run: Folder of a run, or a file of its episodes.
         port: Port to listen on; 0 for any free port.
         tokenizer: Path of the tokenizer for the ids. Default: the run's own.
+        connections: Maximum number of open connections; a browser opens up to six. Those that wait for a request give
+            way to new ones.
+        request_timeout: Seconds in which a request must arrive.
 
     Raises:
-        ConfigError: The run does not exist.
+        ConfigError: The run does not exist, or a number is out of range.
         OSError: The port is in use.
     """
 
-    def __init__(self, run: Path, *, port: int = 0, tokenizer: Path | None = None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        *,
+        port: int = 0,
+        tokenizer: Path | None = None,
+        connections: int = 64,
+        request_timeout: float = 10.0,
+    ) -> None:
         self._source = _Source(lambda: Run(run, tokenizer=tokenizer))
-        self._server = _Server(port, self._source)
+        self._server = _Server(port, self._source, connections=connections, request_timeout=request_timeout)
         self._thread: threading.Thread | None = None
 
     @property
@@ -112,13 +123,11 @@ class _Source:
             return self._run.bodies(first, min(count, _MOST_EPISODES))
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, port: int, source: _Source) -> None:
+class _Server(BoundedHTTPServer):
+    def __init__(self, port: int, source: _Source, *, connections: int, request_timeout: float) -> None:
         self.source = source
         try:
-            super().__init__(("127.0.0.1", port), _Handler)
+            super().__init__(("127.0.0.1", port), _Handler, connections=connections, request_timeout=request_timeout)
         except OverflowError as error:
             raise ConfigError(f"a port is a number up to 65535, got {port}") from error
 
@@ -127,14 +136,11 @@ class _Server(ThreadingHTTPServer):
         return tuple(f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost"))
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(RequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
-    timeout = 30
-    server_version = "gym-trl"
-    sys_version = ""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 -- http.server's name
         """Send the page, the updates, or episodes."""
         if self.headers.get("Host", "").lower() not in self.server.hosts:
             self._answer(HTTPStatus.FORBIDDEN, b"this page is for the machine that it runs on\n", "text/plain")
@@ -163,12 +169,5 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, json.dumps(value, allow_nan=False).encode(), "application/json")
 
     def _answer(self, status: HTTPStatus, content: bytes, kind: str) -> None:
-        self.send_response(status)
-        for name, value in {**_HEADERS, "Content-Security-Policy": policy(live=True), "Content-Type": kind}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
-        """Suppress http.server's log, because the page sends a request every two seconds."""
+        policies = {"Content-Security-Policy": policy(live=True), "Content-Type": kind}
+        self.answer(status, content, {**_HEADERS, **policies})

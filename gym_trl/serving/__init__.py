@@ -1,0 +1,1 @@
+"""Bounds and deadlines for the connections of servers that this library starts."""
