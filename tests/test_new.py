@@ -32,6 +32,11 @@ NEEDS = {
     ]
 }
 EACH = [pytest.param(name, marks=NEEDS.get(name, [])) for name in TEMPLATES]
+# The way of a package is the same for all templates: two go it in the full lane, the others in nightly runs.
+WHOLE_WAY = [
+    pytest.param(name, marks=[*NEEDS.get(name, []), *([] if name in ("game", "openenv") else [pytest.mark.nightly])])
+    for name in TEMPLATES
+]
 
 
 @pytest.fixture
@@ -172,7 +177,7 @@ def test_an_unknown_id_is_refused_by_a_name_that_is_installed(folder: Path, monk
 @pytest.mark.processes
 @pytest.mark.trl
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("template", EACH)
+@pytest.mark.parametrize("template", WHOLE_WAY)
 def test_a_package_passes_its_own_tests_builds_installs_and_is_found_by_every_command(
     tmp_path: Path, template: str
 ) -> None:
