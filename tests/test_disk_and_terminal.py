@@ -150,6 +150,9 @@ def test_training_on_a_disk_that_fills_up_ends_with_one_line_and_goes_on_when_th
             ("Read-only file system",) if "read-only" in name else ("is the disk full?", "No space left on device")
         )
         assert any(words in line for words in expected), line
+    assert found["finished"]["status"] == found["finished read-only"]["status"] == 0, found
+    for name in ("full", "eval full", "view read-only"):  # the file that could not be written
+        assert str(tmp_path) in found[name]["said"], found[name]
     full = found["full"]
     assert full["checkpoint"] >= 1
     assert full["steps"][: full["checkpoint"]] == list(range(1, full["checkpoint"] + 1))

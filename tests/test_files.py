@@ -1,17 +1,23 @@
 """Nothing is written through what somebody has planted in a folder, and a folder that cannot be written can be read."""
 
+import errno
+import json
 import os
+import re
+import resource
 import shutil
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial, wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.request import urlopen
 
 import gymnasium as gym
 import pytest
-from for_files import PLANTED, Harm, harm_of, written_names
-from typer.testing import CliRunner
+from for_files import PLANTED, Harm, content, harm_of, written_names
+from typer.testing import CliRunner, Result
 
 from gym_trl.cli.app import app
 from gym_trl.env_checker.validation import write_measurements
@@ -26,13 +32,14 @@ from gym_trl.integrations.evaluation_rows import write_rows
 from gym_trl.policies.weights import save_merged
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.hub import write_hub_folder
-from gym_trl.records.json_lines import JsonLinesWriter, mend
+from gym_trl.records.json_lines import JsonLinesWriter, mend, write_json_lines
 from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import CreditRecord, as_record
 from gym_trl.testing import save_tiny
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run_folder import Checkpoint, RunFolder
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
+from gym_trl.viewer.live import LiveServer
 from gym_trl.wrappers import RecordTranscript
 
 
@@ -92,6 +99,97 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, opened: object) ->
     assert callable(opened)
     with pytest.raises(OSError, match=r"log\.jsonl is a pipe, not a file: remove it"):
         opened(tmp_path / "log.jsonl")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Folders that cannot be written, and disks without room
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Let nobody write a folder; a superuser, who may write everything, is another user meanwhile."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            os.seteuid(65534)
+        yield
+    finally:
+        if user == 0:
+            os.seteuid(user)
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """Return a new folder in one that every user may read, as pytest's is not."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "run").mkdir()
+        yield Path(folder) / "run"
+
+
+def test_a_run_in_a_read_only_folder_is_viewed_with_out_and_the_error_says_so(public: Path, tmp_path: Path) -> None:
+    records(public)
+    with LiveServer(public):  # imports modules that another user may not be able to read
+        pass
+    with read_only(public):
+        refused = CliRunner().invoke(app, ["view", str(public)])
+    assert refused.exit_code == 2
+    assert refused.stderr == f"Error: Permission denied: {public / 'view.html'}; give --out FILE, or --live\n"
+    with TemporaryDirectory() as other:
+        Path(other).chmod(0o777)
+        with read_only(public), LiveServer(public) as server:
+            assert CliRunner().invoke(app, ["view", str(public), "--out", f"{other}/page.html"]).exit_code == 0
+            with urlopen(f"{server.url}updates?episodes=0", timeout=30) as shown:
+                assert json.load(shown)["columns"]["return"] == [1.0, 1.0, 1.0, None]
+
+
+EVAL = ("eval", "TrlEnv/Echo-v0", "--policy", "random", "--out", "FOLDER")
+TOURNAMENT = ("tournament", "TrlEnv/Nim-v0", "solver", "random", "--out", "FOLDER")
+
+
+@pytest.mark.parametrize(("words", "size"), [(EVAL, "--episodes"), (TOURNAMENT, "--games")], ids=["eval", "tournament"])
+def test_what_is_finished_in_a_read_only_folder_is_shown_and_more_is_refused(
+    public: Path, words: tuple[str, ...], size: str
+) -> None:
+    def run(count: int) -> Result:
+        return CliRunner().invoke(app, [*(word.replace("FOLDER", str(public)) for word in words), size, str(count)])
+
+    first, before = run(4), content(public)
+    with read_only(public):
+        again, more = run(4), run(6)
+    assert (first.exit_code, again.exit_code, more.exit_code) == (0, 0, 2), again.stderr
+    assert again.stdout == first.stdout
+    assert more.stderr.splitlines()[-1] == f"Error: Permission denied: {public / '.lock'}"
+    assert content(public) == before
+    assert run(6).exit_code == 0
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let no more bytes than these be written: the error of a disk that is full, but for its number."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_the_error_of_a_disk_without_room_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with files_of_at_most(1000), JsonLinesWriter(path) as log:
+        log.write({"text": "x" * (1000 - len('{"text": ""}\n'))})
+        with pytest.raises(OSError, match=re.escape(os.strerror(errno.EFBIG))) as appended:
+            log.write({"text": "y"})
+        with pytest.raises(OSError, match=re.escape(os.strerror(errno.EFBIG))) as replacing:
+            write_json_lines([{"text": "z" * 2000}], path)
+    assert appended.value.filename == replacing.value.filename == str(path)
+    assert path.read_text().count("x") > 900
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -244,6 +342,8 @@ def half_trained(folder: Path) -> None:
 
 def half_warm(folder: Path) -> None:
     assert command("warm-start", ECHO, "--steps", 2, "--episodes", 4, "--out", "FOLDER")(folder) is None
+    summary = folder / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "interrupted": True}))
 
 
 WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
@@ -275,9 +375,19 @@ SLOW_WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
 }
 
 
-def harm(name: str, scratch: Path, writers: Mapping[str, tuple[Writer, Callable[[Path], None]]]) -> list[Harm]:
-    """Return the harm of everything that may be planted at each name that a writer writes."""
-    run, prepare = writers[name]
+TRAININGS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
+    "train": (command("train", "--resume", "FOLDER", "--steps", 3), half_trained),
+    "warm-start": (command("warm-start", "--resume", "FOLDER"), half_warm),
+}
+
+
+def harm(
+    run: Writer, prepare: Callable[[Path], None], scratch: Path, *, inside: bool = True, seconds: float = 10.0
+) -> list[Harm]:
+    """Return the harm of everything that may be planted at each name that is written.
+
+    With ``inside=False`` only one kind, another one each time, is planted at names in folders of the folder.
+    """
     template = scratch / "template"
     template.mkdir()
     prepare(template)
@@ -287,18 +397,32 @@ def harm(name: str, scratch: Path, writers: Mapping[str, tuple[Writer, Callable[
 
     names = written_names(run, prepared, scratch)
     assert names
-    found = (harm_of(run, prepared, scratch, one, planted) for one in names for planted in PLANTED)
+    kinds = list(PLANTED)
+    planted = [
+        (one, kind)
+        for number, one in enumerate(names)
+        for kind in (kinds if inside or "/" not in one else [kinds[number % len(kinds)]])
+    ]
+    found = (harm_of(run, prepared, scratch, one, kind, seconds=seconds) for one, kind in planted)
     return [one for one in found if one is not None]
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", WRITERS)
 def test_no_planted_name_makes_a_writer_change_a_file_elsewhere_or_wait(name: str, tmp_path: Path) -> None:
-    assert harm(name, tmp_path, WRITERS) == []
+    assert harm(*WRITERS[name], tmp_path) == []
 
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SLOW_WRITERS)
 def test_no_planted_name_makes_a_slow_writer_change_a_file_elsewhere_or_wait(name: str, tmp_path: Path) -> None:
-    assert harm(name, tmp_path, SLOW_WRITERS) == []
+    assert harm(*SLOW_WRITERS[name], tmp_path) == []
+
+
+@pytest.mark.full
+@pytest.mark.trl
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_no_planted_name_makes_a_resumed_training_change_a_file_elsewhere_or_wait(name: str, tmp_path: Path) -> None:
+    assert harm(*TRAININGS[name], tmp_path, inside=False, seconds=60.0) == []

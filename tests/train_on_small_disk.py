@@ -46,12 +46,15 @@ def left(run):
 def main(disk):
     found: dict[str, Any] = {}
     mount("-t", "tmpfs", "-o", "size=2500k", "tmpfs", str(disk))
+    finished = ("eval", "TrlEnv/Echo-v0", "--policy", "random", "--episodes", 2, "--out", disk / "finished")
+    found["finished"] = command(*finished)
     run = disk / "run"
     found["full"] = {**command(*TRAIN, "--grpo", "save_steps=1", "--out", run), **left(run)}
     found["eval full"] = command(
         "eval", "TrlEnv/Echo-v0", "--policy", "random", "--episodes", 2000, "--out", disk / "e"
     )
     mount("-o", "remount,ro,size=64m", str(disk))
+    found["finished read-only"] = command(*finished)
     found["read-only"] = {**command("train", "--resume", run), **left(run)}
     found["eval read-only"] = command("eval", "TrlEnv/Echo-v0", "--policy", "random", "--out", disk / "other")
     found["view read-only"] = command("view", run)

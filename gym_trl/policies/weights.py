@@ -222,9 +222,32 @@ def save_merged(path: str, out: Path, *, dtype: Any = "auto") -> None:
         ConfigError: there is no such model, or the adapter does not fit its base.
         OSError: ``out`` cannot be written, or has links in it.
     """
+    model, tokenizer = load_weights(path, dtype=dtype), load_tokenizer(path)
     check_tree(out)
-    load_weights(path, dtype=dtype).save_pretrained(out)
-    load_tokenizer(path).save_pretrained(out)
+    with saving(out):
+        model.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+
+
+@contextmanager
+def saving(out: Path) -> Iterator[None]:
+    """Raise ``OSError`` where a library that writes a model's files raises an error of another type."""
+    try:
+        yield
+    except (OSError, GymTRLError):
+        raise
+    except Exception as error:
+        raise unwritten(error, out) from error
+
+
+def unwritten(error: Exception, out: Path) -> OSError:
+    """Return the error for a model that could not be written, which PyTorch and safetensors raise as other types.
+
+    >>> unwritten(RuntimeError("No space left on device (os error 28)"), Path("model"))
+    OSError('the model could not be written to model (No space left on device (os error 28)); is the disk full?')
+    """
+    what = " ".join(str(error).split())
+    return OSError(f"the model could not be written to {out} ({what:.200}); is the disk full?")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import Row, StepTotals, rows_of
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.policies.weights import free_memory
+from gym_trl.policies.weights import free_memory, unwritten
 from gym_trl.records.schema import CreditRecord
 from gym_trl.registration import make_env
 from gym_trl.rollout.history import appends, read_history
@@ -168,8 +168,7 @@ def _unwritten(error: Exception, path: Path) -> OSError | None:
     while frame is not None and not saving:
         saving = frame.tb_frame.f_code.co_name in ("_save_checkpoint", "save_model", "on_save")
         frame = frame.tb_next
-    what = " ".join(str(error).split())
-    return OSError(f"the model could not be written to {path} ({what:.200}); is the disk full?") if saving else None
+    return unwritten(error, path) if saving else None
 
 
 def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOptions, list[str]]:
@@ -390,7 +389,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
         steps = trainer.state.global_step
         self._display.note("Saving the model")
-        trainer.save_model(str(self._folder.path / "model"))
+        self._folder.model(trainer)
         summary |= {"steps": steps, "interrupted": steps < self.options.steps}
         self._folder.save_summary()
         self._folder.draw(self.options.env)

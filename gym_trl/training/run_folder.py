@@ -21,7 +21,7 @@ from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
-from gym_trl.policies.weights import has_model
+from gym_trl.policies.weights import has_model, saving
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
@@ -282,7 +282,13 @@ class RunFolder:
     def tokenizer(self, tokenizer: Any) -> None:
         """Save the tokenizer, with which the ids of the records can be decoded."""
         if self._writes:
-            tokenizer.save_pretrained(self.path / "tokenizer")
+            with saving(self.path / "tokenizer"):
+                tokenizer.save_pretrained(self.path / "tokenizer")
+
+    def model(self, trainer: Any) -> None:
+        """Save the trained model; all processes must call it, because sharded weights are gathered."""
+        with saving(self.path / "model"):
+            trainer.save_model(str(self.path / "model"))
 
     def save_summary(self) -> None:
         """Write the summary so far."""

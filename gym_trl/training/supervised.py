@@ -347,7 +347,7 @@ class _Work:
             trainer.train(resume_from_checkpoint=str(self._start.path) if self._start.path else None)
         done = trainer.state.global_step
         display.note("Saving the model")
-        trainer.save_model(str(folder.path / "model"))
+        folder.model(trainer)
         folder.summary |= {"steps": done, "interrupted": done < steps}
         folder.save_summary()
         if done == steps:
