@@ -14,9 +14,8 @@ from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.policies.model import Model, check_model
-from gym_trl.policies.weights import load_tokenizer, load_weights, read_adapter, save_merged, whole_model
+from gym_trl.policies.weights import load_config, load_tokenizer, load_weights, read_adapter, save_merged, whole_model
 from gym_trl.testing.tiny import save_tiny
-from gym_trl.training.model_checks import load_config
 from gym_trl.training.models import LORA_ALPHA, ModelChoice, load_model
 
 
@@ -221,6 +220,27 @@ def test_an_adapter_that_would_load_more_than_weights_is_refused(
     for read in (read_adapter, check_model, load_weights):
         with pytest.raises(ConfigError, match=message):
             read(str(theirs))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"attn_implementation": "theirs/kernel"},
+        {"attn_implementation": {"": "sdpa", "text_config": "theirs/kernel"}},
+        {"text_config": {"_attn_implementation": "theirs/kernel:f"}},
+        {"experts_implementation": "theirs/kernel"},
+    ],
+)
+def test_compiled_code_that_a_configuration_names_is_refused(asked: dict[str, Any], base: Path, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    for file in base.iterdir():
+        (theirs / file.name).write_bytes(file.read_bytes())
+    content = json.loads((theirs / "config.json").read_text()) | asked
+    (theirs / "config.json").write_text(json.dumps(content))
+    for load in (load_config, load_weights):
+        with pytest.raises(ConfigError, match=r"asks for compiled code from the hub \('theirs/kernel"):
+            load(str(theirs))
 
 
 def test_an_adapter_of_an_adapter_is_refused(adapter: Path, tmp_path: Path) -> None:

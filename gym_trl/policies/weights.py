@@ -147,8 +147,8 @@ def load_weights(path: str, *, dtype: Any = "auto", trainable: bool = False) -> 
 
     adapter = read_adapter(path)
     source = base_of(path)
+    load_config(source)  # refuses what it asks for
     with loading(source):
-        _check_hub_adapter(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, trust_remote_code=False)
     if adapter is None:
         return model
@@ -206,13 +206,39 @@ def loading(path: str, part: str = "") -> Iterator[None]:
         raise ConfigError(f"cannot load {part}{path!r}: {why}") from error
 
 
-def _check_hub_adapter(source: str) -> None:
-    """Check the adapter's configuration of a model on the hub, which Transformers would apply by itself."""
-    from transformers.utils import find_adapter_config_file
+def load_config(path: str) -> Any:
+    """Return the configuration of a model in a folder or on the hub, for an adapter that of its base.
 
-    file = None if Path(source).is_dir() else find_adapter_config_file(source)
-    if file is not None:
-        _read_adapter_config(Path(file))
+    Raises:
+        ConfigError: there is none, or it asks for code that is not part of Transformers.
+    """
+    with needs("train", "a model"):
+        from transformers import AutoConfig, PretrainedConfig
+        from transformers.utils import find_adapter_config_file
+
+    source = base_of(path)
+    with loading(path):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        if kernels := [*_kernels(PretrainedConfig.get_config_dict(source)[0])]:
+            raise ConfigError(
+                f"the configuration of {path!r} asks for compiled code from the hub ({kernels[0]!r:.80}), which is not "
+                "loaded; remove attn_implementation and the like from its config.json"
+            )
+        # Transformers applies the adapter of a model on the hub by itself.
+        of_adapter = None if Path(source).is_dir() else find_adapter_config_file(source)
+    if of_adapter is not None:
+        _read_adapter_config(Path(of_adapter))
+    return config
+
+
+def _kernels(config: Any) -> Iterator[str]:
+    """Yield the names of repositories whose kernels a configuration asks for, at any depth."""
+    for name, value in config.items() if isinstance(config, dict) else ():
+        if isinstance(name, str) and name.endswith(("attn_implementation", "experts_implementation")):
+            given = value.values() if isinstance(value, dict) else [value]
+            yield from (one for one in given if isinstance(one, str) and "/" in one)
+        else:
+            yield from _kernels(value)
 
 
 def save_merged(path: str, out: Path, *, dtype: Any = "auto") -> None:

@@ -96,16 +96,34 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def read_parquet(path: Path) -> Iterator[Record]:
-    """Yield the records in a Parquet file."""
+    """Yield the records in a Parquet file.
+
+    Raises:
+        ConfigError: the file is damaged or no Parquet file, or a row is not a record; the message names the row.
+    """
     with needs("train", "Parquet"):
+        from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
 
-    with ParquetFile(path) as file:
-        rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
-        for number, row in enumerate(rows, start=1):
-            for held in (row, row.get("task") or {}):
-                held |= {name: json.loads(held[name]) for name in _AS_JSON if name in held}
-            yield complete(row, f"row {number} of {path}")
+    try:
+        with ParquetFile(path) as file:
+            rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                where = f"row {number} of {path}"
+                for held in (row, row.get("task")):
+                    if isinstance(held, dict):
+                        texts = {name: held[name] for name in _AS_JSON if name in held}
+                        held |= {name: _from_json(text, f"{name} in {where}") for name, text in texts.items()}
+                yield complete(row, where)
+    except ArrowException as error:
+        raise ConfigError(f"{path} is not a Parquet file, or is damaged: {error}") from error
+
+
+def _from_json(text: Any, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON: {text!s:.80}") from error
 
 
 def as_row(record: Record) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
-from gym_trl.policies.weights import base_of, first_line, load_tokenizer, loading
+from gym_trl.policies.weights import base_of, first_line, load_config, load_tokenizer, loading
 from gym_trl.training.models import ModelChoice
 
 ROWS_AT_ONCE = 8
@@ -238,18 +238,6 @@ def choose_micro_batch(
     check_memory(replace(estimates[plans[-1][1]], row=0, scores=0), free)
     made = [MicroBatch(size, again, estimates[again].needed(size)) for size, again in plans]
     return next((batch for batch in made if batch.needed <= 0.8 * free), made[-1])
-
-
-def load_config(path: str) -> Any:
-    """Return the configuration of a model, for an adapter that of its base.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    from transformers import AutoConfig
-
-    with loading(path):
-        return AutoConfig.from_pretrained(base_of(path), trust_remote_code=False)
 
 
 def _end_ids(path: str, config: Any) -> set[int]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -28,7 +29,7 @@ from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import Row, StepTotals, rows_of
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.policies.weights import free_memory, unwritten
+from gym_trl.policies.weights import free_memory, load_config, unwritten
 from gym_trl.records.schema import CreditRecord
 from gym_trl.registration import make_env
 from gym_trl.rollout.history import appends, read_history
@@ -171,6 +172,18 @@ def _unwritten(error: Exception, path: Path) -> OSError | None:
     return unwritten(error, path) if saving else None
 
 
+@contextmanager
+def _tensors_only(checkpoint: Path | None) -> Iterator[None]:
+    """Raise PyTorch's error about a checkpoint with a pickle of more than tensors as ``ConfigError``."""
+    try:
+        yield
+    except UnpicklingError as error:
+        raise ConfigError(
+            f"{checkpoint} has a pickle that contains more than tensors, of which nothing was run; remove this "
+            "checkpoint to continue from an earlier one"
+        ) from error
+
+
 def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOptions, list[str]]:
     """Return options with micro-batches that fit into memory, and lines to show, after checking the model's files.
 
@@ -218,6 +231,7 @@ def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]
             choice = ModelChoice(path=str(run.start.path), dtype=choice.dtype if choice.trains_adapter else None)
         if choice.trains_adapter or choice.dtype is not None:
             return load_model(choice)
+        load_config(choice.path)  # refuses what it asks for, before the trainer loads it
         return choice.path, None
     if run.trained:
         return str(run.start.path), None
@@ -386,7 +400,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if self.trained:
             trainer.state.global_step = self.start.step
         else:
-            trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
+            with _tensors_only(self.start.path):
+                trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
         steps = trainer.state.global_step
         self._display.note("Saving the model")
         self._folder.model(trainer)

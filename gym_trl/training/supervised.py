@@ -20,14 +20,14 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
 from gym_trl.options import Count, Positive, Whole, check_fields
 from gym_trl.policies.model import transformers_engine
-from gym_trl.policies.weights import free_memory, load_tokenizer
+from gym_trl.policies.weights import free_memory, load_config, load_tokenizer
 from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
-from gym_trl.training.model_checks import choose_micro_batch, load_config, model_problems, refuse
+from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import load_model
 from gym_trl.training.options import TrainOptions, one_seat, read_options
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
