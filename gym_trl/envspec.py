@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -13,10 +13,11 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.errors import ConfigError, GymTRLError, raise_interrupt, refused
 from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env
 from gym_trl.options import Arguments, Count, Penalty, check_options, option_types, part_of
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, did_you_mean, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
@@ -155,9 +156,12 @@ class EnvSpec:
             env = self.make(env_id)
         except GymTRLError:
             raise
-        except (gym.error.Error, TypeError, ImportError) as error:
+        except BaseException as error:
+            raise_interrupt(error)
             raise cannot_make(env_id, self._makers[env_id], self._kwargs[env_id], error) from error
-        try:
+        with ExitStack() as stack:
+            stack.callback(close_env, env)
+            stack.enter_context(refused(f"{env_id} cannot be used: it"))
             if self.seats is not None and env.has_wrapper_attr("append_only"):
                 raise ConfigError(
                     f"{env} shows the past of all seats to the one that is to move: leave the wrapper out; each seat "
@@ -175,8 +179,6 @@ class EnvSpec:
                     'History(env, show="new"), or none. To shorten what the model sees: GymSpec(history="last=8")'
                 )
             yield env
-        finally:
-            env.close()
 
     def probe(self, stepping: ExecutorConfig) -> Probed:
         """Make each environment once, to report errors before a model is loaded, and choose an executor.
@@ -397,7 +399,8 @@ def _check_key(env: TextEnvironment) -> None:
     """
     try:
         env.reset(seed=0)
-    except Exception as error:  # any other failure is left to the first rollout, which counts it
+    except BaseException as error:  # any other failure is left to the first rollout, which counts it
+        raise_interrupt(error)
         if isinstance(error, ConfigError):
             raise
 

@@ -45,9 +45,11 @@ An environment or a wrapper can override the rule by raising ``ModelFaultError``
 
 import errno
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from traceback import walk_tb
+from inspect import CO_GENERATOR
+from traceback import FrameSummary, StackSummary, walk_tb
 
 
 class GymTRLError(Exception):
@@ -269,7 +271,7 @@ def apart_from_the_model(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         if caused_by_model(error):
             raise InfrastructureError(f"{name} raised {described(error)}") from error
         raise
@@ -281,15 +283,60 @@ def ends_an_episode(error: BaseException) -> bool:
     >>> ends_an_episode(SystemExit(1)), ends_an_episode(KeyboardInterrupt())
     (True, False)
 
-    Interrupts are ``KeyboardInterrupt`` and what a signal handler of this program raised, such as the ``SystemExit`` of
-    a handler for SIGTERM. They stop the rollout. The rule is the same for making, resetting, stepping and closing an
-    environment, and in every executor.
+    Interrupts are ``KeyboardInterrupt``, the ``GeneratorExit`` with which Python closes a generator, and what a signal
+    handler of this program raised, such as the ``SystemExit`` of a handler for SIGTERM. They stop the rollout. The
+    rule is the same for making, resetting, stepping and closing an environment, and in every executor.
     """
     if isinstance(error, Exception):
         return True
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    if isinstance(error, GeneratorExit) and frames and frames[-1].f_code.co_flags & CO_GENERATOR:
+        return False
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
-    by_handler = any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
+    by_handler = any(frame.f_code in handlers for frame in frames)
     return not isinstance(error, KeyboardInterrupt) and not by_handler
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise an exception of somebody's code again if it does not end an episode only; see ``ends_an_episode``.
+
+    Code of an environment or a policy may raise anything, ``SystemExit`` and ``CancelledError`` among it, so it is
+    called like this::
+
+        try:
+            env.reset()
+        except BaseException as error:
+            raise_interrupt(error)
+            ...  # the failure of one episode
+    """
+    if not ends_an_episode(error):
+        raise error
+
+
+@contextmanager
+def failures_ignored() -> Iterator[None]:
+    """Ignore what an environment or a policy raises in the block, but for an interrupt of this program.
+
+    >>> with failures_ignored():
+    ...     raise SystemExit(1)
+    """
+    try:
+        yield
+    except BaseException as error:
+        raise_interrupt(error)
+
+
+def safe_str(value: object) -> str:
+    """Return ``str(value)`` of an exception or environment of somebody's, also if its ``__str__`` raises.
+
+    >>> safe_str(ValueError("no such move"))
+    'no such move'
+    """
+    try:
+        return str(value)
+    except BaseException as error:
+        raise_interrupt(error)
+        return f"(it cannot be shown: __str__ raised {type(error).__name__})"
 
 
 def described(error: BaseException) -> str:
@@ -298,12 +345,46 @@ def described(error: BaseException) -> str:
     >>> described(KeyError("north"))
     "KeyError: 'north'"
     """
+    return f"{type(error).__name__}: {safe_str(error)}"
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Raise what somebody's code raises in the block as ``ConfigError``; errors of this library pass.
+
+    >>> with refused("the environment"):
+    ...     raise SystemExit(1)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: the environment raised SystemExit: 1
+
+    Args:
+        what: What runs in the block, such as ``"reward"`` for a function that was given as this argument.
+    """
     try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException as problem:
-        if not ends_an_episode(problem):
-            raise
-        return f"{type(error).__name__} (its message cannot be shown: __str__ raised {type(problem).__name__})"
+        yield
+    except GymTRLError:
+        raise
+    except BaseException as error:
+        raise_interrupt(error)
+        raise ConfigError(f"{what} raised {described(error)}") from error
+
+
+_LIBRARIES = {"gym_trl", "gymnasium", *sys.stdlib_module_names}
+
+
+def place_of(error: BaseException) -> FrameSummary | None:
+    """Return the last line that an exception came through outside of this library, Gymnasium and Python's own.
+
+    >>> place_of(ValueError("never raised")) is None
+    True
+    """
+    last = None
+    for frame, line in walk_tb(error.__traceback__):
+        name = str(frame.f_globals.get("__name__"))
+        if name.partition(".")[0] not in _LIBRARIES and not frame.f_code.co_filename.startswith("<"):
+            last = frame, line
+    return None if last is None else StackSummary.extract(iter([last]))[0]
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 
-from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.errors import ConfigError, GymTRLError, described, raise_interrupt, safe_str
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,9 +113,10 @@ def load_plugins() -> frozenset[str]:
                         "ignore"
                     )  # Gymnasium's about ids that the package's import registered as well
                     plugin.load()()
-            except Exception as error:  # a package can raise anything
-                said = f"{type(error).__name__}: {error}"
-                warnings.warn(f"no environments of the installed {plugin.value}, which raised {said}", stacklevel=2)
+            except BaseException as error:  # a package can raise anything
+                raise_interrupt(error)
+                said = f"no environments of the installed {plugin.value}, which raised {described(error)}"
+                warnings.warn(said, stacklevel=2)
         requires = (plugin.dist.requires if plugin.dist else None) or ()
         if any(re.match(r"gym[-_.]trl\b", one, re.IGNORECASE) for one in requires):
             found |= {one for one in gym.registry if one not in before or one.startswith(f"{plugin.name}/")}
@@ -182,23 +183,24 @@ def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
         made = maker(**kwargs)
     except GymTRLError:
         raise
-    except Exception as error:  # an environment can raise anything
+    except BaseException as error:  # an environment can raise anything
+        raise_interrupt(error)
         raise cannot_make(env_name(env), maker, kwargs, error) from error
     if not isinstance(made, gym.Env):
         raise ConfigError(f"{env_name(env)} makes no gymnasium.Env: {type(made).__name__}")
     return made
 
 
-def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: Exception) -> ConfigError:
+def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: BaseException) -> ConfigError:
     """Return the error for an environment that cannot be made with these arguments, with similar argument names."""
     parameters = env_parameters(maker)
-    unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    unexpected = _UNEXPECTED.search(safe_str(error)) if isinstance(error, TypeError) else None
     if unexpected and unexpected[1] in kwargs:
         near = did_you_mean(unexpected[1], parameters) or f"; it has {', '.join(parameters) or 'none'}"
         return ConfigError(f"{name} has no argument {unexpected[1]!r}{near}")
     if isinstance(error, TypeError) and kwargs and not parameters:
         return ConfigError(f"{name} takes no arguments, got {', '.join(kwargs)}")
-    said = error if isinstance(error, gym.error.Error) else f"{type(error).__name__}: {error}"
+    said = safe_str(error) if isinstance(error, gym.error.Error) else described(error)
     return ConfigError(f"cannot make {name}{f' with {dict(kwargs)}' if kwargs else ''}: {said}")
 
 
@@ -355,9 +357,10 @@ def _module(name: str, folder: "Path") -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(f"there is no module {name!r}, in {folder} or elsewhere") from error
-        raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
-    except Exception as error:  # a module can raise anything
-        raise ConfigError(f"importing {name} raised {type(error).__name__}: {error}") from error
+        raise ConfigError(f"importing {name} raised {described(error)}") from error
+    except BaseException as error:  # a module can raise anything
+        raise_interrupt(error)
+        raise ConfigError(f"importing {name} raised {described(error)}") from error
 
 
 def _file(path: "Path") -> ModuleType:

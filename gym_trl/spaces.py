@@ -11,7 +11,7 @@ from gymnasium.spaces import utils as space_functions
 from gymnasium.vector.utils import shared_memory as vector_memory, space_utils as vector_spaces
 from gymnasium.wrappers.utils import create_zero_array
 
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import ConfigError, check_counts, raise_interrupt
 
 MAX_LENGTH = 65_536
 """Default maximum number of characters in an observation or an action."""
@@ -190,7 +190,8 @@ def holds(space: spaces.Space[Any], value: Any) -> bool:
         if isinstance(space, spaces.Tuple):
             return len(value) == len(space) and all(map(holds, space.spaces, value))
         return holds_text(space) or bool(space.contains(value))
-    except Exception:  # of a value, or of another project's space
+    except BaseException as error:  # of a value, or of another project's space
+        raise_interrupt(error)
         return False
 
 

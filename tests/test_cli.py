@@ -531,7 +531,7 @@ def test_replay_says_that_nothing_is_different(evaluated: Path) -> None:
     ("reward", "said"),
     [
         ("json:dumps", "reward must return a finite number, got '{"),
-        ("math:sqrt", "reward raised TypeError for TrlEnv/GuessNumber-v0#"),
+        ("math:sqrt", "reward for TrlEnv/GuessNumber-v0#"),
     ],
 )
 def test_a_reward_that_cannot_be_paid_is_one_line_and_writes_nothing(

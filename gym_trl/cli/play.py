@@ -13,12 +13,12 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
-from gym_trl.cli.errors import clear_errors, fail, one_line
+from gym_trl.cli.errors import clear_errors, fail
 from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, read_pairs
 from gym_trl.cli.terminal import ask, coloured, say, say_aside
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
@@ -234,7 +234,8 @@ def _errors_in(function: str, *, debug: bool) -> Iterator[None]:
     """Print any exception of the environment as one line."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        raise_interrupt(error)
         if debug:
             raise
-        fail(f"{function} raised {type(error).__name__}: {one_line(error)}")
+        fail(f"{function} raised {' '.join(described(error).split())}")

@@ -39,11 +39,11 @@ from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.env_checker.state_keys import keys_of, search_keys
 from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.errors import ConfigError, NotTextError, raise_interrupt, safe_str
 from gym_trl.evaluation.blind import SECONDS, STEPS, describe, is_near, search_blind
 from gym_trl.evaluation.play import optimum
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_step
+from gym_trl.executors.step import close_env, read_step
 from gym_trl.policies.random_play import RANDOM_PLAY, description_of, random_play
 from gym_trl.spaces import holds_text
 from gym_trl.testing.checks import STRANGE_ACTIONS, scrambled_generators
@@ -114,7 +114,8 @@ class Inspector:
         """Return the state keys of the same episodes; none if they cannot be played or read."""
         try:
             return [keys_of(self._text_env, game.seed, game.actions, self._key) for game in self._some]
-        except Exception:  # "state key" reports it
+        except BaseException as error:  # "state key" reports it
+            raise_interrupt(error)
             return []
 
     def _looked_at(self, promise: str) -> "_Told":
@@ -125,7 +126,8 @@ class Inspector:
             return _Told(SKIPPED, f"not checked: {reason}")
         except NotTextError:
             return _Told(SKIPPED, "not checked: its values cannot be converted to text")
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             return _Told(PROBLEM, f"raised {describe_error(error)}", "catch the exception in the environment")
         return told
 
@@ -145,8 +147,7 @@ class Inspector:
         try:
             yield env
         finally:
-            with suppress(Exception):
-                env.close()
+            close_env(env, broken=True)
 
     def _play(self, seed: int, act: Sequence[str] | None = None, most: int = MOST_TURNS) -> PlayedEpisode:
         with self._open() as env:
@@ -160,8 +161,7 @@ class Inspector:
         with suppress(NotCheckedError):
             survey_resets(env, survey)
             survey_steps(env, survey)
-        with suppress(Exception):
-            env.close()
+        close_env(env, broken=True)
         return survey
 
     def _issues(self, promise: str, kept: str) -> "_Told":
@@ -216,8 +216,7 @@ class Inspector:
             env = as_text(Seats(declare_success(self._make())))
             seed = len(games)
             games.append(play_seats(env, seed, random_play(env, seed)))
-            with suppress(Exception):
-                env.close()
+            close_env(env, broken=True)
             if games[-1].error:
                 break
         return games
@@ -228,7 +227,8 @@ class Inspector:
         began = perf_counter()
         try:
             env, second = self._make(), self._make()
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             fix = "give every argument a default, or pass it with --env NAME=VALUE"
             return _Told(PROBLEM, f"raised {describe_error(error)}", fix)
         seconds = (perf_counter() - began) / 2
@@ -393,7 +393,8 @@ class Inspector:
             game = play_one(as_text(env), game.seed, game.actions)
             try:
                 steps = [env.step(game.actions[-1]) for _ in range(3)]
-            except Exception as error:
+            except BaseException as error:
+                raise_interrupt(error)
                 return _Told(OK, f"refused with {type(error).__name__}")
             paid = math.fsum(float(step[1]) for step in steps)
             if paid or not all(step[2] or step[3] for step in steps):
@@ -412,7 +413,8 @@ class Inspector:
                 said = repr(action) if len(action) < 50 else f"{len(action):,} characters"
                 try:
                     result = read_step(*env.step(action))
-                except Exception as error:
+                except BaseException as error:
+                    raise_interrupt(error)
                     return _Told(PROBLEM, f"step({said}) raised {describe_error(error)}", _READ_IN_FRONT)
                 refused += result.info.get("action_valid") is False
                 counted_ = counted_ or "action_valid" in result.info
@@ -437,7 +439,8 @@ class Inspector:
                     forbidden = str(int(space.start) + int(np.argmin(allowed)))
                     try:
                         env.step(forbidden)
-                    except Exception as error:
+                    except BaseException as error:
+                        raise_interrupt(error)
                         return f"step({forbidden}), which the mask forbids, raised {describe_error(error)}"
                     return None
                 info = env.step(action)[4]
@@ -684,9 +687,10 @@ class Inspector:
         try:
             size = len(dumps(info))
             loads(dumps(info))  # noqa: S301 -- our own bytes
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             fix = "put plain values into info: strings, numbers, lists, dicts"
-            return _Told(PROBLEM, f"does not pickle: {shortened(str(error), 80)}", fix)
+            return _Told(PROBLEM, f"does not pickle: {shortened(safe_str(error), 80)}", fix)
         if size > 100_000:
             return _Told(WARNING, f"{size / 1000:,.0f} kB a step", "remove entries that nothing reads")
         return _Told(OK, f"pickles in {size:,} bytes: {', '.join(map(str, info)) or 'empty'}"[:SHORT])
@@ -736,7 +740,8 @@ class Inspector:
             try:
                 env.close()
                 env.close()
-            except Exception as error:
+            except BaseException as error:
+                raise_interrupt(error)
                 fix = "close() must work at any time, and twice"
                 return _Told(PROBLEM, f"raised {describe_error(error)}", fix)
         left = {name: now - then for (name, then), now in zip(before.items(), _held().values(), strict=True)}
@@ -751,7 +756,8 @@ class Inspector:
             warnings.simplefilter("always")
             try:
                 check_env(self._make().unwrapped, skip_render_check=True)
-            except Exception as error:
+            except BaseException as error:
+                raise_interrupt(error)
                 return _Told(
                     PROBLEM,
                     f"check_env raised {describe_error(error)}",

@@ -1,19 +1,14 @@
 """Episodes that the checks play and compare."""
 
 import math
-import os
-import sysconfig
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-import gymnasium as gym
-
 from gym_trl.env_checker.leaks import SeatGame
-from gym_trl.errors import SeatError, described, ends_an_episode
+from gym_trl.errors import SeatError, described, ends_an_episode, place_of
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import images_of, read_result, read_step
 from gym_trl.policies.random_play import Actor
@@ -163,17 +158,6 @@ def kind_of(value: Any) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return a description of an exception, with its place in the user's own code."""
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if not _is_library(frame.filename):
-            where = f" ({Path(frame.filename).name}:{frame.lineno})"
-    return f"{shortened(described(error))}{where}"
-
-
-def _is_library(file: str) -> bool:
-    ours = any(file.startswith(f"{folder}{os.sep}") for folder in _LIBRARIES)
-    return file.startswith("<") or (ours and "site-packages" not in file.replace(str(_SITE), ""))
-
-
-_SITE = Path(gym.__file__).parents[1]
-_LIBRARIES = (Path(gym.__file__).parent, Path(__file__).parents[1], sysconfig.get_path("stdlib"))
+    place = place_of(error)
+    where = place and f" ({Path(place.filename).name}:{place.lineno})"
+    return f"{shortened(described(error))}{where or ''}"

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.env_checker.play import describe_error, kind_of, shortened
+from gym_trl.errors import raise_interrupt
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import holds_text, sample_allowed
 from gym_trl.wrappers.admissible_actions import listed_actions
@@ -44,7 +45,8 @@ def survey_resets(env: gym.Env[Any, Any], survey: Survey) -> None:
     for seed, options in ((0, None), (1, {}), (None, None)):
         try:
             returned = env.reset(seed=seed, options=options)
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             survey.add("reset", f"reset(seed={seed}, options={options}) raised {describe_error(error)}", contract)
             skip("reset")
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -61,7 +63,8 @@ def _survey_observation(env: gym.Env[Any, Any], observation: Any, where: str, su
     space = env.observation_space
     try:
         inside = observation in space
-    except Exception:
+    except BaseException as error:
+        raise_interrupt(error)
         inside = False
     if inside:
         return
@@ -89,7 +92,8 @@ def survey_steps(env: gym.Env[Any, Any], survey: Survey) -> None:
         said = f"step({shortened(repr(action), 30)})"
         try:
             returned = env.step(action)
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             survey.add("step", f"{said} raised {describe_error(error)}", "accept every action in action_space")
             return
         if not isinstance(returned, tuple) or len(returned) != 5:
@@ -112,7 +116,8 @@ def deepcopied(value: Any) -> Any:
     """Return a deep copy, or the value itself if it cannot be copied."""
     try:
         return deepcopy(value)
-    except Exception:
+    except BaseException as error:
+        raise_interrupt(error)
         return value
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import gymnasium as gym
 from gymnasium import spaces
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, raise_interrupt, refused
 from gym_trl.evaluation.scores import Estimate, Reference, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_declares_success, read_step, take_step
@@ -28,7 +28,7 @@ from gym_trl.types import Closing, EnvFailure, Policy, counted_successes, declar
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.inner import attribute_of, instructions_of, text_of
 from gym_trl.wrappers.text_action import TextAction
 
 Actions: TypeAlias = tuple[str, ...]
@@ -242,7 +242,7 @@ def _searched(
         given = f"{steps}, {episodes} and {seconds}"
         raise ConfigError(f"steps must be at least 1, episodes at least 2 and seconds above 0, got {given}")
     began = monotonic()
-    with _Arena(make, steps, began + seconds / 2, seed) as arena:
+    with refused("the environment"), _Arena(make, steps, began + seconds / 2, seed) as arena:
         search = _Search(arena, random.Random(derive_seed(seed, "blind")), objective, extra, longest)
         actions = search.run(began + seconds * 3 / 4)
         used, cut = arena.used, arena.cut
@@ -283,7 +283,7 @@ def play_blind(
     Raises:
         NotTextError: the environment cannot be converted to text.
     """
-    with _Arena(make, math.inf, math.inf, seed) as arena:
+    with refused("the environment"), _Arena(make, math.inf, math.inf, seed) as arena:
         return _held_out(arena, tuple(actions), episodes, seed)
 
 
@@ -361,7 +361,7 @@ class _Arena(Closing):
     def reset(self, seed: int) -> tuple[str, Mapping[str, Any]]:
         self._spend()
         observation, info = self.env.reset(seed=seed, options=None)
-        return observation, info
+        return text_of(observation), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
         self._spend()
@@ -413,13 +413,24 @@ class _Arena(Closing):
             return _Played(False if "success" in info else None, math.fsum(total), turn + 1)
         except _Spent:
             raise
-        except Exception:  # an environment can raise anything
+        except BaseException as error:  # an environment can raise anything
+            raise_interrupt(error)
+            self._renew()
+            return None
+
+    def first_observation(self, seed: int) -> str | None:
+        """Return the first observation of an episode; ``None`` if the environment raises."""
+        try:
+            return self.reset(seed)[0]
+        except _Spent:
+            raise
+        except BaseException as error:
+            raise_interrupt(error)
             self._renew()
             return None
 
     def _renew(self) -> None:
-        with suppress(Exception):
-            self.env.close()
+        close_env(self.env, broken=True)
         self.env = self._made()
 
     def follow(
@@ -446,7 +457,8 @@ class _Arena(Closing):
             return shadow
         except _Spent:
             raise
-        except Exception:  # an environment or a solver can raise anything
+        except BaseException as error:  # an environment or a solver can raise anything
+            raise_interrupt(error)
             self._renew()
             return None
 
@@ -652,7 +664,8 @@ class _Search:
                 self.shadows.append(shadow)
 
     def _first_observations(self) -> list[str]:
-        return [self.arena.reset(self.arena.training(number))[0] for number in range(4)]
+        seeds = map(self.arena.training, range(4))
+        return [begun for seed in seeds if (begun := self.arena.first_observation(seed)) is not None]
 
     def _understood(self, mined: list[str]) -> list[str]:
         """Return the texts to which the environment reacts differently than to nonsense."""
@@ -687,7 +700,8 @@ class _Search:
             result = read_step(*self.arena.step(action))
         except _Spent:
             raise
-        except Exception:
+        except BaseException as error:
+            raise_interrupt(error)
             self.arena._renew()
             return None
         if result.info.get("action_valid") is False:

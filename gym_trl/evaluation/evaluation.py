@@ -1,7 +1,6 @@
 """Evaluation of any policy: plays tasks and computes scores."""
 
 import json
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,10 +20,10 @@ from gym_trl.errors import (
     described,
     ends_an_episode,
     is_connection,
-    stops_a_rollout,
+    place_of,
 )
 from gym_trl.evaluation.output_folder import OutputFolder
-from gym_trl.evaluation.play import Instances, PlayedTurn, play_task
+from gym_trl.evaluation.play import Instances, PlayedTurn
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
@@ -476,14 +475,7 @@ def _play_attempt(
         return watched
 
     began = perf_counter()
-    try:
-        env = instances.of(one.task)
-    except BaseException as error:
-        if stops_a_rollout(error) or not ends_an_episode(error):
-            raise
-        turns: list[PlayedTurn | Exception] = [InfrastructureError(f"making it raised {described(error)}")]
-    else:
-        turns = play_task(env, one.task, policy_for)
+    turns = instances.play(one.task, policy_for)
     seconds = perf_counter() - began
     failure = turns[-1] if isinstance(turns[-1], Exception) else None
     if isinstance(failure, EngineError | PolicyError):
@@ -559,7 +551,9 @@ class _Watched:
             said = f"the policy {self._name!r} raised {described(error)}"
             if is_connection(error):
                 raise ModelStopped(StopReason.CANCELLED, said) from error
-            raise PolicyError(f"{said} ({_where(error)})") from error
+            place = place_of(error)
+            where = place and f" ({place.filename}, line {place.lineno}, in {place.name}: {place.line})"
+            raise PolicyError(f"{said}{where or ''}") from error
 
     def result(self, task: Task, results: Sequence[StepResult], failure: Exception | None) -> EpisodeResult:
         """Return the result of an episode that has texts but no tokens."""
@@ -604,14 +598,3 @@ class _Watched:
         if results and len(results) == len(self._said):
             text = cut_observation(results[-1].observation, self._longest_observation)
             yield Message("user", text, results[-1].images)
-
-
-_HERE = str(Path(__file__).parents[1])
-
-
-def _where(error: BaseException) -> str:
-    """Return the last line outside of this library that an exception came through, or else the last one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith(_HERE)]
-    last = (outside or list(frames))[-1]
-    return f"{last.filename}, line {last.lineno}, in {last.name}: {last.line}"

@@ -9,7 +9,14 @@ from functools import partial
 from time import perf_counter
 from typing import NamedTuple, Self
 
-from gym_trl.errors import InfrastructureError, ModelFaultError, described, ends_an_episode, stops_a_rollout
+from gym_trl.errors import (
+    InfrastructureError,
+    ModelFaultError,
+    described,
+    ends_an_episode,
+    raise_interrupt,
+    stops_a_rollout,
+)
 from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, begin, close_env, take_step
@@ -135,7 +142,7 @@ def play_tasks(
 
 def _played(instances: "Instances", task: Task, policy_for: Callable[[TextEnvironment], Policy]) -> Result:
     """Return the outcome of one task, whose instance is given up if it failed."""
-    played = play_task(instances.of(task), task, policy_for)
+    played = instances.play(task, policy_for)
     if isinstance(played[-1], Exception):
         instances.give_up(task)
     return _result(task, played)
@@ -158,6 +165,17 @@ class Instances(Closing):
         if task.env_id not in self._envs:
             self._envs[task.env_id] = self._make(task.env_id)
         return self._envs[task.env_id]
+
+    def play(self, task: Task, policy_for: Callable[[TextEnvironment], Policy]) -> "list[PlayedTurn | Exception]":
+        """Play one episode as ``play_task`` does; an environment that cannot be made is a failure of the episode."""
+        try:
+            env = self.of(task)
+        except BaseException as error:
+            if stops_a_rollout(error):
+                raise
+            raise_interrupt(error)
+            return [InfrastructureError(f"making it raised {described(error)}")]
+        return play_task(env, task, policy_for)
 
     def give_up(self, task: Task) -> None:
         """Close and forget the instance that failed in a task."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from gym_trl.envspec import SELF_PLAY, EnvSpec, spec_names
-from gym_trl.errors import ConfigError, described
+from gym_trl.errors import ConfigError, described, raise_interrupt, refused
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import take_step
+from gym_trl.executors.step import close_env, take_step
 from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record
 from gym_trl.rollout.episode import as_response
@@ -76,8 +76,9 @@ def replay(
         for game in _games(records):
             record = game[0]
             if make is not None:
-                env = make(record)
-                stack.callback(env.close)
+                with refused(f"make for {record['task']['id']}"):
+                    env = make(record)
+                stack.callback(close_env, env)
             else:
                 trust.check("a record", _names(record))
                 task, alone = record["task"], record["seat"] is None
@@ -155,7 +156,8 @@ class _Replay:
         """Play all turns, and return the result of each record."""
         try:
             self._play()
-        except Exception as error:  # any exception becomes a difference
+        except BaseException as error:  # any exception becomes a difference
+            raise_interrupt(error)
             where = f"turn {len(self._rewards[self._mover])}"
             self._differences[self._mover].append(f"{where}: it raised {described(error)}")
             self._compare_rewards()
@@ -283,13 +285,12 @@ def _rescored(record: Record, reward: Reward) -> Record:
     """Return the record with the return that ``reward`` computes; unscored records are not changed."""
     if record["return"] is None or not record["turns"]:
         return record
-    try:
+    with refused(f"reward for {record['task']['id']}"):
         given = reward(record)
-    except Exception as error:  # whatever a user's function raises
-        raise ConfigError(f"reward raised {type(error).__name__} for {record['task']['id']}: {error}") from error
     try:
         value = float(given)
-    except (TypeError, ValueError):
+    except BaseException as error:
+        raise_interrupt(error)
         value = math.nan
     if not math.isfinite(value):
         raise ConfigError(f"reward must return a finite number, got {given!r:.80} for {record['task']['id']}")

@@ -10,7 +10,7 @@ import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
 from gym_trl.envs.external.own_global_random import OwnGlobalRandom
-from gym_trl.errors import described
+from gym_trl.errors import described, raise_interrupt
 from gym_trl.executors.adaptive import COMPUTES_S, WAITS_S, Spent, Watch
 from gym_trl.executors.protocol import EnvFactory
 from gym_trl.text.action_samples import ActionSampler
@@ -63,7 +63,8 @@ def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
     try:
         with OwnGlobalRandom(0):
             first, spent = look(env.unwrapped)
-    except Exception as error:  # training will show, with a real episode's actions
+    except BaseException as error:  # training will show, with a real episode's actions
+        raise_interrupt(error)
         return Choice("auto", f"a look at it raised {described(error)}")
     if spent.waiting >= WAITS_S:
         found = f"{spent.of} waits {1000 * spent.waiting:.1f} ms for something outside Python"
@@ -125,7 +126,8 @@ def _in_a_thread(make: Callable[[], gym.Env[Any, Any]], first: Any) -> str | Non
                 finally:
                     env.close()
             found.append(None if data_equivalence(begun, first) else "it begins otherwise")
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             found.append(f"it raises {described(error)}")
 
     thread = Thread(target=try_it, name="gym-trl probes an environment", daemon=True)
@@ -140,6 +142,7 @@ def why_not_picklable(make: EnvFactory) -> str | None:
 
     try:
         cloudpickle.dumps(make)
-    except Exception as error:  # pickling can raise anything
+    except BaseException as error:  # pickling can raise anything
+        raise_interrupt(error)
         return described(error)
     return None

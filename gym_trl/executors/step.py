@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import caused_by_model, described, ends_an_episode, stops_a_rollout
+from gym_trl.errors import caused_by_model, described, ends_an_episode, safe_str, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
@@ -46,7 +46,7 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     A ``ConfigError`` is the user's mistake, which ends more than an episode.
     """
     if stops_a_rollout(error):
-        return EnvFailure(str(error), of_user=True)
+        return EnvFailure(safe_str(error), of_user=True)
     by_model = not isinstance(work, Task) and caused_by_model(error)
     reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
     return EnvFailure(f"{name_of(work)} raised {described(error)}", reason)
@@ -243,4 +243,4 @@ def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
         if not ends_an_episode(error):
             raise
         if not broken:
-            gym.logger.warn("%s", f"closing {env} raised {described(error)}")
+            gym.logger.warn("%s", f"closing {safe_str(env)} raised {described(error)}")

@@ -21,6 +21,7 @@ from threading import Thread
 from typing import Any
 from uuid import uuid4
 
+from gym_trl.errors import described, raise_interrupt
 from gym_trl.executors.process_tree import MARK, adopt_orphans, end, end_descendants, marked
 
 _LENGTH = struct.Struct("!Q")
@@ -285,15 +286,17 @@ def _called(held: Any, message: memoryview) -> Any:
 def _tried(act: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
     try:
         return act(*arguments), True
-    except Exception:
+    except BaseException as error:
+        raise_interrupt(error)
         return traceback.format_exc(limit=-3), False
 
 
 def _answer(pipe: int, right: bool, result: Any) -> None:
     try:
         message = pickle.dumps((right, result), protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        message = pickle.dumps((False, f"the answer cannot be sent: {error}"))
+    except BaseException as error:
+        raise_interrupt(error)
+        message = pickle.dumps((False, f"the answer cannot be sent: {described(error)}"))
     _write(pipe, message)
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.errors import described
+from gym_trl.errors import described, raise_interrupt
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.rollout.episode import Episode
@@ -89,7 +89,8 @@ class _Stage:
                 self._respond = self._sources[int(request.episode_id)](self.env)
             assert self._respond is not None
             response = self._respond(self.observation)
-        except Exception as error:  # any exception becomes its episode's result
+        except BaseException as error:  # any exception becomes its episode's result
+            raise_interrupt(error)
             return Completion(request.id, [], [], FinishReason.ERROR, described(error))
         ids = response[: request.max_tokens]
         finish = FinishReason.STOP if len(ids) == len(response) else FinishReason.LENGTH

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gym_trl.errors import EngineError, GymTRLError, described
+from gym_trl.errors import EngineError, GymTRLError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, read_step
 from gym_trl.types import Policy, StepResult
@@ -131,7 +131,8 @@ class InteractiveEpisode:
                     if result.terminated or result.truncated:
                         return Hint(first, result.info.get("success"), turn)
                     action = policy(result.observation)
-            except Exception:  # a solver may raise on observations of an episode that it did not play
+            except BaseException as error:  # a solver may raise on observations of an episode that it did not play
+                raise_interrupt(error)
                 return None
         return None
 
@@ -190,7 +191,8 @@ class ParallelEpisode(InteractiveEpisode):
                 self.step(self._policy(self.observations[-1]))
             except EngineError:
                 raise
-            except Exception as error:  # a policy can raise anything; the person continues
+            except BaseException as error:  # a policy can raise anything; the person continues
+                raise_interrupt(error)
                 self.error = described(error)
         return before != (len(self.actions), self.error)
 

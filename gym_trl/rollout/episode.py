@@ -7,7 +7,7 @@ from typing import Any
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.transcript import Transcript
-from gym_trl.errors import ConfigError, described
+from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.step import MAX_TURNS
 from gym_trl.rollout.history import ASK, History, Shown, conversation
 from gym_trl.rollout.limits import Limits
@@ -340,7 +340,8 @@ class Episode:
         if callable(summarise):
             try:
                 summary = summarise(shown.dropped(keep))
-            except Exception as error:
+            except BaseException as error:
+                raise_interrupt(error)
                 return self.stopped(StopReason.ENV_ERROR, f"history.summary raised {described(error)}")
             if not isinstance(summary, str):
                 return self.stopped(StopReason.ENV_ERROR, f"history.summary must return a text, got {summary!r:.100}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.types import (
     Answer,
@@ -115,7 +115,7 @@ class Game:
         """Process the engine's completion and return what to do next."""
         return self._passed(self._seats[self._next].sampled(completion))
 
-    def asked(self, action: str | Exception) -> Sample | Act | Ask | GameResult:
+    def asked(self, action: str | BaseException) -> Sample | Act | Ask | GameResult:
         """Process what a policy in a thread has returned or raised, and return what to do next."""
         seat = self._seats[self._next]
         assert isinstance(seat, _PolicySeat)
@@ -282,15 +282,14 @@ class _PolicySeat:
             return Ask(partial(self._policy, result))
         try:
             action = self._policy(result)
-        except Exception as error:
+        except BaseException as error:
+            raise_interrupt(error)
             return self.asked(error)
         return self.asked(action)
 
-    def asked(self, action: str | Exception) -> Act | EpisodeResult:
+    def asked(self, action: str | BaseException) -> Act | EpisodeResult:
         if not isinstance(action, str):  # the game is unscored, whoever made the policy
-            problem = (
-                f"raised {type(action).__name__}: {action}" if isinstance(action, Exception) else "returned no text"
-            )
+            problem = f"raised {described(action)}" if isinstance(action, BaseException) else "returned no text"
             return self.stopped(StopReason.ENV_ERROR, f"the policy of a seat {problem}")
         self._said = action
         self._messages.append(Message("assistant", self._said))

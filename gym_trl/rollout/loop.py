@@ -12,7 +12,7 @@ from time import perf_counter, sleep
 from typing import Any, Generic, Protocol, TypeVar
 
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import ConfigError, check_counts, raise_interrupt
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
@@ -371,8 +371,8 @@ class _Loop(Generic[_Result]):
             answered = True
             del self._asking[index]
             error = future.exception()
-            if error is not None and not isinstance(error, Exception):
-                raise error
+            if error is not None:
+                raise_interrupt(error)
             running = self._running[index]
             running.env_seconds += perf_counter() - running.asked
             game: Any = self._episodes[index]  # an episode asks no policy

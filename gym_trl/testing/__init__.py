@@ -8,7 +8,11 @@ if TYPE_CHECKING:
     from gym_trl.engines.scripted import ScriptedEngine as ScriptedEngine
     from gym_trl.testing.checks import check_text_env as check_text_env
     from gym_trl.testing.doubles import ByteChat as ByteChat, play as play
-    from gym_trl.testing.faults import FaultyEngine as FaultyEngine, FaultyEnv as FaultyEnv
+    from gym_trl.testing.faults import (
+        FailingEnv as FailingEnv,
+        FaultyEngine as FaultyEngine,
+        FaultyEnv as FaultyEnv,
+    )
     from gym_trl.testing.pretrained import pretrained_folder as pretrained_folder
     from gym_trl.testing.tiny import (
         save_tiny as save_tiny,

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from gym_trl.errors import ActionTypeError
+from gym_trl.errors import ActionTypeError, described, safe_str
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.doubles import expect, play
 from gym_trl.wrappers.inner import attribute_of
@@ -74,7 +74,9 @@ def _check_gymnasium(maker: EnvMaker) -> None:
         try:
             check_env(maker())
         except Exception as error:
-            raise AssertionError(f"gymnasium's check_env must pass without warnings, and said: {error}") from error
+            raise AssertionError(
+                f"gymnasium's check_env must pass without warnings, and said: {safe_str(error)}"
+            ) from error
 
 
 def _check_instructions(maker: EnvMaker) -> None:
@@ -142,7 +144,9 @@ def _pickled(env: gym.Env[str, str]) -> gym.Env[str, str]:
     try:
         copy: gym.Env[str, str] = pickle.loads(pickle.dumps(env))  # noqa: S301 -- our own bytes
     except Exception as error:
-        raise AssertionError(f"an environment must pickle in mid-episode, and raised {error!r:.200}") from error
+        raise AssertionError(
+            f"an environment must pickle in mid-episode, and raised {described(error):.200}"
+        ) from error
     return copy
 
 
@@ -200,7 +204,9 @@ def _check_strange_actions(maker: EnvMaker) -> None:
         try:
             step = env.step(action)
         except Exception as error:
-            raise AssertionError(f"any text is data, and step({action!r:.50}) raised {error!r:.200}") from error
+            raise AssertionError(
+                f"any text is data, and step({action!r:.50}) raised {described(error):.200}"
+            ) from error
         _check_steps(env, [(), (action, *step)])
 
 

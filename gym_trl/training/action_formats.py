@@ -2,11 +2,11 @@ r"""Formats with which the actions in given responses could have been read, comp
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 
 from gym_trl.envspec import EnvSpec
+from gym_trl.errors import failures_ignored, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, take_step
 from gym_trl.policies.random_play import plays_characters, random_play
@@ -63,7 +63,7 @@ def sample_actions(env: TextEnvironment, tasks: Sequence[Task], *, seed: int = 0
     True
     """
     found: list[str] = []
-    with suppress(Exception):  # a broken environment has been reported by the episodes
+    with failures_ignored():  # a broken environment has been reported by the episodes
         for number, task in enumerate(tasks):
             observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
             if plays_characters(env, info):
@@ -231,6 +231,7 @@ class Judge:
             for earlier in response.before:
                 take_step(env, earlier)
             result = take_step(env, action)
-        except Exception:  # whatever an environment raises, it did not accept the action
+        except BaseException as error:  # whatever an environment raises, it did not accept the action
+            raise_interrupt(error)
             return False
         return isinstance(result, StepResult) and bool(result.info.get("action_valid", True))

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError
+from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError, described
 from gym_trl.evaluation.blind import blind_reference
 from gym_trl.evaluation.play import Result, Score, optimum, random_reference
 from gym_trl.executors.make import EXECUTOR_ARGS
@@ -147,9 +147,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
             if start is None and not run.stepped and not isinstance(error, OSError):
                 folder.discard()
                 if not isinstance(error, GymTRLError):
-                    raise ConfigError(
-                        f"the training cannot start, {type(error).__name__}: {error} ({path} is unchanged)"
-                    ) from error
+                    raise ConfigError(f"the training cannot start, {described(error)} ({path} is unchanged)") from error
             unwritten = _unwritten(error, path)
             if (unwritten or isinstance(error, OSError)) and (path / "config.json").exists():
                 display.note(f"To continue from the last checkpoint: gym-trl train --resume {path}")

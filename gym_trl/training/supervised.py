@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, GymTRLError, needs
+from gym_trl.errors import ConfigError, GymTRLError, described, needs
 from gym_trl.evaluation.play import Result, Score
 from gym_trl.files import read_text
 from gym_trl.grpo.spec import GymSpec
@@ -240,9 +240,7 @@ def _warm_start(
             if start is None and not work.stepped and not isinstance(error, OSError):
                 folder.discard()
                 if not isinstance(error, GymTRLError):
-                    raise ConfigError(
-                        f"the training cannot start, {type(error).__name__}: {error} ({path} is unchanged)"
-                    ) from error
+                    raise ConfigError(f"the training cannot start, {described(error)} ({path} is unchanged)") from error
             raise
     if rank == 0:
         report_warm_start(console, path, folder.summary, {"before": result.before, "after": result.after})

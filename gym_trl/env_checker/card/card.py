@@ -1,7 +1,6 @@
 """Card of an environment: everything that one asks before training on it, measured."""
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,9 +27,11 @@ from gym_trl.env_checker.checks import PROMISES
 from gym_trl.env_checker.inspection import inspect_env
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
+from gym_trl.errors import raise_interrupt, refused
 from gym_trl.evaluation.blind import named
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate
+from gym_trl.executors.step import close_env
 from gym_trl.policies.random_play import random_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
@@ -211,7 +212,11 @@ def make_card(
         on_finding=lambda found: say(found.promise),
     )
     found = {one.promise: one for one in report.findings}
-    first = _about(make, env_id, env_kwargs or {}, tuple(report.findings), learning, spec=given)
+    try:
+        first = _about(make, env_id, env_kwargs or {}, tuple(report.findings), learning, spec=given)
+    except BaseException as error:  # the checks of what could not be read report it
+        raise_interrupt(error)
+        return _blank(env_id, env_kwargs or {}, tuple(report.findings), learning, given)
     if any(found[name].verdict in (PROBLEM, SKIPPED) for name in _ALWAYS) or any(
         one.got.startswith(_HUNG) for one in report.findings
     ):
@@ -228,8 +233,16 @@ def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None 
     >>> from gym_trl.envs.echo import Echo
     >>> outline(Echo, "Echo").example.turns
     (('<action>bgaeu</action>', '5 of 5 right.', 1.0),)
+
+    Raises:
+        ConfigError: the environment cannot be made or read.
     """
-    card = _about(make, env_id, env_kwargs or {}, (), None, spec={})
+    with refused(env_id):
+        return _outlined(make, env_id, env_kwargs or {}, seed)
+
+
+def _outlined(make: MakeEnv, env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Card:
+    card = _about(make, env_id, env_kwargs, (), None, spec={})
     with Plays(make, episodes=_CANDIDATES, seconds=60.0, seed=seed) as plays:
         solves = plays.env.has_wrapper_attr("solver")
         games = plays.of("solver", solver) if solves else plays.of("random", random_play)
@@ -239,10 +252,11 @@ def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None 
 def _published(make: MakeEnv) -> Mapping[str, Any]:
     try:
         env = make()
-    except Exception:  # the check "construction" reports it
+    except BaseException as error:  # the check "construction" reports it
+        raise_interrupt(error)
         return {}
     found: Mapping[str, Any] = attribute_of(env, "blind_baselines", {})
-    env.close()
+    close_env(env)
     return found
 
 
@@ -256,9 +270,8 @@ def _about(
     spec: Mapping[str, Any],
 ) -> Card:
     """Return a card without measurements."""
-    blank = Card(env_id, env_kwargs, "", "", None, "", "", 1, findings, learning=learning, spec=spec)
     if any(one.promise == "construction" and one.verdict == PROBLEM for one in findings):
-        return blank
+        return _blank(env_id, env_kwargs, findings, learning, spec)
     env = make()
     rules = _instructions(env, as_trained(make, {"action_format": _FORMAT, **spec}))
     try:
@@ -279,25 +292,41 @@ def _about(
             spec=spec,
         )
     finally:
-        env.close()
+        close_env(env)
+
+
+def _blank(
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    findings: tuple[Finding, ...],
+    learning: Learning | None,
+    spec: Mapping[str, Any],
+) -> Card:
+    """Return the card of an environment that cannot be made or read."""
+    return Card(env_id, env_kwargs, "", "", None, "", "", 1, findings, learning=learning, spec=spec)
 
 
 def _declared(make: MakeEnv) -> Optimum:
     try:
         env = make()
-    except Exception:  # the check "words" reports it
+    except BaseException as error:  # the check "words" reports it
+        raise_interrupt(error)
         return Optimum(None, None)
     try:
         return optimum(env)
     finally:
-        env.close()
+        close_env(env)
 
 
 def _instructions(env: gym.Env[Any, Any], marked: MakeEnv) -> str:
     try:
-        with closing(marked()) as shown:
+        shown = marked()
+        try:
             return instructions_of(shown)
-    except Exception:  # the checks "words" and "instructions" report it
+        finally:
+            close_env(shown)
+    except BaseException as error:  # the checks "words" and "instructions" report it
+        raise_interrupt(error)
         return str(attribute_of(env, "instructions", ""))
 
 

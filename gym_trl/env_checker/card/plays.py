@@ -1,7 +1,6 @@
 """Episodes of several policies on the same held-out tasks, and their levels."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 
 from gym_trl.env_checker.play import PlayedEpisode, play_one, without_info
+from gym_trl.errors import failures_ignored
 from gym_trl.evaluation.blind import is_near
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate, mean_estimate, return_estimate, share_estimate
@@ -145,7 +145,7 @@ class Plays(Closing):
 
         game = play_one(env, seed, act, **more)
         if game.error is not None:
-            with suppress(Exception):
+            with failures_ignored():
                 self.close()
             self._env = None
         return game

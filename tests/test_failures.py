@@ -1,0 +1,402 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""One list of failures (``gym_trl.testing.faults``), through all that plays: one result per episode or per check."""
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from test_cli import error, gym_trl_
+
+from gym_trl.env_checker.card.card import make_card, outline
+from gym_trl.env_checker.checks import PROMISES, Inspector
+from gym_trl.env_checker.report import PROBLEM
+from gym_trl.envspec import EnvSpec
+from gym_trl.errors import ConfigError, PolicyError, caused_by_model, described, safe_str
+from gym_trl.evaluation.blind import play_blind, search_blind
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation.play import play_tasks
+from gym_trl.evaluation.replay import replay
+from gym_trl.evaluation.tournament import tournament
+from gym_trl.executors.adaptive import AdaptivePool
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.probe import choose_executor
+from gym_trl.executors.process import ProcessPool
+from gym_trl.executors.protocol import EnvFactory
+from gym_trl.executors.thread import ThreadPool
+from gym_trl.policies.protocol import TextPolicy
+from gym_trl.registration import make_env
+from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
+from gym_trl.training.action_formats import Judge, Response, sample_actions
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.vector import TextVectorEnv
+
+ATTRIBUTES = ["instructions", "action_space", "observation_space", "declares_success"]
+LATER = [("reset", one) for one in (*EXCEPTIONS, *MALFORMED) if not one.startswith("reward")]
+LATER += [("step", one) for one in (*EXCEPTIONS, *MALFORMED)]
+"""Failures in one of three episodes."""
+BEFORE = [(place, one) for place in ("make", *ATTRIBUTES) for one in EXCEPTIONS]
+"""Failures of all episodes."""
+HARMLESS = [(place, one) for place in ("close", "render", "optimal_return") for one in EXCEPTIONS]
+"""Failures that cost no episode."""
+NAME = "gym_trl.testing.faults:FailingEnv"
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Warnings about closing are the business of other tests."""
+    before, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR
+    yield
+    gym.logger.min_level = before
+
+
+def named(name):
+    """Make an environment whose id names where and how it fails."""
+    place, _, failure = name.partition("/")
+    return FailingEnv(place, failure, hang_s=2.0)
+
+
+def blamed(failure):
+    """Return whether the model is blamed for an exception of a step."""
+    return failure in EXCEPTIONS and caused_by_model(EXCEPTIONS[failure]())
+
+
+def fails(seed):
+    return seed % 3 == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Executors
+# ---------------------------------------------------------------------------------------------------------------------
+
+POOLS: dict[str, Callable[[EnvFactory], Any]] = {
+    "inline": InlinePool,
+    "auto": AdaptivePool,
+    "thread": partial(ThreadPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
+    "process": partial(ProcessPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
+}
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def pool(request):
+    with POOLS[request.param](named) as pool:
+        yield pool
+
+
+def results_of(pool, place, failure):
+    """Return the last result of six episodes with one step each."""
+    keys = [f"{place}/{failure}/{seed}" for seed in range(6)]
+    last: dict[str, StepResult | EnvFailure] = {}
+
+    def collect(expected):
+        found: dict[str, StepResult | EnvFailure] = {}
+        while len(found) < len(expected):
+            for key, result in pool.collect(block=True):
+                assert key not in found
+                found[key] = result
+        assert sorted(found) == sorted(expected)
+        last.update(found)
+
+    for seed, key in enumerate(keys):
+        pool.reset(key, Task(f"{place}/{failure}", seed))
+    collect(keys)
+    alive = [key for key in keys if isinstance(last[key], StepResult)]
+    for key in alive:
+        pool.step(key, "on")
+    collect(alive)
+    for key in keys:
+        pool.release(key)
+    return [last[key] for key in keys]
+
+
+@pytest.mark.processes
+def test_a_failure_is_the_result_of_its_episode_in_every_executor(pool):
+    for place, failure in LATER:
+        for seed, result in enumerate(results_of(pool, place, failure)):
+            assert isinstance(result, EnvFailure) == fails(seed), (place, failure, seed)
+            if not fails(seed):
+                continue
+            by_model = place == "step" and blamed(failure)
+            assert result.reason is (StopReason.CRASHED if by_model else StopReason.ENV_ERROR), (place, failure)
+            if failure in EXCEPTIONS:
+                assert described(EXCEPTIONS[failure]()) in result.error
+
+
+@pytest.mark.processes
+def test_an_environment_that_cannot_be_made_or_read_fails_each_episode_in_every_executor(pool):
+    for place, failure in BEFORE:
+        if place in ("make", "instructions", "declares_success"):  # nothing else is read here
+            assert all(isinstance(one, EnvFailure) for one in results_of(pool, place, failure)), (place, failure)
+
+
+@pytest.mark.processes
+def test_what_closing_or_rendering_raises_costs_no_episode_in_any_executor():
+    for make in POOLS.values():
+        with make(named) as pool:
+            for place, failure in HARMLESS:
+                assert all(isinstance(one, StepResult) for one in results_of(pool, place, failure)), (place, failure)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("kind", "failure", "place"),
+    [
+        ("thread", "hang", "reset"),
+        ("thread", "hang", "step"),
+        ("process", "hang", "step"),
+        ("process", "exit", "reset"),
+        ("process", "exit", "step"),
+    ],
+)
+def test_a_hang_or_exit_is_the_result_of_its_own_episode(kind, failure, place):
+    with POOLS[kind](named) as pool:
+        results = results_of(pool, place, failure)
+    assert [isinstance(one, EnvFailure) for one in results] == [fails(seed) for seed in range(6)]
+    expected = {"step": StopReason.CRASHED, "reset": StopReason.TIMEOUT if failure == "hang" else StopReason.ENV_ERROR}
+    assert {one.reason for one in results if isinstance(one, EnvFailure)} == {expected[place]}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluation
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_playing_tasks_returns_a_result_for_each(failure):
+    for place in ("make", "reset", "step", "close", "instructions", "declares_success"):
+        results = play_tasks(lambda _: FailingEnv(place, failure), tasks(6), lambda env: lambda observation: "on")  # noqa: B023
+        assert len(results) == 6
+        lost = sum(one.episode_return is None for one in results)
+        scored = place == "step" and blamed(failure)
+        assert lost == {"reset": 2, "step": 0 if scored else 2, "close": 0}.get(place, 6), place
+
+
+def tasks(number):
+    return [Task("Failing", seed) for seed in range(number)]
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_an_evaluation_has_one_result_per_episode(failure):
+    for place in ("reset", "step", "close", "render"):
+        [row] = evaluate(partial(FailingEnv, place, failure), ["random"], episodes=12).rows
+        assert row.episodes + row.unscored == 12, place
+        assert row.episodes > 0
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_an_environment_that_cannot_be_made_or_read_is_refused_by_name(failure):
+    for place in ("make", *ATTRIBUTES):
+        with pytest.raises(ConfigError, match="FailingEnv") as refused:
+            evaluate(partial(FailingEnv, place, failure), ["random"], episodes=2)
+        assert described(EXCEPTIONS[failure]()).partition(": ")[0] in str(refused.value)
+    with pytest.raises(ConfigError, match=r"cannot make .*FailingEnv"):
+        make_env(FailingEnv, place="make", failure=failure)
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_a_policy_that_fails_stops_the_evaluation_with_its_name(failure):
+    def raises(observation):
+        raise EXCEPTIONS[failure]()
+
+    for policy in (TextPolicy("p", lambda env, seed: raises), TextPolicy("p", lambda env, seed: raises(""))):
+        if failure == "CancelledError":  # as of a client whose connection was given up
+            [row] = evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2).rows
+            assert (row.episodes, row.unscored) == (0, 2)
+            continue
+        with pytest.raises(PolicyError, match=r"'p' raised [\s\S]*test_failures.py, line"):
+            evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2)
+
+
+@pytest.fixture(scope="module")
+def records():
+    kept: list = []
+    evaluate(
+        partial(FailingEnv, "nowhere"), ["random"], episodes=6, on_episode=lambda record, board: kept.append(record)
+    )
+    return kept
+
+
+@pytest.mark.parametrize("failure", [*EXCEPTIONS, *MALFORMED])
+def test_a_replay_has_one_result_per_record(records, failure):
+    for place in ("reset", "step", "close"):
+        found = list(replay(records, make=lambda record: FailingEnv(place, failure, share=1)))  # noqa: B023
+        assert len(found) == 6
+        assert all(bool(one.differences) == (place != "close") for one in found), place
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_what_the_functions_of_a_replay_raise_is_refused_by_name(records, failure):
+    def raises(record):
+        raise EXCEPTIONS[failure]()
+
+    with pytest.raises(ConfigError, match=r"make for .* raised"):
+        list(replay(records, make=raises))
+    with pytest.raises(ConfigError, match=r"reward for .* raised"):
+        list(replay(records, reward=raises, make=lambda record: FailingEnv("nowhere")))
+
+
+class TwoFail(gym.Wrapper):
+    """Game of two seats that fails in a step, in games of some seeds, or at its reset or end."""
+
+    def __init__(self, place, failure):
+        super().__init__(gym.make("TrlEnv/TicTacToe-v0", opponent="self"))
+        self.place, self.failure, self.fails = place, failure, False
+
+    def reset(self, *, seed=None, options=None):
+        self.fails = seed is not None and bool(seed % 2)
+        if self.fails and self.place == "reset":
+            raise EXCEPTIONS[self.failure]()
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.fails and self.place == "step":
+            raise EXCEPTIONS[self.failure]()
+        return self.env.step(action)
+
+    def close(self):
+        if self.place == "close":
+            raise EXCEPTIONS[self.failure]()
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_a_tournament_has_one_result_per_game(failure):
+    for place in ("reset", "step", "close"):
+        found = tournament(partial(TwoFail, place, failure), ["random", "solver"], games=4)
+        assert len(found.games) == 4
+        assert (found.unscored > 0) == (place == "reset" or (place == "step" and not blamed(failure)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["make", "reset", "step", "close", *ATTRIBUTES])
+def test_each_check_has_a_finding_whatever_the_environment_raises(place):
+    for failure in EXCEPTIONS:
+        inspector = Inspector(partial(FailingEnv, place, failure), 2, blind_steps=20, blind_seconds=0.2)
+        found = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
+        assert all(isinstance(one.got, str) for one in found)
+        assert any(one.verdict == PROBLEM for one in found), failure
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_the_choice_of_an_executor_does_not_depend_on_what_a_look_raises(failure):
+    for place in ("reset", "step", "close", "action_space", "observation_space"):
+        env = FailingEnv(place, failure, share=1)
+        assert choose_executor("Failing", env, lambda _: env).executor in ("auto", "inline")  # noqa: B023
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_a_search_for_blind_policies_leaves_out_episodes_that_fail(failure):
+    for place in ("reset", "step", "close"):
+        make = partial(FailingEnv, place, failure)
+        found = search_blind(make, steps=200, seconds=5, episodes=6)
+        assert found.score.mean is not None
+        assert play_blind(make, ["on"], episodes=6).episodes == (6 if place == "close" else found.episodes)
+    for place in ("make", *ATTRIBUTES):
+        with pytest.raises(ConfigError, match="raised"):
+            search_blind(partial(FailingEnv, place, failure), steps=50, seconds=5, episodes=6)
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_the_doctors_judge_of_actions_takes_a_failure_for_a_refusal(failure):
+    for place in ("make", "reset", "step"):
+        with Judge(EnvSpec(partial(FailingEnv, place, failure, share=1)), seconds=9) as judge:
+            assert not judge.accepts(Response("", False, Task(NAME, 0), ()), "on")
+    assert sample_actions(FailingEnv("reset", failure, share=1), tasks(3)) == []
+
+
+def test_a_card_is_written_or_refused_whatever_the_environment_raises():
+    for failure in EXCEPTIONS:
+        for place in ("reset", "step", "close"):
+            assert outline(partial(FailingEnv, place, failure), "Failing").env_id == "Failing"
+        for place in ("make", *ATTRIBUTES):
+            with pytest.raises(ConfigError, match="Failing raised"):
+                outline(partial(FailingEnv, place, failure), "Failing")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("place", ["make", "action_space", "close"])
+def test_a_card_has_the_findings_of_an_environment_that_ends_the_program(place):
+    card = make_card(partial(FailingEnv, place, "SystemExit"), "Failing", episodes=4, seconds=1.0, steps=20)
+    assert len(card.findings) == len(PROMISES)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Others
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("executor", ["inline", "thread", "process"])
+def test_a_vector_environment_reports_a_failure_and_goes_on(executor):
+    makers = [partial(FailingEnv, "nowhere"), *(partial(FailingEnv, "step", one, share=1) for one in EXCEPTIONS)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        vector = TextVectorEnv(makers, executor=executor, workers=2)
+    try:
+        vector.reset(seed=0)
+        observations, _, terminated, truncated, infos = vector.step(["on"] * len(makers))
+        assert observations[0] == "on"
+        assert infos["_error"].tolist() == [False, *(True for _ in EXCEPTIONS)]
+        assert (terminated | truncated).tolist() == infos["_error"].tolist()
+        assert len(vector.step(["on"] * len(makers))[0]) == len(makers)
+    finally:
+        vector.close()
+
+
+@pytest.mark.parametrize("failure", ["SystemExit", "SystemExit of 0", "leaving", "GeneratorExit", "surrogate"])
+def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--env", f"failure={failure}", "--episodes", "4"]
+    said = error(gym_trl_("eval", NAME, "--policy", "random", "--env", "place=make", *options))
+    assert "cannot make" in said
+    done = gym_trl_("eval", NAME, "--policy", "random", "--env", "place=step", "--out", "out", *options)
+    assert done.exit_code == 0
+    assert "Error" not in done.output
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyError('x')", "GeneratorExit"])
+def test_a_module_that_ends_the_program_when_it_is_imported_is_refused(tmp_path, monkeypatch, raised):
+    (tmp_path / "leaves_at_once.py").write_text(f"raise {raised}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="importing leaves_at_once raised"):
+        make_env("leaves_at_once:Env")
+    sys.modules.pop("leaves_at_once", None)
+
+
+def test_an_interrupt_passes_through_all_that_plays(records):
+    class Interrupted(FailingEnv):
+        def step(self, action):
+            raise KeyboardInterrupt
+
+    for play in (
+        lambda: evaluate(Interrupted, ["random"], episodes=2),
+        lambda: play_tasks(lambda _: Interrupted(), tasks(2), lambda env: lambda observation: "on"),
+        lambda: list(replay(records, make=lambda record: Interrupted())),
+        lambda: search_blind(Interrupted, steps=50, seconds=5, episodes=6),
+        lambda: Inspector(Interrupted, 2).look_at("step"),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            play()
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_every_exception_can_be_described(failure):
+    raised = EXCEPTIONS[failure]()
+    assert described(raised).startswith(type(raised).__name__)
+    assert isinstance(safe_str(raised), str)
+
+
+def test_a_generator_that_is_left_in_the_middle_closes_quietly(records):
+    found: Any = replay(records, make=lambda record: FailingEnv("nowhere"))
+    made: Any = EnvSpec(FailingEnv).checked(NAME)
+    next(found)
+    next(made.gen)
+    found.close()
+    made.gen.close()  # pytest takes what cannot be raised for an error
