@@ -1,5 +1,6 @@
 """Nothing is written through what somebody has planted in a folder, and a folder that cannot be written can be read."""
 
+import ast
 import errno
 import json
 import os
@@ -8,6 +9,7 @@ import resource
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from for_files import PLANTED, Harm, content, harm_of, written_names
 from typer.testing import CliRunner, Result
 
+import gym_trl
 from gym_trl.cli.app import app
 from gym_trl.env_checker.validation import write_measurements
 from gym_trl.envs.judge import Judge
@@ -91,6 +94,16 @@ def test_a_folder_that_is_a_link_is_written_like_any_other(tmp_path: Path) -> No
     with JsonLinesWriter(tmp_path / "runs" / "log.jsonl") as log:
         log.write({"step": 1})
     assert sorted(entry.name for entry in (tmp_path / "disk").iterdir()) == ["config.json", "log.jsonl"]
+
+
+def test_a_file_that_many_replace_at_once_is_always_one_of_theirs(tmp_path: Path) -> None:
+    path, texts = tmp_path / "view.html", [str(number) * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(len(texts)) as threads:
+        for _ in range(5):
+            for done in [threads.submit(replace_text, path, text) for text in texts]:
+                done.result()
+            assert path.read_text() in texts
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("opened", [open_to_append, mend, JsonLinesWriter], ids=lambda one: one.__name__)
@@ -426,3 +439,93 @@ def test_no_planted_name_makes_a_slow_writer_change_a_file_elsewhere_or_wait(nam
 @pytest.mark.parametrize("name", TRAININGS)
 def test_no_planted_name_makes_a_resumed_training_change_a_file_elsewhere_or_wait(name: str, tmp_path: Path) -> None:
     assert harm(*TRAININGS[name], tmp_path, inside=False, seconds=60.0) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# No other module opens a file for writing
+# ---------------------------------------------------------------------------------------------------------------------
+
+PACKAGE = Path(gym_trl.__file__).parent
+WRITES = {"write_text", "write_bytes", "savefig", "rename", "touch", "mkdtemp", "mkstemp", "NamedTemporaryFile"} | {
+    *("symlink_to", "hardlink_to", "save_pretrained", "save_model", "ParquetWriter", "copytree", "copyfile"),
+    *("write_eval_log", "makedirs", "rmtree", "unlink", "open for writing"),
+}
+WHY_IT_MAY = {
+    "files.py": {"unlink": "of its own new file"},
+    "cli/import_records.py": {"mkdtemp": "a new folder, renamed at the end", "rmtree": "of that folder"},
+    "env_checker/card/learning.py": {"open for writing": "in a temporary folder"},
+    "envs/external/browser.py": {"mkdtemp": "a temporary folder", "rmtree": "of that folder"},
+    "envs/judge.py": {"sqlite3.connect": "after check_file"},
+    "envs/task_folder.py": {"open for writing": "to memory"},
+    "envs/tool_use.py": {"sqlite3.connect": "in memory"},
+    "envs/words/make_lists.py": {"write_text": "a script for the package's own data"},
+    "evaluation/tournament_picture.py": {"savefig": "to memory"},
+    "grpo/league_games.py": {
+        **dict.fromkeys(("save_model", "rename", "unlink", "rmtree"), "after check_tree; rmtree follows no links")
+    },
+    "grpo/resume.py": {"torch.save": "to memory"},
+    "policies/weights.py": {"save_pretrained": "after check_tree"},
+    "records/hub.py": {"unlink": "of a table without rows"},
+    "records/inspect_logs.py": {"write_eval_log": "to a temporary folder"},
+    "records/parquet.py": {"ParquetWriter": "to the file of replaced"},
+    "sandbox/__init__.py": {"rmtree": "of the sandbox's own folder", "write_text": "to /proc"},
+    "sandbox/isolation.py": {"mkdtemp": "a temporary folder"},
+    "sandbox/shell_driver.py": {"rmtree": "in the sandbox", "unlink": "in the sandbox"},
+    "testing/pretrained.py": {
+        **dict.fromkeys(("mkdtemp", "rename", "rmtree", "save_pretrained"), "a new folder, renamed at the end")
+    },
+    "testing/tiny.py": {"save_pretrained": "after check_tree"},
+    "training/run.py": {"save_pretrained": "to a temporary folder"},
+    "training/run_folder.py": {
+        **dict.fromkeys(("save_pretrained", "save_model"), "after check_tree"),
+        **dict.fromkeys(("rmtree", "unlink"), "they follow no links"),
+        "savefig": "to memory",
+    },
+}
+
+
+def writing_calls(source: str) -> Iterator[str]:
+    """Yield the names of calls that may write a file by its name."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg in ("mode", "flags"))]
+        modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        opens = name in ("open", "FileIO", "fdopen")
+        if opens and any(set(mode) & {*"wax+"} and set(mode) <= {*"rwaxbt+"} for mode in modes):
+            yield "open for writing"
+        elif (whole := ast.unparse(node.func)) in ("torch.save", "sqlite3.connect"):
+            yield whole
+        elif name in WRITES:
+            yield name
+
+
+def test_no_module_but_one_opens_files_for_writing_in_a_folder_of_somebody_else() -> None:
+    found: dict[str, set[str]] = {}
+    for folder, _, names in os.walk(PACKAGE, followlinks=True):
+        for file in (Path(folder, name) for name in names if name.endswith(".py")):
+            if calls := set(writing_calls(file.read_text(encoding="utf-8"))):
+                found[file.relative_to(PACKAGE).as_posix()] = calls
+    assert found == {name: set(calls) for name, calls in WHY_IT_MAY.items() if calls}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "path.open('a')",
+        "open(path, mode='w')",
+        "Path(x).open('r+b')",
+        "path.write_text('x')",
+        "figure.savefig(path)",
+        "torch.save(weights, path)",
+        "sqlite3.connect(path)",
+        "model.save_pretrained(folder)",
+    ],
+)
+def test_the_search_finds_calls_that_write(source: str) -> None:
+    assert list(writing_calls(source))
+
+
+def test_the_search_does_not_find_calls_that_read() -> None:
+    assert not list(writing_calls("path.open('rb')\nchat.open(messages)\ngzip.open(file)\nopen('data')"))
