@@ -2,6 +2,7 @@
 
     python benchmarks/escapes.py              # the table
     python benchmarks/escapes.py --limits     # the same with isolation="limits" instead of bubblewrap
+    python benchmarks/escapes.py --landlock 1 # the same on a kernel whose Landlock has this version, and no later one
     python benchmarks/escapes.py --outside    # the same programs without a sandbox: what they would do
 
 A program prints ESCAPED on success. If it cannot detect success, because it attacks its parent, the parent checks. Each
@@ -11,6 +12,7 @@ is also run outside, where it must succeed, unless that would do harm: an attack
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +27,8 @@ from textwrap import dedent
 from typing import NamedTuple
 
 from gym_trl.envs.code_agent import grade
-from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
+from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits, isolation as isolating
+from gym_trl.sandbox.driver import landlock_abi
 
 SECRET = "the-parents-own-secret"
 LIMITS = SandboxLimits(seconds=3.0, cpu_seconds=1, memory_mb=256, processes=8, file_mb=16, output_chars=10_000)
@@ -49,11 +52,12 @@ class Attack:
 
 # An entry per attack: ``name [flags]: program``, or the program below it, indented; ``---`` separates two programs.
 # Modules are imported where they are named. A program that reaches its end has escaped and prints ESCAPED, except with
-# the flag ``unseen`` (success cannot be seen from inside) or ``harmful`` (the same, and it is not tried outside). A
-# number is the deadline in seconds; ``unpromised`` attacks are not prevented by isolation="limits".
-# Placeholders for values of the outside world: @PORT@, @UDP@, @FOLDER@ (with secret.txt and socket), @ABSTRACT@,
-# @PARENT@, @VICTIM@ (a process of the same user), @DESCRIPTOR@ (inheritable, of secret.txt), @MARK@ (a name for
-# processes).
+# the flag ``unseen`` (success cannot be seen from inside) or ``harmful`` (the same, and it is not tried outside). Those
+# with ``untried`` need what not every kernel or file system has, and are not tried outside. A number is the deadline in
+# seconds; ``unpromised`` attacks are not prevented by isolation="limits".
+# Placeholders for values of the outside world: @PORT@, @UDP@, @FOLDER@ (with secret.txt, full.txt, socket and
+# datagrams), @ABSTRACT@, @PARENT@, @VICTIM@ (a process of the same user), @DESCRIPTOR@ (inheritable, of secret.txt),
+# @MARK@ (a name for processes); @X86:ARM@ is the number of a system call.
 _TEXTS = {
     "network": r"""
 connect to a server on this machine: socket.create_connection(('127.0.0.1', @PORT@), 1)
@@ -69,6 +73,19 @@ find an interface other than the loopback:
 make a socket with the C library: assert libc.socket(2, 1, 0) >= 0
 connect to a socket in the file system: socket.socket(socket.AF_UNIX).connect('@FOLDER@/socket')
 connect to a socket in the abstract name space: socket.socket(socket.AF_UNIX).connect('\0@ABSTRACT@')
+send a datagram to a socket in the file system:
+    socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', '@FOLDER@/datagrams')
+send a datagram to a socket in the abstract name space:
+    socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', '\0@ABSTRACT@-datagrams')
+connect a pair of sockets to another one:
+    one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.connect('@FOLDER@/datagrams')
+    one.send(b'x')
+add a filter that allows every system call:
+    class Program(ctypes.Structure): _fields_ = [('length', ctypes.c_ushort), ('code', ctypes.c_char_p)]
+    libc.prctl(38, 1, 0, 0, 0)
+    libc.prctl(22, 2, ctypes.byref(Program(1, struct.pack('HBBI', 6, 0, 0, 0x7fff0000))), 0, 0)
+    socket.socket()
 """,
     "files": r"""
 read a file: assert 'secret' in open('@FOLDER@/secret.txt').read()
@@ -98,7 +115,7 @@ mount a file system:
     libc.umount(path)
 mount in a user namespace of its own: assert libc.unshare(0x10020000) == 0
 start a process in new namespaces:
-    pid = libc.syscall(56 if os.uname().machine == 'x86_64' else 220, 0x10000000 | 17, 0, 0, 0, 0)
+    pid = libc.syscall(@56:220@, 0x10000000 | 17, 0, 0, 0, 0)
     if pid == 0: os._exit(0)
     assert pid > 0
 change the root folder: os.chroot('.')
@@ -107,9 +124,56 @@ make a device:
     os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 1))
     os.remove(path)
 # With an interpreter that no one else can read it stays superuser, without its rights.
-become the superuser [unpromised]: os.setuid(0)
+become the superuser [unpromised]: os.getuid() == 0 or os.setuid(0)
 empty a file by its name: os.truncate('@FOLDER@/secret.txt', os.stat('@FOLDER@/secret.txt').st_size)
 change the times of a file: os.utime('@FOLDER@/secret.txt')
+empty a file that it may only read: os.open('@FOLDER@/full.txt', os.O_RDONLY | os.O_TRUNC)
+empty a file that it may neither read nor write: os.open('@FOLDER@/full.txt', 3 | os.O_TRUNC)
+change the mode of a module by a descriptor:
+    with open(os.__file__) as file: os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode)
+change the owner of a module by a descriptor:
+    with open(os.__file__) as file: os.fchown(file.fileno(), os.getuid(), os.getgid())
+change the times of a module by a descriptor:
+    with open(os.__file__) as file: os.utime(file.fileno(), (os.stat(os.__file__).st_atime,) * 2)
+change the flags of a module by a descriptor [untried]:
+    with open(os.__file__) as file: fcntl.ioctl(file, 0x40086602, fcntl.ioctl(file, 0x80086601, bytes(8)))
+set an attribute of a module by a descriptor [untried]:
+    with open(os.__file__) as file:
+        os.setxattr(file.fileno(), 'user.gym-trl', b'')
+        os.removexattr(file.fileno(), 'user.gym-trl')
+set an attribute of a file by its name [untried]:
+    arguments = struct.pack('QII', 0, 0, 0)
+    assert libc.syscall(463, -100, b'@FOLDER@/secret.txt', 0, b'user.gym-trl', arguments, ctypes.c_long(16)) == 0
+read the flags of a file by its name [untried]:
+    assert libc.syscall(468, -100, b'@FOLDER@/secret.txt', bytes(24), 24, 0) == 0
+hold a lease on a module [untried]:
+    with open(os.__file__) as file: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+watch a folder:
+    assert libc.inotify_add_watch(libc.inotify_init1(0), b'@FOLDER@', 0xfff) > 0
+watch a folder by signals:
+    folder = os.open(sysconfig.get_path('stdlib') + '/json', os.O_RDONLY)
+    fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_MODIFY)
+watch all files of a mount [untried]: assert libc.fanotify_init(0, 0) >= 0
+read with a rule set of its own:
+    rules = libc.syscall(444, struct.pack('Q', 4), 8, 0)
+    root = os.open('/', os.O_PATH)
+    libc.syscall(445, rules, 1, struct.pack('=Qi', 4, root), 0)
+    libc.prctl(38, 1, 0, 0, 0)
+    libc.syscall(446, rules, 0)
+    assert 'secret' in open('@FOLDER@/secret.txt').read()
+open a tree of mounts [untried]: assert libc.syscall(428, -100, b'@FOLDER@', 0) >= 0
+open a tree of mounts with attributes [untried]: assert libc.syscall(467, -100, b'@FOLDER@', 0, bytes(32), 32) >= 0
+copy a tree of mounts with attributes [untried]: assert libc.syscall(467, -100, b'/', 1, bytes(32), 32) >= 0
+make a file system without mount [untried]: assert libc.syscall(430, b'tmpfs', 0) >= 0
+change a mount without mount [untried]:
+    assert libc.syscall(442, -100, b'/', 0, struct.pack('QQQQ', 0, 0x200000, 0, 0), 32) == 0
+list all mounts [untried]:
+    request = struct.pack('IIQQ', 24, 0, 2**64 - 1, 0)
+    assert libc.syscall(458, request, bytes(4096), 512, 0) > 0
+open a file by its handle [untried]:
+    folder = os.open('.', os.O_RDONLY)
+    handle = ctypes.create_string_buffer(struct.pack('=IiIIQ', 16, 1, 2, 0, 0) + bytes(128))
+    assert libc.open_by_handle_at(folder, handle, os.O_PATH) >= 0
 read a descriptor of the parent's: assert b'secret' in os.pread(@DESCRIPTOR@, 100, 0)
 find the parent's file by its handle:
     handle = ctypes.create_string_buffer(struct.pack('Ii', 128, 0) + bytes(128))
@@ -126,16 +190,62 @@ read the parent's memory from /proc: open('/proc/@PARENT@/mem', 'rb')
 read the parent's command line from /proc: assert open('/proc/@PARENT@/cmdline').read()
 read the mounts from /proc: assert open('/proc/self/mountinfo').read()
 read a key of the parent's session:
-    assert libc.syscall(250 if os.uname().machine == 'x86_64' else 219, 0, -3, 1, 0, 0) > 0
+    assert libc.syscall(@250:219@, 0, -3, 1, 0, 0) > 0
+add a key to the parent's session [untried]: assert libc.syscall(@248:217@, b'user', b'gym-trl', b'x', 1, -3) > 0
 """,
     "processes": r"""
 signal the parent: os.kill(@PARENT@, 0)
 signal another process: os.kill(@VICTIM@, 0)
 signal another process's group: os.killpg(@VICTIM@, 0)
 queue a signal for another process:
-    number = {'x86_64': 129, 'aarch64': 138}[os.uname().machine]
-    assert libc.syscall(number, @VICTIM@, 0, struct.pack('iii', 0, 0, -1) + bytes(116)) == 0
+    assert libc.syscall(@129:138@, @VICTIM@, 0, struct.pack('iii', 0, 0, -1) + bytes(116)) == 0
 have another process signalled by a pipe: fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, @VICTIM@)
+end another process by what arrives at a socket [unseen]:
+    one, other = socket.socketpair()
+    fcntl.ioctl(one, 0x8901, struct.pack('i', @VICTIM@))
+    fcntl.ioctl(one, 0x5452, struct.pack('i', 1))
+    other.send(b'x')
+    time.sleep(0.1)
+end another process by a socket's group [unseen]:
+    one, other = socket.socketpair()
+    fcntl.ioctl(one, 0x8902, struct.pack('i', -@VICTIM@))
+    fcntl.ioctl(one, 0x5452, struct.pack('i', 1))
+    other.send(b'x')
+    time.sleep(0.1)
+end another process by what arrives at a pipe [unseen]:
+    one, other = os.pipe()
+    fcntl.fcntl(one, fcntl.F_SETOWN, @VICTIM@)
+    fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC)
+    os.write(other, b'x')
+    time.sleep(0.1)
+kill another process by what arrives at a pipe [unseen]:
+    one, other = os.pipe()
+    fcntl.fcntl(one, 15, struct.pack('ii', 1, @VICTIM@))
+    fcntl.fcntl(one, fcntl.F_SETSIG, 9)
+    fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC)
+    os.write(other, b'x')
+    time.sleep(0.1)
+kill another process by what arrives at a socket [unseen]:
+    one, other = socket.socketpair()
+    fcntl.ioctl(one, 0x8901, struct.pack('i', @VICTIM@))
+    fcntl.fcntl(one, fcntl.F_SETSIG, 9)
+    fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC)
+    other.send(b'x')
+    time.sleep(0.1)
+end another process by what is typed at a terminal [unseen]:
+    one, other = os.openpty()
+    fcntl.fcntl(one, fcntl.F_SETOWN, @VICTIM@)
+    fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC)
+    os.write(other, b'x\n')
+    time.sleep(0.1)
+read the list of locks of another process:
+    head, length = ctypes.c_void_p(), ctypes.c_size_t()
+    assert libc.syscall(@274:100@, @VICTIM@, ctypes.byref(head), ctypes.byref(length)) == 0
+compare itself with another process [untried]: assert libc.syscall(@312:272@, os.getpid(), @VICTIM@, 2, 0, 0) >= 0
+move another process's memory [untried]: assert libc.syscall(@279:239@, @VICTIM@, 0, None, None, None, 0) == 0
+free another process's memory [untried]:
+    held = libc.syscall(434, @VICTIM@, 0)
+    assert libc.syscall(440, held, struct.pack('QQ', 0, 0), 1, 20, 0) == 0
 set another process's limits:
     resource.prlimit(@VICTIM@, resource.RLIMIT_CORE, resource.prlimit(@VICTIM@, resource.RLIMIT_CORE))
 kill every process there is [harmful]: os.kill(-1, 9)
@@ -195,6 +305,15 @@ take shared memory, which no limit counts:
     assert segment >= 0
     libc.shmctl(segment, 0, None)
 take memory as an anonymous file: os.memfd_create('x')
+take memory that the kernel does not see [untried]: assert libc.syscall(447, 0) >= 0
+take semaphores, which no limit counts:
+    semaphores = libc.semget(0, 1, 0o1600)
+    assert semaphores >= 0
+    libc.semctl(semaphores, 0, 0)
+take a queue of messages [untried]:
+    assert libc.syscall(@240:180@, b'gym-trl', 0o102, 0o600, None) >= 0
+    libc.syscall(@241:181@, b'gym-trl')
+handle its own page faults [untried]: assert libc.syscall(@323:282@, 1) >= 0
 write a large file:
     with tempfile.TemporaryFile() as file:
         for _ in range(40): file.write(bytes(2**20))
@@ -240,6 +359,44 @@ let a child go past the deadline [0.4]:
 compute longer than it may [10]:
     while time.process_time() < 1.5: pass
 stop itself [harmful, 0.4]: os.kill(os.getpid(), signal.SIGSTOP)
+""",
+    "kernel": r"""
+start a ring of requests to the kernel [untried]: assert libc.syscall(425, 1, bytes(120)) >= 0
+load a program into the kernel [untried]:
+    assert libc.syscall(@321:280@, 0, struct.pack('IIII', 2, 4, 4, 1) + bytes(100), 116) >= 0
+count events of the kernel [untried]:
+    attributes = struct.pack('IIQQQQQ', 1, 64, 0, 0, 0, 0, 0x61) + bytes(16)
+    assert libc.syscall(@298:241@, attributes, 0, -1, -1, 0) >= 0
+read the kernel's log: assert libc.klogctl(10, None, 0) > 0
+have its addresses known in advance: assert libc.personality(0x40000) != -1
+use the numbers of another interface [untried]: assert libc.syscall(0x40000000 + 39) > 0
+""",
+    # What goes on after a SIGKILL of the process that made the sandbox.
+    "trainer": r"""
+outlive the trainer [unseen]:
+    libc.prctl(15, b'@MARK@', 0, 0, 0)
+    time.sleep(20)
+outlive the trainer without a signal at its death [unseen]:
+    libc.prctl(1, 0, 0, 0, 0)
+    libc.prctl(15, b'@MARK@', 0, 0, 0)
+    while time.process_time() < 20: pass
+outlive the trainer in another thread [unseen]:
+    libc.prctl(1, 0, 0, 0, 0)
+    libc.prctl(15, b'@MARK@', 0, 0, 0)
+    threading.Thread(target=time.sleep, args=(20,)).start()
+    libc.syscall(@60:93@, 0)
+outlive the trainer in a process of its own [unseen]:
+    if os.fork() == 0:
+        os.setsid()
+        libc.prctl(1, 0, 0, 0, 0)
+        libc.prctl(15, b'@MARK@', 0, 0, 0)
+        os.closerange(0, 1024)
+        time.sleep(20)
+    time.sleep(20)
+outlive the trainer while it is stopped [unseen]:
+    libc.prctl(1, 0, 0, 0, 0)
+    libc.prctl(15, b'@MARK@', 0, 0, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
 """,
     "output": r"""
 write without end [harmful]:
@@ -339,7 +496,7 @@ def _attacks(kind: str, text: str) -> Iterator[Attack]:
             name=entry["name"],
             kind=kind,
             programs=tuple(_program(part, silent) for part in dedent(entry["program"]).strip().split("---\n")),
-            outside="harmful" not in flags,
+            outside=not flags & {"harmful", "untried"},
             seconds=next((float(flag) for flag in flags if flag[0].isdecimal()), None),
             held_by_limits="unpromised" not in flags,
         )
@@ -375,6 +532,7 @@ class World:
         self.mark = ""
         self._closing = False
         (folder / "secret.txt").write_text(SECRET)
+        (folder / "full.txt").write_text("full")
         folder.chmod(0o777)
         os.environ["GYM_TRL_SECRET"] = SECRET
         self.abstract = f"gym-trl-{secrets.token_hex(8)}"
@@ -382,9 +540,13 @@ class World:
             stack.callback(os.environ.pop, "GYM_TRL_SECRET", None)
             self._secret = stack.enter_context((folder / "secret.txt").open("rb"))
             os.set_inheritable(self._secret.fileno(), True)
-            self._datagrams = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            self._datagrams.bind(("127.0.0.1", 0))
-            self._datagrams.settimeout(0.05)
+            self._udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            self._udp.bind(("127.0.0.1", 0))
+            self._datagrams = [self._udp]
+            for address in (str(folder / "datagrams"), f"\0{self.abstract}-datagrams"):
+                self._datagrams.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
+                self._datagrams[-1].bind(address)
+            (folder / "datagrams").chmod(0o777)
             self._tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             listening = {"tcp": self._tcp}
             for name, address in {"path": str(folder / "socket"), "abstract": f"\0{self.abstract}"}.items():
@@ -397,9 +559,8 @@ class World:
                 thread.start()
                 stack.callback(thread.join)
             stack.callback(setattr, self, "_closing", True)
-            sleeping = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
-            self.victim = stack.enter_context(subprocess.Popen(sleeping, start_new_session=True))
-            stack.callback(self.victim.kill)
+            self.victim = _victim()
+            stack.callback(self._end_victim)
             self.close = stack.pop_all().close
 
     def programs(self, tried: Attack) -> list[str]:
@@ -408,7 +569,7 @@ class World:
         self.mark = f"esc{os.getpid() % 10**6}x{self._marks}"
         known: Mapping[str, object] = {
             "PORT": self._tcp.getsockname()[1],
-            "UDP": self._datagrams.getsockname()[1],
+            "UDP": self._udp.getsockname()[1],
             "FOLDER": self.folder,
             "ABSTRACT": self.abstract,
             "PARENT": os.getpid(),
@@ -416,33 +577,62 @@ class World:
             "DESCRIPTOR": self._secret.fileno(),
             "MARK": self.mark,
         }
-        return [re.sub("@([A-Z]+)@", lambda found: str(known[found[1]]), program) for program in tried.programs]
+        column = 1 if os.uname().machine == "x86_64" else 2
+        here = [re.sub(r"@(\d+):(\d+)@", lambda found: found[column], program) for program in tried.programs]
+        return [re.sub("@([A-Z]+)@", lambda found: str(known[found[1]]), program) for program in here]
 
     def harm(self) -> str:
-        with suppress(TimeoutError):
-            self._datagrams.recv(10)
-            self.heard.append("datagram")
-        if self.heard:
-            return f"a server heard of it: {self.heard}"
+        """Return what has happened to the targets, or nothing, and put them in order again."""
+        happened = self._heard_of(), self._happened_to_victim(), self._happened_to_files()
+        if left := self.left_behind():
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            return "it left a process behind"
+        return next(filter(None, happened), "")
+
+    def _heard_of(self) -> str:
+        for listening in self._datagrams:
+            listening.settimeout(0.02)
+            with suppress(TimeoutError):
+                listening.recv(10)
+                self.heard.append("datagram")
+        heard, self.heard = self.heard, []
+        return f"a server heard of it: {heard}" if heard else ""
+
+    def _happened_to_victim(self) -> str:
         if self.victim.poll() is not None:
+            self.victim = _victim()
             return "another process was ended"
         state = Path(f"/proc/{self.victim.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state in "Tt":
-            return "another process was stopped"
-        if {path.name for path in self.folder.iterdir()} != {"secret.txt", "socket"}:
-            return "there are new files"
-        if self.left_behind():
-            return "it left a process behind"
-        return ""
+        self.victim.send_signal(signal.SIGCONT)
+        return "another process was stopped" if state in "Tt" else ""
+
+    def _happened_to_files(self) -> str:
+        emptied = (self.folder / "full.txt").read_text() != "full"
+        (self.folder / "full.txt").write_text("full")
+        new = {path.name for path in self.folder.iterdir()} - {"secret.txt", "full.txt", "socket", "datagrams"}
+        for name in new:
+            (self.folder / name).unlink(missing_ok=True)
+        return "a file was emptied" if emptied else "there are new files" if new else ""
+
+    def marked(self) -> list[int]:
+        """Return processes that bear the mark and have a thread that lives."""
+        named = [path.parent for path in Path("/proc").glob("[0-9]*/comm") if _reads(path) == self.mark]
+        states = {path: [_reads(stat).rpartition(")")[2][1:2] for stat in path.glob("task/*/stat")] for path in named}
+        return [int(path.name) for path in named if set(states[path]) - {"", "Z", "X"}]
 
     def left_behind(self) -> list[int]:
         """Return processes that bear the mark, after some time to exit."""
         for _ in range(20):
-            found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm") if _reads(path) == self.mark]
-            if not found:
+            if not (found := self.marked()):
                 return []
             time.sleep(0.02)
         return found
+
+    def _end_victim(self) -> None:
+        self.victim.kill()
+        self.victim.wait()
 
     def _hear(self, name: str, listening: socket.socket) -> None:
         listening.settimeout(0.1)
@@ -450,6 +640,10 @@ class World:
             with suppress(TimeoutError):
                 listening.accept()[0].close()
                 self.heard.append(name)
+
+
+def _victim() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
 
 
 class Verdict(NamedTuple):
@@ -467,6 +661,8 @@ def attempt(tried: Attack, world: World, isolation: Isolation = "bubblewrap") ->
     world.heard.clear()
     if tried.kind == "grade":
         return _attempt_grade(tried, isolation)
+    if tried.kind == "trainer":
+        return _attempt_outliving(tried, world, isolation)
     with Sandbox(LIMITS, isolation=isolation) as sandbox:
         began = time.monotonic()
         output = ""
@@ -498,9 +694,51 @@ def _attempt_grade(tried: Attack, isolation: Isolation) -> Verdict:
     return Verdict(f"{passed} tests passed" if passed else "", Result("ok", said), seconds, works)
 
 
+# Runs a program in a sandbox, or without one.
+_TRAINER = """
+import subprocess, sys
+from gym_trl.sandbox import Sandbox, SandboxLimits, isolation
+program, how, abi = sys.stdin.read(), *sys.argv[1:]
+if how == "outside":
+    subprocess.run([sys.executable, "-c", program])
+else:
+    isolation.landlock_abi = lambda: int(abi)
+    with Sandbox(SandboxLimits(seconds=20), isolation=how) as sandbox:
+        print(sandbox.run(program).output)
+"""
+
+
+def _outlives(program: str, world: World, how: str) -> tuple[bool, str]:
+    """Return whether a program goes on after a SIGKILL of the process that started it, and what it said before."""
+    started = [sys.executable, "-c", _TRAINER, how, str(vars(isolating)["landlock_abi"]())]
+    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdin is not None
+        trainer.stdin.write(program)
+        trainer.stdin.close()
+        trainer.stdin = None
+        while not world.marked() and trainer.poll() is None:
+            time.sleep(0.02)
+        time.sleep(0.1)
+        trainer.kill()
+        said = trainer.stdout.read() if trainer.stdout is not None and not world.left_behind() else ""
+        return bool(world.harm()), said
+
+
+def _attempt_outliving(tried: Attack, world: World, isolation: Isolation) -> Verdict:
+    began = time.monotonic()
+    (program,) = world.programs(tried)
+    outlived, said = _outlives(program, world, isolation)
+    with Sandbox(LIMITS, isolation=isolation) as sandbox:
+        works = sandbox.run("print(6 * 7)").output == "42\n"
+    escaped = "it outlived its trainer" if outlived else ""
+    return Verdict(escaped, Result("error", said), time.monotonic() - began, works)
+
+
 def attempt_outside(tried: Attack, world: World) -> bool:
     """Return whether the same programs succeed in an ordinary process."""
     program = "\n".join(world.programs(tried))
+    if tried.kind == "trainer":
+        return _outlives(program, world, "outside")[0]
     if tried.kind == "grade":
         program = f"PROGRAM = {program!r}{_NAIVE}"
     with tempfile.TemporaryDirectory() as folder:
@@ -508,17 +746,7 @@ def attempt_outside(tried: Attack, world: World) -> bool:
             [os.path.realpath(sys.executable), "-c", program],
             capture_output=True, text=True, timeout=30, check=False, cwd=folder, close_fds=False,
         )  # fmt: skip
-    left = world.left_behind()
-    for pid in left:
-        with suppress(OSError):
-            os.kill(pid, 9)
-    for name in ("written", "link"):
-        (world.folder / name).unlink(missing_ok=True)
-    with suppress(TimeoutError):
-        world._datagrams.recv(10)
-    time.sleep(0.02)
-    world.heard.clear()
-    return ESCAPED in ran.stdout or bool(left)
+    return bool(world.harm()) or ESCAPED in ran.stdout
 
 
 @contextmanager
@@ -538,6 +766,9 @@ def _reads(path: Path) -> str:
 def main() -> int:
     outside = "--outside" in sys.argv[1:]
     isolation: Isolation = "limits" if "--limits" in sys.argv[1:] else "bubblewrap"
+    if "--landlock" in sys.argv[1:]:
+        capped = min(landlock_abi(), int(sys.argv[sys.argv.index("--landlock") + 1]))
+        vars(isolating)["landlock_abi"] = lambda: capped
     escaped = 0
     with a_world() as world:
         print("| attack | on | what came of it | seconds | next episode |\n|---|---|---|---|---|")

@@ -33,7 +33,8 @@ pytestmark = pytest.mark.code
 
 every_attack = pytest.mark.parametrize("tried", ATTACKS, ids=lambda tried: tried.name.replace(" ", "-"))
 limited = pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
-KINDS = ("network", "files", "environment", "processes")  # what the same limits keep them from is tried once
+# What the same limits keep them from is tried once.
+KINDS = ("network", "files", "environment", "processes", "kernel", "trainer")
 held = [tried for tried in ATTACKS if tried.held_by_limits and tried.kind in KINDS]
 real = [tried for tried in ATTACKS if tried.outside]
 
@@ -87,8 +88,12 @@ def test_no_attack_escapes_and_the_next_episode_works(tried: Attack, world: Worl
 
 
 @limited
+@pytest.mark.parametrize("abi", [1, 3, 5, 99])
 @pytest.mark.parametrize("tried", held, ids=lambda tried: tried.name.replace(" ", "-"))
-def test_limits_and_landlock_keep_programs_from_what_they_promise_to(tried: Attack, world: World) -> None:
+def test_limits_and_every_landlock_keep_programs_from_what_they_promise_to(
+    tried: Attack, abi: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "landlock_abi", lambda: min(abi, landlock_abi()))
     verdict = attempt(tried, world, "limits")
     assert not verdict.escaped, verdict
     assert verdict.next_works

@@ -2,7 +2,8 @@
 
 1. The numbers are those of the system's headers, and the program decides as the table says, for all numbers.
 2. In both isolations a process can make exactly the calls of the table, with exactly the arguments of the rules.
-3. Programs work as usual: threads, files, locks, databases, signals, timers, event loops.
+3. Without the later versions of Landlock the filter alone holds what they would.
+4. Programs work as usual: threads, files, locks, databases, signals, timers, event loops.
 """
 
 import errno
@@ -14,11 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from escapes import ATTACKS, Attack, World, a_world, attempt
 from for_sandbox import BOTH, shut_in
 from hypothesis import given, strategies as st
 from lanes import examples
 
-from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
+from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits, isolation
+from gym_trl.sandbox.driver import landlock_abi
 from gym_trl.sandbox.system_calls import OWN_PROCESS, Rule, allowed_calls, refusal, seccomp_filter
 
 MACHINES = ("x86_64", "aarch64")
@@ -154,7 +157,7 @@ def test_the_filter_decides_so_for_every_number(machine: str, alone: bool) -> No
 
 # Arguments of calls that would end, block or fork the process with others, or fail as if they were refused.
 _NOTHING = (-1,) * 6
-_ARGUMENTS = {"futex": (-1, 1, 0, 0, 0, 0), "clone": (17, 0, 0, 0, 0, 0), "fork": (0,) * 6}
+_ARGUMENTS = {"futex": (-1, 1, 0, 0, 0, 0), "clone": (17, 0, 0, 0, 0, 0), "fork": (0,) * 6, "umask": (0o22,) * 6}
 _ENDS = ("exit", "exit_group", "rt_sigreturn", "vfork")
 _TRAMPOLINES = (335, 336)  # uretprobe and uprobe of x86-64, which no filter sees, and which do nothing by themselves
 _PROBE = """
@@ -284,6 +287,31 @@ def test_a_program_alone_can_make_calls_with_the_arguments_of_the_rules_only(
     number = allowed_calls(os.uname().machine, alone=True)[name][0]
     assert outcomes(alone, [(number, it) for it in refused]) == [errno.EPERM] * len(refused)
     assert errno.EPERM not in outcomes(alone, [(number, it) for it in allowed])
+
+
+# Programs on kernels whose Landlock scopes no signals
+
+_NAMES = "end another|kill another|empty a file that|send a datagram to a|outlive .* (without|in another)"
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with a_world() as made:
+        yield made
+
+
+@here
+@pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
+@pytest.mark.parametrize(
+    "tried", [tried for tried in ATTACKS if re.match(_NAMES, tried.name)], ids=lambda tried: tried.name
+)
+def test_the_filter_holds_where_landlock_is_the_first(
+    tried: Attack, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "landlock_abi", lambda: 1)
+    verdict = attempt(tried, world, "limits")
+    assert not verdict.escaped
+    assert verdict.next_works
 
 
 # Programs

@@ -121,6 +121,8 @@ _RULES_IN_NAMESPACES: dict[str, Rule] = {
     "clone": ((Condition(0, (0,), _NEW_NAMESPACES),),),
     "socket": ((Condition(0, (_UNIX,)),),),  # which reaches its own namespaces only
     "socketpair": ((Condition(0, (_UNIX,)),),),
+    # All but F_SETLEASE and F_NOTIFY, with which files of others can be held and watched.
+    "fcntl": ((Condition(1, (*range(17), 36, 37, 38, 1025, *range(1027, 1041))),),),
 }
 
 
