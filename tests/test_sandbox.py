@@ -88,9 +88,9 @@ def test_no_attack_escapes_and_the_next_episode_works(tried: Attack, world: Worl
 
 
 @limited
-@pytest.mark.parametrize("abi", [1, 3, 5, 99])
+@pytest.mark.parametrize("abi", [1, 99])
 @pytest.mark.parametrize("tried", held, ids=lambda tried: tried.name.replace(" ", "-"))
-def test_limits_and_every_landlock_keep_programs_from_what_they_promise_to(
+def test_limits_and_any_landlock_keep_programs_from_what_they_promise_to(
     tried: Attack, abi: int, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation, "landlock_abi", lambda: min(abi, landlock_abi()))
