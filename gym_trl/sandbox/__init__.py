@@ -108,15 +108,15 @@ class Sandbox(Closing):
     "FileNotFoundError: [Errno 2] No such file or directory: '/etc/passwd'"
 
     With bubblewrap a program has no network, no files except the interpreter with its standard library (read-only) and
-    its own empty temporary directory, no environment variables and no other processes; a system call filter rejects
-    calls that could gain access to more. If a program exceeds a limit or the deadline, its whole process group is
-    ended, and the next program starts in a new process without variables. Between programs the process is stopped, and
-    processes that a program left running are ended.
+    its own empty temporary directory, no environment variables and no other processes; system calls work only if a
+    list has them. If a program exceeds a limit or the deadline, its whole process group is ended, and the next program
+    starts in a new process without variables. Between programs the process is stopped, and processes that a program
+    left running are ended. All of them end with the process that made the sandbox, also if that is killed.
 
     If bubblewrap does not work, creating a sandbox raises an error. ``isolation="limits"`` is weaker and needs no other
-    program: it applies the limits, a filter (no network, no further processes, no signals), and, if the kernel has
-    Landlock (Linux 5.13), access to the same files as above and a folder of its own. Names and sizes of other files can
-    then be read, and the total size of the folder is not limited. Without Landlock files are not protected, with a
+    program: it applies the limits, a shorter list (no network, no further processes, no signals), and, if the kernel
+    has Landlock (Linux 5.13), access to the same files as above and a folder of its own. Names and sizes of other files
+    can then be read, and the total size of the folder is not limited. Without Landlock files are not protected, with a
     warning.
 
     Results come from an untrusted process: evaluate them in the parent process, never inside the sandbox.
