@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from gym_trl.evaluation.play import (
     play_policy,
     play_task,
     random_reference,
-    random_score,
 )
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.inline import InlinePool
@@ -97,11 +97,14 @@ def test_the_solver_reaches_the_optimum() -> None:
 
 
 def test_random_play_is_as_good_as_chance_and_repeats_itself() -> None:
-    score = random_score(gym.make, GUESS * 20, seed=1)
-    assert score is not None
+    def play(seed: int) -> Score:
+        number = count(seed)
+        return play_policy(gym.make, GUESS * 20, lambda env: env.get_wrapper_attr("random_policy")(next(number)))
+
+    score = play(1)
     chance = 1 - (49 / 50) ** 6
     assert score.success == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / score.episodes))
-    assert score == random_score(gym.make, GUESS * 20, seed=1) != random_score(gym.make, GUESS * 20, seed=2)
+    assert score == play(1) != play(2)
 
 
 def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +154,7 @@ def test_a_slow_environment_has_few_episodes_of_random_play() -> None:
 
 
 def test_an_environment_that_knows_no_random_policy_has_no_random_score() -> None:
-    assert random_score(bare, BARE) is None
+    assert random_reference(bare, "Bare-v0") is None
     assert optimum(Bare()) == (None, None)
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         play_policy as play_policy,
         play_tasks as play_tasks,
         random_reference as random_reference,
-        random_score as random_score,
     )
     from gym_trl.evaluation.replay import replay as replay
     from gym_trl.evaluation.scores import compare as compare

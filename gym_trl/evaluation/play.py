@@ -1,6 +1,5 @@
 """Episodes that a policy plays, one after another, and their scores."""
 
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable
@@ -222,17 +221,6 @@ def play_task(
         if stops_a_rollout(error) or not ends_an_episode(error):
             raise
         return [*turns, error if isinstance(error, Exception) else InfrastructureError(described(error))]
-
-
-def random_score(make: EnvFactory, tasks: Iterable[Task], *, seed: int = 0) -> Score | None:
-    """Return the score of the environments' own ``random_policy`` on ``tasks``; ``None`` if one has none."""
-    tasks, episode = list(tasks), itertools.count()
-    with Instances(make) as instances:
-        if not all(instances.of(task).has_wrapper_attr("random_policy") for task in tasks):
-            return None
-    return play_policy(
-        make, tasks, lambda env: env.get_wrapper_attr("random_policy")(derive_seed(seed, "random", next(episode)))
-    )
 
 
 _EPISODES, _STEPS = 1_000, 50_000

@@ -65,6 +65,15 @@ def test_what_is_no_integer_in_range_wins_nothing_and_is_invalid(said: str) -> N
         assert steps[0][1] == "Not 1 to 50."
 
 
+def test_whitespace_of_any_kind_around_a_guess_changes_nothing() -> None:
+    spaces = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+    assert "\x1f" in spaces
+    for space in spaces:
+        env = GuessNumber()
+        env.reset(options={"instance": 30})
+        assert env.step(f"{space}31{space}")[1:3] == (1.0, True), repr(space)
+
+
 def test_random_guesses_win_what_they_must_and_constant_ones_win_less() -> None:
     env = GuessNumber()
     exact = 1 - (1 - 1 / 50) ** 6
