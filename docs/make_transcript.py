@@ -33,7 +33,7 @@ COMMANDS = (
     "head -40 cards/card.md",
     "gym-trl list | grep Lift",
     "gym-trl eval Lift/Lift-v0 --policy solver --policy random --episodes 200",
-    "gym-trl eval --model runs/lift --episodes 200",
+    "gym-trl eval lift:Lift/Lift-v0 --model runs/lift --episodes 200",
     "ls cards runs/lift",
 )
 _NOISE = re.compile(r"Triton is installed|Loading weights")

@@ -26,7 +26,7 @@ from gym_trl.rollout.history import read_history
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.action_samples import ActionSampler
 from gym_trl.text.parsing import ActionFormat, check_format
-from gym_trl.trust import Named, names_in
+from gym_trl.trust import Named, argument_names, names_in
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
@@ -376,19 +376,30 @@ def check_spec_options(given: Mapping[str, Any]) -> None:
             raise ConfigError(f'state_key must be "auto" or a function, got {key!r}: {error}') from error
 
 
-_TEXTS = frozenset({"action_format", "chat_template_kwargs", "instructions", "system_prompt"})
-"""Arguments of ``GymSpec`` with texts that are never names. A new argument is searched for names by default."""
+_TEXTS = frozenset({"action_format", "chat_template_kwargs", "history", "instructions", "system_prompt"})
+"""Arguments of ``GymSpec`` with texts that are no names of code. A new argument is searched for names by default."""
 
 
-def spec_names(spec: Mapping[str, Any], field: str = "spec") -> Iterator[Named]:
-    """Yield the names of code in arguments of ``GymSpec`` that come out of a file.
+def spec_names(spec: Mapping[str, Any], env: Any, *, field: str = "spec.") -> Iterator[Named]:
+    """Yield what arguments of ``GymSpec`` that come out of a file name: functions, and arguments of environments.
 
-    >>> [one.name for one in spec_names({"action_format": "regex:(.*)", "success": "my_game:won", "turn_limit": 9})]
-    ['my_game:won']
+    >>> [one.field for one in spec_names({"action_format": "regex:(.*)", "success": "my_game:won"}, "TrlEnv/Echo-v0")]
+    ['spec.success']
+
+    Args:
+        spec: Arguments by name; not checked otherwise.
+        env: The environment's id, or several.
+        field: Beginning of the place of an argument in the file.
     """
     for name, value in spec.items():
-        if name not in _TEXTS:
-            yield from names_in(f"{field}.{name}", value)
+        if name == "curriculum" and isinstance(value, Mapping):
+            others = {key: one for key, one in value.items() if key != "levels"}
+            yield from names_in(f"{field}curriculum", others)
+            levels = value.get("levels")
+            for place, level in enumerate(levels if isinstance(levels, list) else [levels]):
+                yield from argument_names(env, level, field=f"{field}curriculum.levels[{place}]")
+        elif name not in _TEXTS:
+            yield from names_in(f"{field}{name}", value)
 
 
 def _check_key(env: TextEnvironment) -> None:

@@ -33,8 +33,9 @@ class Named(NamedTuple):
     """Effect of its use. Default: the code that it stands for would run."""
 
 
-def _in_python(names: Sequence[str]) -> str:
-    return f"pass trust=Trust(names={list(names)}), or trust=Trust(everything=True), of gym_trl.trust"
+def _in_python(refused: Sequence[Named]) -> str:
+    names = list(dict.fromkeys(one.name for one in refused))
+    return f"pass trust=Trust(names={names}), or trust=Trust(everything=True), of gym_trl.trust"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,12 @@ class Trust:
     Args:
         everything: Trust everything that the file names.
         names: Names that the user has repeated.
-        advice: Function that returns the end of the error message, "If you trust it, ...", from the names.
+        advice: Function that returns the end of the error message, "If you trust it, ...", from what was refused.
     """
 
     everything: bool = False
     names: Collection[str] = ()
-    advice: Callable[[Sequence[str]], str] = _in_python
+    advice: Callable[[Sequence[Named]], str] = _in_python
 
     def check(self, source: str | PathLike[str], found: Iterable[Named]) -> None:
         """Check names that were found in a file, before anything is imported, called or contacted.
@@ -81,7 +82,7 @@ class Trust:
             lines.append(f"  {printable(field)} = {name[:_MOST_CHARACTERS]!a}, {effect or code_of(name)}")
         if len(refused) > _MOST_NAMES:
             lines.append(f"  and {len(refused) - _MOST_NAMES} more")
-        lines.append(f"If you trust it, {printable(self.advice([*dict.fromkeys(one.name for one in refused)]))}.")
+        lines.append(f"If you trust it, {printable(self.advice(refused))}.")
         raise UntrustedError("\n".join(lines))
 
 
@@ -108,14 +109,25 @@ def names_in(field: str, value: Any) -> Iterator[Named]:
         yield from (Named(place, word) for word in text.split() if may_name_code(word))
 
 
-def env_names(
-    env_id: Any, env_kwargs: Any = None, *, field: str = "env_id", arguments: str = "env_kwargs"
-) -> Iterator[Named]:
+def env_names(env_id: Any, env_kwargs: Any = None, *, field: str = "env_id") -> Iterator[Named]:
     """Yield what a file names to make an environment: ids that are not registered, and arguments that can name code.
 
     >>> list(env_names("TrlEnv/Echo-v0", {"alphabet": "a:b"})), [one.name for one in env_names("my_game.py")]
     ([], ['my_game.py'])
-    >>> [one.name for one in env_names("TrlEnv/QA-v0", {"dataset": "rows.jsonl", "verify": "my_game:check"})]
+
+    Args:
+        env_id: An id, or several in a list or a mapping.
+        env_kwargs: Arguments of the environment, or of each by its id.
+        field: Place of the id in the file.
+    """
+    yield from (Named(field, one) for one in dict.fromkeys(texts_in(env_id)) if not is_registered(one))
+    yield from argument_names(env_id, env_kwargs)
+
+
+def argument_names(env_id: Any, given: Any, *, field: str = "env_kwargs") -> Iterator[Named]:
+    """Yield what arguments of environments that come out of a file name.
+
+    >>> [one.name for one in argument_names("TrlEnv/QA-v0", {"dataset": "rows.jsonl", "verify": "my_game:check"})]
     ['my_game:check']
 
     Arguments of this library's games are data. In those of others, each word that can name code needs trust, each path
@@ -123,17 +135,25 @@ def env_names(
 
     Args:
         env_id: An id, or several in a list or a mapping.
-        env_kwargs: Arguments of the environment, or of each by its id.
-        field: Place of the id in the file.
-        arguments: Place of the arguments.
+        given: Arguments of the environment, or of each by its id.
+        field: Place of the arguments in the file.
     """
-    ids = list(dict.fromkeys(text for _, text in _texts(field, env_id)))
-    yield from (Named(field, one) for one in ids if not is_registered(one))
-    given: Mapping[Any, Any] = env_kwargs if isinstance(env_kwargs, Mapping) else {"": env_kwargs}
+    ids = list(dict.fromkeys(texts_in(env_id)))
+    if not isinstance(given, Mapping):
+        given = {} if given is None else {"": given}
     for one in ids:
-        own, place = (given.get(one), f"{arguments}.{one}") if given.keys() <= {*ids} else (given, arguments)
+        own, place = (given.get(one), f"{field}.{one}") if given.keys() <= {*ids} else (given, field)
         for name, value in own.items() if isinstance(own, Mapping) else [("", own)]:
             yield from _in_argument(one, str(name), f"{place}.{name}", value)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield all texts in a value from a file, the keys of mappings among them.
+
+    >>> sorted(texts_in({"env": ["a", {"b": 1}]}))
+    ['a', 'b', 'env']
+    """
+    return (text for _, text in _texts("", value))
 
 
 def _in_argument(env_id: str, name: str, place: str, value: Any) -> Iterator[Named]:

@@ -328,7 +328,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 def test_resume_takes_no_other_options(tmp_path: Path) -> None:
     line = error(gym_trl_("train", "--resume", str(tmp_path), "--episodes", "8"))
-    assert "accepts --steps only, got --episodes" in line
+    assert "accepts --steps and --trust only, got --episodes" in line
 
 
 def test_validating_prints_a_line_for_each_preset() -> None:

@@ -129,7 +129,7 @@ def test_a_blind_baseline_above_the_optimum_says_that_it_is_a_sample() -> None:
     assert best is not None
     assert blind > best
     console = Console(record=True, width=200, file=StringIO())
-    report(console, Path("run"), {**found, "eval_episodes": 8, "interrupted": False, "steps": 3})
+    report(console, Path("run"), {**found, "eval_episodes": 8, "interrupted": False, "steps": 3}, resume="")
     said = "Sampled, with a number of episodes: random 2,000, blind 2,000; the optimum is exact."
     assert said in console.export_text()
 

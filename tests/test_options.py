@@ -256,7 +256,7 @@ def test_a_wrong_option_in_a_file_is_refused_by_its_name(tmp_path):
     ):
         path = tmp_path / "evaluation.toml"
         path.write_text(f'id = "{__file__}:Untouched"\npolicy = "random"\n{line}\n', encoding="utf-8")
-        result = CliRunner().invoke(app, ["eval", str(path)])
+        result = CliRunner().invoke(app, ["eval", str(path), "--trust"])
         assert (result.exit_code, told in " ".join(result.output.split())) == (2, True), result.output
 
 

@@ -2,14 +2,16 @@
 
 import copy
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
-from for_trust import CALLS, ENVIRONMENTS, write_stranger
+from for_trust import CALLS, ENVIRONMENTS, TRIPWIRE, write_stranger
 from hypothesis import given, strategies as st
 from lanes import examples
 from typer.testing import CliRunner
@@ -18,7 +20,12 @@ from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.options import option_types
 from gym_trl.registration import EXTERNAL, GAMES, env_maker
+from gym_trl.training.options import TrainOptions, read_options, resume_command
+from gym_trl.training.run_folder import saved_models, trained
+from gym_trl.training.untrusted import grpo_names, run_names
 from gym_trl.trust import Named, Trust, code_of, env_names, names_in
 
 ECHO = "TrlEnv/Echo-v0"
@@ -212,3 +219,206 @@ def test_arguments_that_reach_outside_need_trust(env_id: str, arguments: dict[st
     assert [one.field for one in env_names(env_id, arguments)]
     assert [one.field for one in env_names([env_id, ECHO], {env_id: arguments})]
     assert [one.field for one in env_names({env_id: 1.0}, {env_id: arguments})]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs
+# ---------------------------------------------------------------------------------------------------------------------
+
+HOSTILE = ("stranger:won", ["stranger:won"], {"opponents": ["random", "stranger:won"]}, "random stranger.py every=5")
+TEXTS = {"action_format", "chat_template_kwargs", "history", "instructions", "lora_targets", "model", "system_prompt"}
+"""Options of which no text is ever a name of code."""
+USUAL = asdict(TrainOptions.choose(ECHO, steps=1))
+
+
+def write_run(folder: Path, options: dict[str, Any], **more: Any) -> Path:
+    """Write the folder of a run with a model."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "config.json").write_text("{}", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({"version": 1, "options": options, **more}), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize("option", sorted(option_types(TrainOptions)))
+def test_every_option_of_a_run_is_searched_for_names(option: str, value: Any, mark: Path) -> None:
+    changed = {option: {"some_field": value} if option == "grpo" else value}
+    options = {**USUAL, "env": "FrozenLake-v1", **changed}
+    found = list(run_names(options))
+    assert bool(found) == (option not in TEXTS)
+    if found:
+        run = write_run(Path("run"), options)
+        for read in (read_options, trained, saved_models):
+            with pytest.raises(UntrustedError):
+                read(run)
+    assert nothing_ran(mark)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize("argument", sorted(option_types(GymSpec)))
+def test_every_argument_of_a_spec_is_searched_for_names(argument: str, value: Any, mark: Path) -> None:
+    found = list(run_names({**USUAL, "spec": {argument: value}}))
+    assert bool(found) == (argument not in TEXTS)
+    levels = {"levels": [{"verify": "judge:http://localhost"}, {"high": 5}], "rise": 0.9}
+    for env, refused in (("TrlEnv/QA-v0", True), ("TrlEnv/GuessNumber-v0", False)):
+        assert bool([*run_names({**USUAL, "env": env, "spec": {"curriculum": levels}})]) == refused
+    assert nothing_ran(mark)
+
+
+@pytest.mark.parametrize("name", [*ENVIRONMENTS, *CALLS])
+def test_a_run_on_an_environment_that_is_not_registered_is_not_read(name: str, mark: Path) -> None:
+    run = write_run(Path("run"), {**USUAL, "env": name})
+    with pytest.raises(UntrustedError):
+        read_options(run)
+    assert nothing_ran(mark)
+    assert read_options(run, trust=Trust(names=[name])).env == name
+
+
+OUTSIDE = """
+a_later_field accelerator_config chat_template_path debug deepspeed fsdp fsdp_config generation_kwargs hub_model_id
+hub_token log_completions_hub_repo model_init_kwargs output_dir parallelism_config push_to_hub report_to
+resume_from_checkpoint torch_compile_backend trackio_space_id trust_remote_code vllm_group_port vllm_server_base_url
+vllm_server_host vllm_server_port
+"""
+
+
+@pytest.mark.parametrize("field", OUTSIDE.split())
+def test_a_file_sets_no_field_of_the_trainer_that_reaches_outside(field: str) -> None:
+    for value in ("all", True, {"trust_remote_code": True}, {"custom_generate": "a/b"}, ["wandb"], '{"a": 1}'):
+        assert [one.field for one in grpo_names({field: value})] == [f"grpo.{field}"]
+    assert list(grpo_names({field: None})) == []
+
+
+def test_a_file_sets_the_usual_fields_of_the_trainer() -> None:
+    usual: dict[str, Any] = {"learning_rate": 1e-6, "beta": 0.0, "bf16": True, "loss_type": "dapo", "top_k": 5}
+    usual |= {"use_vllm": True, "vllm_mode": "colocate", "report_to": "none", "lr_scheduler_kwargs": {"num_cycles": 2}}
+    usual |= {"generation_kwargs": {"min_tokens": 1, "stop": ["\n"]}, "model_init_kwargs": {"dtype": "bfloat16"}}
+    assert list(grpo_names(usual)) == []
+
+
+RESUMED = {
+    "train": ["train", "--resume", "run"],
+    "warm-start": ["warm-start", "--resume", "run"],
+    "eval": ["eval", "--model", "run"],
+    "eval with a run as a policy": ["eval", ECHO, "--policy", "run"],
+    "tournament": ["tournament", "TrlEnv/TicTacToe-v0", "run", "random"],
+    "play": ["play", "TrlEnv/TicTacToe-v0", "--against", "run"],
+}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"env": "stranger:Game"}, {"success": "stranger:won"}, {"grpo": {"push_to_hub": True}}]
+)
+@pytest.mark.parametrize("command", RESUMED)
+def test_a_command_on_a_strangers_run_runs_nothing_of_it(command: str, changes: dict[str, Any], mark: Path) -> None:
+    write_run(Path("run"), {**USUAL, **changes}, warm_start={"policy": "stranger:play", "keep": None})
+    refused = CliRunner().invoke(app, RESUMED[command])
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("Error: run/config.json names what is not registered")
+    assert "--trust" in refused.stderr
+    assert nothing_ran(mark)
+
+
+@pytest.mark.parametrize("repeated", ["stranger.py:Game", "--trust"])
+@pytest.mark.parametrize("command", ["train", "warm-start", "eval"])
+def test_the_command_of_the_message_uses_the_run(command: str, repeated: str, mark: Path) -> None:
+    write_run(Path("run"), {**USUAL, "env": "stranger.py:Game", "env_kwargs": {"turns": 0}}, warm_start={})
+    words = RESUMED[command]
+    refused = CliRunner().invoke(app, words)
+    assert "class Game(Echo):" in refused.stderr
+    assert f"gym-trl {' '.join(words)} stranger.py:Game" in refused.stderr
+    used = CliRunner().invoke(app, [*words, repeated])
+    assert "turns must be" in used.stderr  # says the environment
+    assert mark.exists()
+
+
+def test_resuming_takes_the_environment_of_the_run_and_no_other(mark: Path) -> None:
+    write_run(Path("run"), USUAL)
+    for command in ("train", "warm-start"):
+        refused = CliRunner().invoke(app, [command, "--resume", "run", "TrlEnv/Nim-v0"])
+        assert "--resume continues the run in run on TrlEnv/Echo-v0, not on TrlEnv/Nim-v0" in refused.stderr
+
+
+def test_a_strangers_run_is_not_overwritten_and_nothing_of_it_runs(mark: Path) -> None:
+    write_run(Path("run"), {**USUAL, "env": "stranger:Game"})
+    refused = CliRunner().invoke(app, ["train", ECHO, "--out", "run"])
+    assert "already has a run" in refused.stderr
+    assert nothing_ran(mark)
+
+
+def test_the_command_that_continues_a_run_repeats_what_it_needs(mark: Path) -> None:
+    options = TrainOptions.choose(ECHO)
+    for changes, words in (
+        ({}, ""),
+        ({"env": "stranger.py:Game"}, " stranger.py:Game"),
+        ({"success": "stranger:won"}, " --trust"),
+        ({"grpo": {"vllm_server_base_url": "http://localhost"}}, " --trust"),
+    ):
+        told = resume_command("train", Path("run"), replace(options, **changes))
+        assert told == f"gym-trl train --resume run{words}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# TOML
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'id = "stranger.py:Game"\npolicy = "solver"',
+        'id = ["TrlEnv/Echo-v0", "stranger:Game"]\npolicy = "solver"',
+        'id = "TrlEnv/Echo-v0"\npolicy = "stranger:play"',
+        'id = "TrlEnv/Echo-v0"\npolicy = ["solver", "stranger:play"]',
+        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nsuccess = "stranger:won"',
+        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nspec = {state_key = "stranger:key"}',
+        'id = "FrozenLake-v1"\npolicy = "random"\nenv = {map_name = "stranger:make"}',
+        'id = "TrlEnv/Echo-v0"\nbase-url = "http://localhost:1/v1"',
+        'id = "TrlEnv/Echo-v0"\nmodel = "a/b"\nvllm = true\nllm = {trust_remote_code = true}',
+        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nout = "../elsewhere"',
+        'id = "stranger.py:Game"\npolicy = "solver"\ntrust = true',
+    ],
+)
+def test_a_toml_names_only_what_is_registered(lines: str, mark: Path) -> None:
+    (mark.parent / "inner" / "eval.toml").write_text(lines, encoding="utf-8")
+    refused = CliRunner().invoke(app, ["eval", "inner/eval.toml"])
+    assert refused.exit_code == 2
+    assert "inner/eval.toml names what is not registered" in refused.stderr
+    assert nothing_ran(mark)
+    assert not (mark.parent.parent / "elsewhere").exists()
+
+
+def test_a_toml_is_used_with_its_names_repeated_or_trusted(mark: Path) -> None:
+    text = 'id = "stranger.py:Game"\npolicy = "stranger:play"\nepisodes = 2\nout = "inner/out"'
+    (mark.parent / "eval.toml").write_text(text, encoding="utf-8")
+    for words in (["stranger.py:Game", "stranger:play"], ["--trust"]):
+        used = CliRunner().invoke(app, ["eval", "eval.toml", *words])
+        assert used.exit_code == 0, used.stderr
+    other = CliRunner().invoke(app, ["eval", "eval.toml", ECHO])
+    assert f"expected one file.toml and names in it, or ids of environments, got eval.toml {ECHO}" in other.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Everything at once, under an audit hook
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_no_reader_of_names_imports_runs_or_writes_anything(mark: Path) -> None:
+    """The hook of another process sees imports of strangers' modules, programs, and files that are written."""
+    record = recorded()
+    cases: list[list[str]] = []
+    for number, name in enumerate([*ENVIRONMENTS, *CALLS]):
+        record["task"]["env_id"] = name
+        Path(f"{number}.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        Path(f"{number}.toml").write_text(f'id = "{name}"\npolicy = "random"\n', encoding="utf-8")
+        write_run(Path(f"run{number}"), {**USUAL, "env": name}, warm_start={})
+        cases += [["replay", f"{number}.jsonl"], ["eval", f"{number}.toml"], ["eval", "--model", f"run{number}"]]
+        cases += [["train", "--resume", f"run{number}"], ["warm-start", "--resume", f"run{number}"]]
+    Path("cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-c", TRIPWIRE], capture_output=True, text=True, check=False, timeout=300, cwd=mark.parent
+    )
+    assert ran.returncode == 0, ran.stderr
+    codes, events = json.loads(ran.stdout.splitlines()[-1])
+    assert events == []
+    assert codes == [2] * len(cases)

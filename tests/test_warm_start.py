@@ -530,7 +530,10 @@ def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
         ([GUESS, "--learning-rate", "0"], "--learning-rate must be a number above 0"),
         ([GUESS, "--env", "turns=1", "--env", "high=1000", "--episodes", "4"], "0 of 4 episodes can be trained on"),
         (["--resume", "gone"], "is not a run"),
-        (["--resume", "gone", "--steps", "3"], "--resume uses the run's own options, got --steps"),
+        (
+            ["--resume", "gone", "--steps", "3"],
+            "--resume uses the run's own options and accepts --trust only, got --steps",
+        ),
     ],
 )
 def test_a_bad_argument_is_told_in_one_line_and_leaves_no_folder(

@@ -1,8 +1,10 @@
 """``gym-trl eval``."""
 
+import shlex
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +15,7 @@ from typer import Argument, Option
 from gym_trl.cli.environments import format_arguments, make_text_env
 from gym_trl.cli.errors import check_finite, clear_errors, option_name
 from gym_trl.cli.options import (
+    ENV_PLACE,
     LARGEST_SEED,
     DebugOption,
     EnvOption,
@@ -22,18 +25,21 @@ from gym_trl.cli.options import (
     SuccessOption,
     SystemPromptOption,
     TemperatureOption,
+    TrustOption,
     read_pairs,
     read_success,
+    read_trust,
 )
 from gym_trl.cli.policies import read_model, read_policy
 from gym_trl.cli.terminal import ask, say, say_aside, show_columns
-from gym_trl.envspec import check_spec_options
+from gym_trl.envspec import check_spec_options, spec_names
 from gym_trl.errors import ConfigError
 from gym_trl.options import check_option, option_types
 from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
 from gym_trl.training.options import TrainOptions, read_options
 from gym_trl.training.run_folder import is_run, trained
+from gym_trl.trust import Named, Trust, env_names, texts_in
 
 if TYPE_CHECKING:
     from gym_trl.evaluation.scores import Row, Scoreboard
@@ -45,7 +51,10 @@ gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm --episodes 400 --at
 gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 0 --json
 gym-trl eval --model runs/sixteen --fail-under 0.8
 """
-_IDS_HELP = "Ids of environments, or a file.toml. Default: the environment of the run that --model names."
+_IDS_HELP = (
+    "Ids of environments, or a file.toml and names in it that are not registered and that you trust. Default: the "
+    "environment of the run that --model names."
+)
 _PAIRS = ("env", "spec", "llm")
 """Options that are given as NAME=VALUE."""
 _OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
@@ -84,6 +93,7 @@ def evaluate(
     fail_under: Annotated[
         float | None, Option(min=0.0, max=1.0, help="Exit with status 1 if a success rate is lower.")
     ] = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -95,16 +105,17 @@ def evaluate(
     OpenAI-compatible server. All play the same tasks, whose seeds do not occur in training.
 
     With --out, every finished episode is recorded. The same command resumes an interrupted evaluation, and other
-    policies are added to the folder. Instead of ids, a file.toml can set any of the options by name.
+    policies are added to the folder. Instead of ids, a file.toml can set any of the options by name, but for --trust.
 
     Exit status: 0; 1 if a success rate is below --fail-under; 2 for an error; 130 if interrupted.
     """
     if ids is not None and any(one.endswith(".toml") for one in ids):
-        if len(ids) > 1:
-            raise ConfigError(f"expected one file.toml or ids of environments, got {', '.join(ids)}")
-        _evaluate(**_from_toml(context, Path(ids[0])))
+        _evaluate(**_from_toml(context, Path(ids[0]), ids[1:]))
         return
-    _evaluate(**_parameters(context))
+    options = _parameters(context)
+    given = [options[name] for name in ("ids", "env", "policy", "model", "spec", "success")]
+    command = shlex.join(["gym-trl", "eval", *(ids or ()), *(word for one in model or () for word in ("--model", one))])
+    _evaluate(**options | {"trust": read_trust(trust, given, command, _PLACES)})
 
 
 def _parameters(context: typer.Context) -> dict[str, Any]:
@@ -112,15 +123,56 @@ def _parameters(context: typer.Context) -> dict[str, Any]:
     return {name: read_pairs(value) if name in _PAIRS else value for name, value in context.params.items()}
 
 
-def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
-    """Return the options of a file, overridden by those of the command line."""
+_PLACES = (("env", ""), ("success", "--success "), (r"spec\.(\w+)", r"--spec \1="), ENV_PLACE)
+"""Places in a run's options, and what repeats their names on the command line."""
+_LLM = frozenset(
+    {
+        "dtype",
+        "enforce_eager",
+        "gpu_memory_utilization",
+        "max_model_len",
+        "max_num_seqs",
+        "seed",
+        "tensor_parallel_size",
+    }
+)
+"""Arguments of ``vllm.LLM`` that a file may set by itself."""
+
+
+def _toml_names(given: Mapping[str, Any], path: Path) -> Iterator[Named]:
+    """Yield what a file names that is not registered, or that would be contacted or written elsewhere."""
+    ids, llm = given.get("ids"), given.get("llm")
+    yield from env_names(ids, given.get("env"), field="id")
+    yield from (Named("base_url", one, "a server that would be contacted") for one in texts_in(given.get("base_url")))
+    own = Path.cwd(), path.parent.resolve()
+    for one in texts_in(given.get("out")):
+        if not any(Path(one).resolve().is_relative_to(folder) for folder in own):
+            yield Named("out", one, "a folder elsewhere that would be written to")
+    for name in llm if isinstance(llm, Mapping) else ():
+        if name not in _LLM:
+            yield Named(f"llm.{name}", name, "an argument of vllm.LLM, which can load code")
+    others = given.keys() - {"ids", "env", "base_url", "out", "llm", "model", "spec"}
+    yield from spec_names({name: given[name] for name in sorted(others)}, ids, field="")
+    if isinstance(spec := given.get("spec"), Mapping):
+        yield from spec_names(spec, ids)
+
+
+def _from_toml(context: typer.Context, path: Path, repeated: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a file, overridden by those of the command line; ``repeated`` are names that it may use."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     options = {**_parameters(context), "ids": None}
+    if other := [one for one in repeated if one not in texts_in(given)]:
+        raise ConfigError(f"expected one file.toml and names in it, or ids of environments, got {path} {other[0]}")
+    typed = [repeated, [options[name] for name in ("env", "policy", "model", "spec", "success")]]
+    command = f"gym-trl eval {shlex.quote(str(path))}"
+    trust = read_trust(options.pop("trust"), typed, command, [(".*", "")])
+    named = {_OPTIONS.get(key, key.replace("-", "_")): value for key, value in given.items()}
+    trust.check(path, _toml_names(named, path))
     for key, value in given.items():
-        name = {"json": "as_json", "id": "ids"}.get(key, key.replace("-", "_"))
+        name = _OPTIONS.get(key, key.replace("-", "_"))
         if name not in options:
             close = get_close_matches(name, options, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -129,7 +181,11 @@ def _from_toml(context: typer.Context, path: Path) -> dict[str, Any]:
         if name == "ids" or source is None or source.name != "COMMANDLINE":
             options[name] = _read(context, name, value, f"{path}: {key}")
     check_finite(options)
-    return options
+    return {**options, "trust": replace(trust, names={*trust.names, *texts_in(given)})}
+
+
+_OPTIONS = {"json": "as_json", "id": "ids"}
+"""Options of the command by their names in a file, where these differ."""
 
 
 def _read(context: typer.Context, name: str, value: Any, where: str) -> Any:
@@ -163,6 +219,7 @@ def _evaluate(
     fail_under: float | None,
     as_json: bool,
     episodes: int,
+    trust: Trust,
     debug: bool,
     **options: Any,
 ) -> None:
@@ -174,11 +231,11 @@ def _evaluate(
 
     given = {name: options.pop(name) for name in _OF_MODELS}
     policies: list[Any] = [
-        person(lambda _: ask(), say) if name == "person" else read_policy(name) for name in policy or ()
+        person(lambda _: ask(), say) if name == "person" else read_policy(name, trust=trust) for name in policy or ()
     ]
-    runs = {name: read_options(Path(name)) for name in model or () if is_run(Path(name))}
+    runs = {name: read_options(Path(name), trust=trust) for name in model or () if is_run(Path(name))}
     named: list[str | None] = [*(model or ())] or ([None] if base_url else [])
-    policies += [read_model(name, base_url, given) for name in named]
+    policies += [read_model(name, base_url, given, trust=trust) for name in named]
     if not policies:
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
     _check(spec, episodes, options["attempts"])
@@ -195,7 +252,7 @@ def _evaluate(
     for env_id, arguments in kwargs.items():
         make_text_env(env_id, arguments, observe=spec.get("observe")).close()
     for name, run in runs.items():
-        say_aside(_as_trained(name, run, kwargs))
+        say_aside(_as_trained(name, run, kwargs, trust))
     console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)
     display = display_on(console, episodes * len(ids) * len(policies), "episode")
     done = 0
@@ -273,9 +330,9 @@ def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]
     return found[0] if found else {}
 
 
-def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]]) -> str:
+def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]], trust: Trust) -> str:
     """Return the line that lists the settings of a run that an evaluation uses."""
-    model = trained(Path(name))
+    model = trained(Path(name), trust=trust)
     own = {"max_tokens": model.max_tokens, "max_completion": model.max_completion, "system_prompt": model.system_prompt}
     used = {**(run.env_kwargs if run.env in env_kwargs else {}), **model.spec, **own, **model.sampling}
     shown = format_arguments({key: value for key, value in used.items() if value is not None})

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from gym_trl.errors import ConfigError
-from gym_trl.trust import Trust
+from gym_trl.trust import Named, Trust, texts_in
 
 LARGEST_SEED = 2**32 - 1  # NumPy's, which the trainer seeds
 ID_HELP = "Environment: a registered id, module:id, package.module:Class, file.py, or file.py:Class."
@@ -110,20 +110,47 @@ JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text."
 DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]
 
 
-def read_trust(everything: bool, names: Iterable[str], command: str) -> Trust:
+ENV_PLACE = (r"env_kwargs\.(\w+)", r"--env \1=")
+"""Place of an environment's argument in a run's options, and the option that repeats it; for ``read_trust``."""
+
+
+def read_trust(everything: bool, given: Any, command: str, places: Sequence[tuple[str, str]] = ()) -> Trust:
     """Return the trust that a command line gives to files: in all that they name, or in the names on the command line.
 
     Args:
         everything: The option ``--trust``.
-        names: Names that the user has given.
-        command: Command that takes further names at its end, for the message about a name that is not trusted.
+        given: What the user has written: texts, in lists or mappings.
+        command: The command, for the message about a name that is not trusted.
+        places: Patterns of places in a file whose names the command takes, and what stands before these names there:
+            nothing before an argument. For other places the message shows ``--trust`` only.
     """
 
-    def advice(missing: Sequence[str]) -> str:
-        repeated = shlex.join([*shlex.split(command), *missing])
-        return f"repeat the name ({repeated}), or give --trust"
+    def advice(refused: Sequence[Named]) -> str:
+        words: list[str] = []
+        for one in refused:
+            option = next((re.sub(*place, one.field) for place in places if re.fullmatch(place[0], one.field)), None)
+            if option is None:
+                return f"give --trust: {command} --trust"
+            words.append(option + shlex.quote(one.name))
+        return f"repeat the name ({' '.join([command, *dict.fromkeys(words)])}), or give --trust"
 
-    return Trust(everything, frozenset(names), advice)
+    return Trust(everything, frozenset(texts_in(given)), advice)
+
+
+def trust_to_resume(command: str, folder: Path | None, env_id: str | None, *, everything: bool) -> Trust:
+    """Return the trust in the options of a run that ``--resume`` continues: in the environment named beside it."""
+    again = f"gym-trl {command} --resume {shlex.quote(str(folder))}"
+    return read_trust(everything, env_id, again, [("env", "")])
+
+
+def check_resumed(folder: Path, env: str, env_id: str | None) -> None:
+    """Check that the environment named beside ``--resume`` is that of the run.
+
+    Raises:
+        ConfigError: it is another.
+    """
+    if env_id not in (None, env):
+        raise ConfigError(f"--resume continues the run in {folder} on {env}, not on {env_id}: leave out the ID")
 
 
 def check_empty(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail
-from gym_trl.cli.options import ID_HELP, DebugOption, EnvOption, read_pairs
+from gym_trl.cli.options import ENV_PLACE, ID_HELP, DebugOption, EnvOption, TrustOption, read_pairs, read_trust
 from gym_trl.cli.terminal import ask, coloured, say, say_aside
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
@@ -28,6 +29,7 @@ from gym_trl.policies.server import server
 from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
 from gym_trl.training.run_folder import is_run, trained
+from gym_trl.trust import Trust
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
 
@@ -52,6 +54,7 @@ def play(
     env: EnvOption = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of the episode. Default: a random one.")] = None,
     against: Annotated[str | None, Option(metavar="POLICY", help="Opponent, see above. Default: none.")] = None,
+    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Play an environment in the terminal; "quit", Ctrl-C or Ctrl-D ends the session.
@@ -66,7 +69,9 @@ def play(
     """
     kwargs = read_pairs(env)
     seed = random.randrange(2**31) if seed is None else seed
-    policy = Against() if against is None else prepare(_read_policy(against), env_id, kwargs, seed)
+    command = shlex.join(["gym-trl", "play", env_id, "--against", against or ""])
+    trusted = read_trust(trust, [env_id, against, kwargs], command, [ENV_PLACE])
+    policy = Against() if against is None else prepare(_read_policy(against, trusted), env_id, kwargs, seed)
     episode = InteractiveEpisode(partial(make_text_env, env_id, {**kwargs, **policy.arguments}), seed)
     if hasattr(sys.stdin, "reconfigure"):  # invalid bytes become lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
@@ -153,12 +158,12 @@ class Against:
         return f"{self.name}: {_SOLVED[other.success].lower()} in {turns}, return {other.total:g}"
 
 
-def _read_policy(against: str) -> NamedPolicy:
+def _read_policy(against: str, trust: Trust) -> NamedPolicy:
     if against == "person":
         raise ConfigError("--against must name a policy, a model, a server or package.module:function, got 'person'")
     if against.startswith(("http://", "https://")):
         return server(against, api_key=os.environ.get("OPENAI_API_KEY"))
-    return trained(Path(against)) if is_run(Path(against)) else as_policy(against)
+    return trained(Path(against), trust=trust) if is_run(Path(against)) else as_policy(against)
 
 
 def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: int) -> Against:

@@ -9,10 +9,11 @@ from typing import Any
 
 from gym_trl.errors import ConfigError
 from gym_trl.training.run_folder import is_run, run_of, saved_models, trained
+from gym_trl.trust import Trust
 
 
-def read_policy(name: str) -> Any:
-    """Return the policy of ``--policy``; a run's model keeps its training settings.
+def read_policy(name: str, *, trust: Trust) -> Any:
+    """Return the policy of ``--policy``; a run's model keeps its training settings, if ``trust`` has what it names.
 
     Raises:
         ConfigError: there is no such policy, or it is a model on the hub.
@@ -21,14 +22,14 @@ def read_policy(name: str) -> Any:
     from gym_trl.policies.model import Model
 
     if is_run(Path(name)):
-        return trained(Path(name))
+        return trained(Path(name), trust=trust)
     policy = as_policy(name)
     if isinstance(policy, Model) and not Path(name).exists():
         raise ConfigError(f"there is no policy {name!r}; for a model on the hub, use --model {name}")
     return policy
 
 
-def read_players(name: str, given: Mapping[str, Any]) -> list[Any]:
+def read_players(name: str, given: Mapping[str, Any], *, trust: Trust) -> list[Any]:
     """Return the players of an argument of ``gym-trl tournament``: all checkpoints, for a folder that has some.
 
     Raises:
@@ -41,27 +42,27 @@ def read_players(name: str, given: Mapping[str, Any]) -> list[Any]:
         raise ConfigError("a person plays with gym-trl play --against POLICY, not in a tournament")
     if name.startswith(("http://", "https://")):
         address, _, model = name.partition("#")
-        return [read_model(model or None, address, given)]
+        return [read_model(model or None, address, given, trust=trust)]
     path = Path(name)
-    if saved := saved_models(path):
-        return [_saved(one, folder, given) for one, folder in saved.items()]
-    if (folder := saved_models(path.parent).get(str(path))) is not None:
-        return [_saved(str(path), folder, given)]
+    if saved := saved_models(path, trust=trust):
+        return [_saved(one, folder, given, trust) for one, folder in saved.items()]
+    if (folder := saved_models(path.parent, trust=trust).get(str(path))) is not None:
+        return [_saved(str(path), folder, given, trust)]
     if (path / "config.json").is_file() and "options" in loads((path / "config.json").read_text(encoding="utf-8")):
         raise ConfigError(f"{name} is a run that has not saved a model yet")
     policy = as_policy(name)
-    return [_saved(str(path), path, given)] if isinstance(policy, Model) else [policy]
+    return [_saved(str(path), path, given, trust)] if isinstance(policy, Model) else [policy]
 
 
-def _saved(name: str, folder: Path, given: Mapping[str, Any]) -> Any:
+def _saved(name: str, folder: Path, given: Mapping[str, Any], trust: Trust) -> Any:
     """Return the model in a folder or on the hub; one of a run keeps its training settings."""
     run = run_of(folder)
     if run is None:
-        return replace(read_model(str(folder), None, given), label=name)
-    return trained(run, path=str(folder), label=name, **_options(given))
+        return replace(read_model(str(folder), None, given, trust=trust), label=name)
+    return trained(run, path=str(folder), label=name, trust=trust, **_options(given))
 
 
-def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any]) -> Any:
+def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any], *, trust: Trust) -> Any:
     """Return the model or server of ``--model`` and ``--base-url``, with the options of language models.
 
     Raises:
@@ -81,7 +82,7 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any])
     options |= {"vllm": given.get("vllm", False), "llm": given.get("llm", {})}
     if given.get("max_completion") is not None:
         options["max_completion"] = given["max_completion"]
-    return trained(Path(name), **options) if is_run(Path(name)) else Model(name, **options)
+    return trained(Path(name), trust=trust, **options) if is_run(Path(name)) else Model(name, **options)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

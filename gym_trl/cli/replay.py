@@ -1,5 +1,6 @@
 """``gym-trl replay``."""
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +43,7 @@ def replay(
     from gym_trl.records.json_lines import write_json_lines
     from gym_trl.wrappers.inner import load_function
 
-    trusted = read_trust(trust, names or (), f"gym-trl replay {path}")
+    trusted = read_trust(trust, names, f"gym-trl replay {shlex.quote(str(path))}", [(".*", "")])
     function = None if reward is None else load_function(reward)
     different = count = 0
     before, after = Scoreboard(), Scoreboard()

@@ -1,5 +1,6 @@
 """``gym-trl tournament``."""
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import (
+    ENV_PLACE,
     ID_HELP,
     LARGEST_SEED,
     DebugOption,
@@ -17,7 +19,9 @@ from gym_trl.cli.options import (
     JsonOption,
     PolicyTokensOption,
     TemperatureOption,
+    TrustOption,
     read_pairs,
+    read_trust,
 )
 from gym_trl.cli.policies import read_players
 from gym_trl.cli.terminal import say, say_aside, show_columns
@@ -27,6 +31,7 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
 from gym_trl.training.options import read_options
 from gym_trl.training.run_folder import run_of
+from gym_trl.trust import Trust
 
 if TYPE_CHECKING:
     from gym_trl.evaluation.ratings import Standings
@@ -67,6 +72,7 @@ def tournament(
     action_format: Annotated[
         str, Option(help='Format of the actions of models and servers: "tag", "boxed", "plain", ... Runs keep theirs.')
     ] = "tag",
+    trust: TrustOption = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -93,8 +99,11 @@ def tournament(
     if picture is not None:
         check_picture(picture)
     given = {"concurrency": concurrency, "temperature": temperature, "max_tokens": max_tokens, "system_prompt": None}
-    policies = [one for name in players for one in read_players(name, given)]
-    env_kwargs = {**_trained_kwargs(env_id, policies), **read_pairs(env)}
+    given_env = read_pairs(env)
+    command = shlex.join(["gym-trl", "tournament", env_id, *players])
+    trusted = read_trust(trust, [env_id, players, given_env], command, [ENV_PLACE])
+    policies = [one for name in players for one in read_players(name, given, trust=trusted)]
+    env_kwargs = {**_trained_kwargs(env_id, policies, trusted), **given_env}
     done, display = 0, None
 
     def on_begin(total: int, before: int) -> None:
@@ -148,12 +157,12 @@ def tournament(
         say_aside(f"{out} is read-only: its standings.json and its picture are as they were")
 
 
-def _trained_kwargs(env_id: str, policies: Sequence[Any]) -> dict[str, Any]:
+def _trained_kwargs(env_id: str, policies: Sequence[Any], trust: Trust) -> dict[str, Any]:
     """Return the arguments with which the runs of players made the environment, without those of the opponent."""
     runs = {run_of(Path(getattr(one, "path", ""))) for one in policies} - {None}
     found = []
     for run in sorted(map(str, runs)):
-        options = read_options(Path(run))
+        options = read_options(Path(run), trust=trust)
         if options.env == env_id:
             found.append({name: value for name, value in options.env_kwargs.items() if name not in _OF_OPPONENTS})
     if any(one != found[0] for one in found):

@@ -30,8 +30,11 @@ from gym_trl.cli.options import (
     SpecOption,
     SuccessOption,
     SystemPromptOption,
+    TrustOption,
+    check_resumed,
     read_pairs,
     read_success,
+    trust_to_resume,
 )
 from gym_trl.cli.terminal import say
 from gym_trl.envspec import SELF_PLAY
@@ -59,6 +62,7 @@ gym-trl train TrlEnv/CodeAgent-v0 --executor process --workers 8 --step-timeout 
 RAY_ADDRESS=10.0.0.1:6379 gym-trl train TrlEnv/CodeAgent-v0 --executor ray --workers 256
 gym-trl train --resample-dead-groups 2 --spec curriculum=prioritized
 gym-trl train --resume runs/sixteen
+gym-trl train --resume runs/mine my_game.py:MyGame
 """
 _EXECUTOR_HELP = (
     f"Where environments are stepped: {', '.join(EXECUTORS)}. Default: the environment's own choice, or the result of "
@@ -145,6 +149,7 @@ def train(
     grpo: GRPOOption = None,
     out: Annotated[Path | None, Option(help="Folder of the run; must be new. Default: one in runs/.")] = None,
     resume: Annotated[Path | None, Option(help="Folder of a run to continue.")] = None,
+    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Train a model on an environment with TRL's GRPOTrainer, and record the run in a folder.
@@ -164,6 +169,7 @@ def train(
 
     Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
     """
+    trusted = trust_to_resume("train", resume, env_id, everything=trust)
     chosen: dict[str, Any] = {"learning_rate": learning_rate, "max_completion_length": max_completion}
     if vllm is not None:
         chosen |= {"use_vllm": True, "vllm_mode": vllm.value}
@@ -176,8 +182,9 @@ def train(
     given = {"credit": credit, "history": history, "seats": seats if league is None else league}
     further |= {name: value for name, value in given.items() if value is not None}
     if resume is not None:
-        refuse_other_options(context, {"resume", "steps", "debug"})
-        options = read_options(resume)
+        refuse_other_options(context, ("resume", "env_id", "steps", "trust", "debug"))
+        options = read_options(resume, trust=trusted)
+        check_resumed(resume, options.env, env_id)
     else:
         options = TrainOptions.choose(
             env_id or DEFAULT_ENV,
@@ -224,7 +231,9 @@ def train(
 
         if not options.grpo.get("use_vllm"):
             import_trainer_alone()
-    summary = training.train(options, out=out) if resume is None else training.resume(resume, steps=steps)
+    summary = (
+        training.train(options, out=out) if resume is None else training.resume(resume, steps=steps, trust=trusted)
+    )
     leave_process_group()
     if summary["interrupted"]:
         raise typer.Exit(130)

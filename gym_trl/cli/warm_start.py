@@ -25,8 +25,11 @@ from gym_trl.cli.options import (
     SpecOption,
     SuccessOption,
     SystemPromptOption,
+    TrustOption,
+    check_resumed,
     read_pairs,
     read_success,
+    trust_to_resume,
     write_pair,
 )
 from gym_trl.cli.terminal import say
@@ -81,6 +84,7 @@ def warm_start(
     seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of tasks, random policies and training.")] = 0,
     out: Annotated[Path | None, Option(help="Folder of the result; must be new. Default: one in runs/.")] = None,
     resume: Annotated[Path | None, Option(help="Folder of a warm start to continue.")] = None,
+    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Train a model on episodes of a solver, of random legal play, or on recorded ones, before gym-trl train.
@@ -96,9 +100,11 @@ def warm_start(
 
     Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
     """
+    trusted = trust_to_resume("warm-start", resume, env_id, everything=trust)
     if resume is not None:
-        refuse_other_options(context, {"resume", "debug"})
-        run = read_options(resume)
+        refuse_other_options(context, ("resume", "env_id", "trust", "debug"))
+        run = read_options(resume, trust=trusted)
+        check_resumed(resume, run.env, env_id)
     else:
         find_source(policy)
         check_option("learning_rate", learning_rate, Positive | None)
@@ -130,7 +136,7 @@ def warm_start(
         import_trainer_alone()
 
     if resume is not None:
-        done = supervised.resume_warm_start(resume)
+        done = supervised.resume_warm_start(resume, trust=trusted)
     else:
         options = supervised.WarmStartOptions(
             run=run,

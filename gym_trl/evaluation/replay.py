@@ -14,7 +14,7 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record
 from gym_trl.rollout.episode import as_response
 from gym_trl.rollout.game import OWN_FAULT
-from gym_trl.trust import REGISTERED, Named, Trust, env_names
+from gym_trl.trust import REGISTERED, Named, Trust, argument_names, env_names
 from gym_trl.types import EnvFailure, StepResult, StopReason, reason_to_stop
 from gym_trl.wrappers.settlement import settlement
 
@@ -125,8 +125,8 @@ def _names(record: Record) -> Iterator[Named]:
     task = record["task"]
     if task["env_id"] is not None:
         yield from env_names(task["env_id"], task["env_kwargs"])
-        yield from env_names(task["env_id"], task["options"], arguments="options")
-        yield from spec_names(record["spec"])
+        yield from argument_names(task["env_id"], task["options"], field="options")
+        yield from spec_names(record["spec"], task["env_id"])
 
 
 def _make(record: Record, env_kwargs: Mapping[str, Any], stack: ExitStack) -> TextEnvironment:

@@ -1,8 +1,9 @@
 """Options of a training run: presets, command line options and the fields of TRL's ``GRPOConfig``."""
 
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from json import loads
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Self, get_args, get_origin
 import gymnasium as gym
 
 from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
 from gym_trl.files import read_text
 from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
@@ -38,6 +39,8 @@ from gym_trl.registration import did_you_mean
 from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.rollout.history import History
 from gym_trl.training.models import ModelChoice
+from gym_trl.training.untrusted import run_names
+from gym_trl.trust import REGISTERED, Named, Trust
 from gym_trl.wrappers.parse_action import CutActions
 
 
@@ -325,19 +328,45 @@ class TrainOptions:
         return options
 
 
-def read_options(folder: Path) -> TrainOptions:
+def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
     """Return the options of the run in ``folder``.
 
+    Args:
+        folder: The run's folder.
+        trust: Names in its ``config.json``, other than registered ones, that may be used.
+
     Raises:
+        UntrustedError: it names code that is neither registered nor trusted.
         ConfigError: there is no run, or it is of another version.
     """
     path = folder / "config.json"
     try:
-        return TrainOptions(**loads(read_text(path))["options"])
+        options = loads(read_text(path))["options"]
+        trust.check(path, run_names(options))
+        return TrainOptions(**options)
     except FileNotFoundError as error:
         raise ConfigError(f"{folder} is not a run: it has no {path.name}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except UntrustedError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+
+
+def resume_command(command: str, folder: Path, options: TrainOptions, others: Iterable[Named] = ()) -> str:
+    """Return the command that continues a run, with its environment's name if that is not registered.
+
+    >>> resume_command("train", Path("runs/first"), TrainOptions.choose("TrlEnv/Echo-v0"))
+    'gym-trl train --resume runs/first'
+
+    Args:
+        command: ``"train"`` or ``"warm-start"``.
+        folder: The run's folder.
+        options: The run's options.
+        others: Further names in its ``config.json``.
+    """
+    found = {one.name for one in (*run_names(asdict(options)), *others)}
+    again = [options.env] if found == {options.env} else ["--trust"] if found else []
+    return shlex.join(["gym-trl", command, "--resume", str(folder), *again])
 
 
 def one_seat(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def _evaluation_of(summary: Mapping[str, Any]) -> str:
     return f"{episodes} of {counted(games, noun)}, {share} trained on{more}"
 
 
-def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
+def report(console: Console, folder: Path, summary: Mapping[str, Any], *, resume: str) -> None:
     """Print the result of the run in ``folder``."""
     table = Table(title=_evaluation_of(summary), title_justify="left")
     for column in ("", "before", "after", "after, greedy", "random", "blind", "optimum"):
@@ -233,23 +233,30 @@ def report(console: Console, folder: Path, summary: Mapping[str, Any]) -> None:
         text = f"Sampled, with a number of episodes: {', '.join(sampled)}; the optimum is exact."
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"The curve: {folder / 'curve.png'}", markup=False, highlight=False, soft_wrap=True)
-    _say_end(console, folder, summary, command="train")
+    _say_end(console, folder, summary, resume)
 
 
-def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], *, command: str) -> None:
+def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], resume: str) -> None:
     stopped = "Interrupted after" if summary["interrupted"] else "Trained for"
     steps = counted(summary["steps"], "step")
     console.print(f"{stopped} {steps} in {_duration(summary.get('seconds', 0.0))}.", highlight=False)
     console.print(f"The model: {folder / 'model'}", markup=False, highlight=False, soft_wrap=True)
     if summary["interrupted"]:
-        text = f"To continue: gym-trl {command} --resume {folder}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(f"To continue: {resume}", markup=False, highlight=False, soft_wrap=True)
 
 
 def report_warm_start(
-    console: Console, folder: Path, summary: Mapping[str, Any], scores: Mapping[str, Score | None]
+    console: Console, folder: Path, summary: Mapping[str, Any], scores: Mapping[str, Score | None], *, resume: str
 ) -> None:
-    """Print the result of the warm start in ``folder``; ``scores`` are those of its evaluations, by name."""
+    """Print the result of the warm start in ``folder``; ``scores`` are those of its evaluations, by name.
+
+    Args:
+        console: Console.
+        folder: The folder.
+        summary: Content of its ``summary.json``.
+        scores: Scores by name.
+        resume: Command that continues it.
+    """
     known = {when: score for when, score in scores.items() if score is not None}
     if known:
         table = Table(title=counted(next(iter(known.values())).episodes, "evaluation episode"), title_justify="left")
@@ -264,4 +271,4 @@ def report_warm_start(
             values = [value_of(score) for score in known.values()]
             table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
         console.print(table)
-    _say_end(console, folder, summary, command="warm-start")
+    _say_end(console, folder, summary, resume)

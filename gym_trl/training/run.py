@@ -37,10 +37,11 @@ from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model
-from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, one_seat, read_options
+from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, one_seat, read_options, resume_command
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
+from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult, Task
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.seats import num_seats
@@ -84,14 +85,23 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
     return _run(options, out, None, console)
 
 
-def resume(folder: Path, *, steps: int | None = None, console: Console | None = None) -> dict[str, Any]:
+def resume(
+    folder: Path, *, steps: int | None = None, console: Console | None = None, trust: Trust = REGISTERED
+) -> dict[str, Any]:
     """Continue the run in ``folder`` from its last checkpoint, also after a crash; ``steps`` sets a new end.
 
+    Args:
+        folder: The run's folder.
+        steps: Total number of steps. Default: the run's own.
+        console: Console for progress. Default: the terminal.
+        trust: Names in its ``config.json``, other than registered ones, that may be used.
+
     Raises:
+        UntrustedError: the run names code that is neither registered nor trusted.
         ConfigError: ``folder`` contains no run, or one that is finished.
         OSError: the folder cannot be written.
     """
-    options = read_options(folder)
+    options = read_options(folder, trust=trust)
     if is_warm_start(folder):
         raise ConfigError(f"{folder} is a warm start: train its model with --model {folder / 'model'}")
     if steps is not None:
@@ -141,7 +151,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
             stack.enter_context(interrupt)
             run.train(trainer, spec)
         except KeyboardInterrupt:
-            display.note(f"Aborted. To continue from the last checkpoint: gym-trl train --resume {path}")
+            display.note(f"Aborted. To continue from the last checkpoint: {resume_command('train', path, options)}")
             raise
         except Exception as error:
             if start is None and not run.stepped and not isinstance(error, OSError):
@@ -150,12 +160,12 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
                     raise ConfigError(f"the training cannot start, {described(error)} ({path} is unchanged)") from error
             unwritten = _unwritten(error, path)
             if (unwritten or isinstance(error, OSError)) and (path / "config.json").exists():
-                display.note(f"To continue from the last checkpoint: gym-trl train --resume {path}")
+                display.note(f"To continue from the last checkpoint: {resume_command('train', path, options)}")
             if unwritten is None:
                 raise
             raise unwritten from error
     if rank == 0:
-        report(console, path, folder.summary)
+        report(console, path, folder.summary, resume=resume_command("train", path, options))
     return folder.summary
 
 

@@ -26,6 +26,7 @@ from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.options import WRAPPING, TrainOptions, one_seat, read_options
+from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult
 
 WARM_START = "warm_start"
@@ -72,7 +73,7 @@ def _trainers_files(checkpoint: Checkpoint) -> set[str]:
     return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
 
 
-def saved_models(folder: Path) -> dict[str, Path]:
+def saved_models(folder: Path, *, trust: Trust = REGISTERED) -> dict[str, Path]:
     """Return the folders of all models of a run, or in the output folder of a trainer, by name and in order of steps.
 
     The name of a checkpoint is ``{folder}/checkpoint-{step}``; so is that of a run's final model, unless there is a
@@ -83,7 +84,7 @@ def saved_models(folder: Path) -> dict[str, Path]:
     """
     found: dict[int, Path] = {}
     if is_run(folder):
-        found[int(read_summary(folder).get("steps", read_options(folder).steps))] = folder / "model"
+        found[int(read_summary(folder).get("steps", read_options(folder, trust=trust).steps))] = folder / "model"
     for path in (*folder.glob("checkpoint-*"), *(folder / "checkpoints").glob("checkpoint-*")):
         step = path.name.removeprefix("checkpoint-")
         if step.isdecimal() and has_model(path):
@@ -124,7 +125,7 @@ def is_warm_start(folder: Path) -> bool:
     return WARM_START in config
 
 
-def trained(folder: Path, **changes: Any) -> Model:
+def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model:
     """Return the model of the run in ``folder``, with the settings of its training.
 
     ::
@@ -135,13 +136,15 @@ def trained(folder: Path, **changes: Any) -> Model:
 
     Args:
         folder: The run's folder.
+        trust: Names in its ``config.json``, other than registered ones, that may be used.
         changes: Fields of ``Model`` to replace; ``sampling`` and ``spec`` are merged into the run's. ``path`` is the
             folder of another model of the run, such as a checkpoint.
 
     Raises:
+        UntrustedError: the run names code that is neither registered nor trusted.
         ConfigError: there is no run.
     """
-    run = read_options(folder)
+    run = read_options(folder, trust=trust)
     stepping = {name: getattr(run, name) for name in EXECUTOR_ARGS if getattr(run, name) is not None}
     template = {**(run.grpo.get("chat_template_kwargs") or {}), **(run.spec.get("chat_template_kwargs") or {})}
     spec = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})

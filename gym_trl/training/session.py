@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.training.options import read_options
 
 _SILENCE = {"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
@@ -35,7 +35,8 @@ def check_new(path: Path) -> None:
     if not path.exists() or not any(path.iterdir()):
         return
     try:
-        read_options(path)
+        with suppress(UntrustedError):
+            read_options(path)
     except ConfigError as error:  # such as the folder of an evaluation
         raise ConfigError(f"{path} is not empty and is not a run; choose another --out") from error
     raise ConfigError(f"{path} already has a run; continue it with --resume {path}, or choose another --out")

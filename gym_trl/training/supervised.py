@@ -29,12 +29,13 @@ from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import load_model
-from gym_trl.training.options import TrainOptions, one_seat, read_options
+from gym_trl.training.options import TrainOptions, one_seat, read_options, resume_command
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
 from gym_trl.training.run import grpo_config, make_spec
 from gym_trl.training.run_folder import WARM_START, Checkpoint, RunFolder, is_warm_start, last_checkpoint, sampling
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
 from gym_trl.training.sources import EPISODES, Demonstrations, Keep, collect, episode_of, find_source
+from gym_trl.trust import REGISTERED, Trust, names_in
 from gym_trl.types import EpisodeResult
 
 with needs("train", "gym-trl warm-start"):
@@ -150,18 +151,25 @@ def warm_start(options: WarmStartOptions, *, out: Path | None = None, console: C
     return _warm_start(options, out, None, console)
 
 
-def resume_warm_start(folder: Path, *, console: Console | None = None) -> WarmStart:
+def resume_warm_start(folder: Path, *, console: Console | None = None, trust: Trust = REGISTERED) -> WarmStart:
     """Continue the warm start in ``folder`` from its last checkpoint; its demonstrations are played again.
 
+    Args:
+        folder: The warm start's folder.
+        console: Console for progress. Default: the terminal.
+        trust: Names in its ``config.json``, other than registered ones, that may be used.
+
     Raises:
+        UntrustedError: the warm start names code that is neither registered nor trusted.
         ConfigError: ``folder`` contains no warm start, or one that is finished.
         OSError: the folder cannot be written.
     """
-    run = read_options(folder)
+    run = read_options(folder, trust=trust)
     if not is_warm_start(folder):
         raise ConfigError(f"{folder} is not a warm start: continue it with gym-trl train --resume {folder}")
     config = loads(read_text(folder / "config.json"))
     given = config[WARM_START]
+    trust.check(folder / "config.json", names_in(WARM_START, given))
     keep = None if given["keep"] is None else Keep(given["keep"])
     options = WarmStartOptions(run=run, **{**given, "keep": keep})
     summary = folder / "summary.json"
@@ -207,6 +215,7 @@ def _warm_start(
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         path = agreed(path, processes)
+        resume = resume_command("warm-start", path, options.run, names_in("policy", options.policy))
         folder = RunFolder(path, writes=rank == 0)
         folder.check()
         stack.callback(folder.close)
@@ -234,7 +243,7 @@ def _warm_start(
         try:
             result = work.train(found, steps, display, interrupt)
         except KeyboardInterrupt:
-            display.note(f"Aborted. To continue from the last checkpoint: gym-trl warm-start --resume {path}")
+            display.note(f"Aborted. To continue from the last checkpoint: {resume}")
             raise
         except Exception as error:
             if start is None and not work.stepped and not isinstance(error, OSError):
@@ -243,7 +252,9 @@ def _warm_start(
                     raise ConfigError(f"the training cannot start, {described(error)} ({path} is unchanged)") from error
             raise
     if rank == 0:
-        report_warm_start(console, path, folder.summary, {"before": result.before, "after": result.after})
+        report_warm_start(
+            console, path, folder.summary, {"before": result.before, "after": result.after}, resume=resume
+        )
     return result
 
 
