@@ -301,9 +301,9 @@ def as_toml(place: Place) -> list[Path]:
 
 def as_inspect(place: Place) -> list[Path]:
     """Logs of Inspect: archives with members that lead out, that are huge or nested, and logs that name code."""
-    header = {"eval": {"task": "trap_module:run", "model": "trap_module/run", "created": "2026-01-01T00:00:00+00:00"}}
+    header = {"version": 2, "eval": {**hostile.INSPECT["eval"], "task": "trap_module:run", "model": "trap_module/run"}}
     task = {"env_id": "os:system", "env_kwargs": {"command": f"touch {place.marker}"}, "options": {}, "seed": 1}
-    sample = {"id": 1, "epoch": 1, "input": "x", "target": "y", "metadata": {"task": task}, "scores": {}}
+    sample = {**hostile.INSPECT["samples"][0], "metadata": {"task": task}}
     paths = [place.theirs / "log.json", place.theirs / "log.eval"]
     paths[0].write_text(json.dumps({**header, "samples": [sample]}))
     with zipfile.ZipFile(paths[1], "w") as archive:
