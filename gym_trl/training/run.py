@@ -181,14 +181,20 @@ def _unwritten(error: Exception, path: Path) -> OSError | None:
 
 
 @contextmanager
-def _tensors_only(checkpoint: Path | None) -> Iterator[None]:
-    """Raise PyTorch's error about a checkpoint with a pickle of more than tensors as ``ConfigError``."""
+def _reading(checkpoint: Path | None) -> Iterator[None]:
+    """Raise errors of Transformers and PyTorch about the files of a checkpoint as ``ConfigError``."""
     try:
         yield
     except UnpicklingError as error:
         raise ConfigError(
             f"{checkpoint} has a pickle that contains more than tensors, of which nothing was run; remove this "
             "checkpoint to continue from an earlier one"
+        ) from error
+    except ValueError as error:
+        if "valid checkpoint" not in str(error):
+            raise
+        raise ConfigError(
+            f"{checkpoint} has no weights; remove this checkpoint to continue from an earlier one"
         ) from error
 
 
@@ -408,7 +414,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         if self.trained:
             trainer.state.global_step = self.start.step
         else:
-            with _tensors_only(self.start.path):
+            with _reading(self.start.path):
                 trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
         steps = trainer.state.global_step
         self._display.note("Saving the model")
