@@ -17,8 +17,6 @@ from typer.main import get_command
 from gym_trl.cli.app import app
 
 HERE = Path(__file__).parent
-_AWAITED = ("run's config.json", "options (TOML)")
-"""Formats whose names do not need trust yet."""
 _WRITES_THERE = ("train --resume", "warm-start --resume", "eval --out", "tournament --out", "view RUN")
 
 
@@ -88,7 +86,7 @@ def complaints(readers: Sequence[Reader], root: Path) -> list[str]:
 
 
 def test_no_command_does_what_a_file_of_any_format_asks(tmp_path):
-    wrong = complaints([reader for reader in MATRIX if not reader.slow and reader.format not in _AWAITED], tmp_path)
+    wrong = complaints([reader for reader in MATRIX if not reader.slow], tmp_path)
     assert not wrong, "\n".join(wrong)
 
 
@@ -99,6 +97,65 @@ def test_no_command_does_what_a_file_of_any_format_asks(tmp_path):
 def test_neither_does_one_that_loads_models_or_trains(tmp_path, kind):
     wrong = complaints([reader for reader in MATRIX if reader.slow and reader.format == kind], tmp_path)
     assert not wrong, "\n".join(wrong)
+
+
+FORBIDDEN = (
+    *("os.system('true')", "subprocess.run(['true'])", "os.fork()", "os.posix_spawn('/bin/true', ['true'], {})"),
+    *("exec(f'{CANARY} = 1')", "exec(f'def f():  {CANARY}')", "runpy.run_path(str(theirs / 'trap.py'))"),
+    *("import this", "import trap_module", "ctypes.CDLL(str(theirs / 'trap.so'))", "pickle.loads(b'cos\\nsystem\\n.')"),
+    *("marshal.loads(marshal.dumps(CANARY))", "socket.create_connection(('evil.invalid', 80))"),
+    *("socket.socket().connect(('192.0.2.1', 80))", "open(theirs / 'new', 'w')", "open(out / 'link', 'a')"),
+    *("os.open(theirs / 'new', os.O_CREAT | os.O_WRONLY)", "os.remove(theirs / 'trap.py')", "shutil.rmtree(theirs)"),
+    *("os.replace(out / 'own', theirs / 'trap.py')", "os.symlink('x', theirs / 'new')", "os.mkdir(theirs / 'new')"),
+    *("os.truncate(theirs / 'trap.py', 0)", "os.truncate(out / 'link', 0)", "os.link(out / 'own', theirs / 'new')"),
+)
+ALLOWED = (
+    *(
+        "open(theirs / 'trap.py')",
+        "open(out / 'own', 'w')",
+        "open('/dev/null', 'w')",
+        "exec('x = 1')",
+        "import colorsys",
+    ),
+    *("os.mkdir(out / 'new')", "os.replace(out / 'own', out / 'link')", "os.remove(out / 'link')", "os.kill(0, 0)"),
+)
+"""What a tripwire stops, and what it lets through, in this order."""
+_PROGRAM = """
+import ctypes, json, marshal, os, pickle, runpy, shutil, socket, subprocess, sys
+from pathlib import Path
+from tripwire import CANARY, Sprung, Tripwire
+root, codes = Path(sys.argv[1]), json.loads(sys.argv[2])
+theirs, out = root / "theirs", root / "out"
+for folder in (theirs, out):
+    folder.mkdir()
+for file in (theirs / "trap.py", theirs / "trap_module.py", out / "own"):
+    file.touch()
+(out / "link").symlink_to(theirs / "trap.py")
+sys.path.append(str(theirs))
+wire, stopped = Tripwire(), []
+for code in codes:
+    with wire.armed(foreign=[theirs], writable=[out]) as seen:
+        try:
+            exec(code)
+        except Sprung:
+            pass
+    if seen:
+        stopped.append(code)
+print(json.dumps(stopped))
+"""
+
+
+def test_the_tripwire_stops_what_no_file_may_cause_and_nothing_else(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path), json.dumps([*FORBIDDEN, *ALLOWED])],
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [*FORBIDDEN]
 
 
 def test_each_command_is_in_the_matrix():
