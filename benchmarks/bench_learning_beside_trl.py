@@ -33,7 +33,7 @@ from systems.tools import OVER, TEMPLATE, response_template, tool_environment
 
 import gym_trl
 from gym_trl.chat.template import TemplateChat
-from gym_trl.policies.random_play import random_policy
+from gym_trl.rollout.random_play import random_policy
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training.options import TINY_ELSEWHERE
 from gym_trl.types import Message

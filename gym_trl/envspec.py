@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, GymTRLError, raise_interrupt, refused
+from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
 from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
@@ -23,8 +23,8 @@ from gym_trl.registration import EnvMaker, EnvSource, cannot_make, did_you_mean,
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
 from gym_trl.rollout.history import read_history
+from gym_trl.rollout.random_play import random_play
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.text.action_samples import ActionSampler
 from gym_trl.text.parsing import ActionFormat, check_format
 from gym_trl.trust import Named, argument_names, names_in
 from gym_trl.types import Task
@@ -322,22 +322,28 @@ _REFUSES_RENDER_MODE = re.compile(r"argument 'render_mode'|takes no (keyword )?a
 def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
     """Yield the ``info`` of some steps of an environment's solver, if it has one, and of random play."""
     for number in range(_EPISODES):
-        for name in ("solver", "random_policy"):
-            with suppress(Exception):  # what fails here is left to the first rollout, which counts it
-                seed = derive_seed(number, "success", name)
-                observation, _ = env.reset(seed=seed)
-                if env.has_wrapper_attr(name):
-                    policy = env.get_wrapper_attr(name)(*([seed] if name == "random_policy" else []))
-                elif name == "random_policy":
-                    draw = ActionSampler(env.action_space, seed)
-                    policy = lambda _: draw()  # noqa: E731, B023 -- called before the next one is made
-                else:
-                    continue
-                for _ in range(_STEPS):
-                    observation, _, terminated, truncated, info = env.step(policy(observation))
-                    yield info
-                    if terminated or truncated:
-                        break
+        for solver in (True, False):
+            infos = list[Mapping[str, Any]]()
+            with failures_ignored():  # what fails here is left to the first rollout, which counts it
+                _play(env, derive_seed(number, "success", solver), infos, solver=solver)
+            yield from infos
+
+
+def _play(env: TextEnvironment, seed: int, infos: list[Mapping[str, Any]], *, solver: bool) -> None:
+    """Play some steps of an episode and add the ``info`` of each to ``infos``; none if there is no solver."""
+    observation, info = env.reset(seed=seed)
+    if not solver:
+        act = random_play(env, seed)
+    elif env.has_wrapper_attr("solver"):
+        policy = env.get_wrapper_attr("solver")()
+        act = lambda observation, info: policy(observation)  # noqa: E731 -- the other one is a function as well
+    else:
+        return
+    for _ in range(_STEPS):
+        observation, _, terminated, truncated, info = env.step(act(observation, info))
+        infos.append(info)
+        if terminated or truncated:
+            return
 
 
 _EPISODES, _STEPS = 8, 200

@@ -507,6 +507,26 @@ def test_success_info_is_refused_where_no_info_ever_has_it() -> None:
     assert evaluate("TrlEnv/Echo-v0", saying("b"), episodes=2, success="info").rows[0].success.mean == 0.0
 
 
+class Listing(gym.Env[str, str]):
+    """Environment that lists its actions, takes no others, and says only at its end if it was solved."""
+
+    observation_space = action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.turn = 0
+        return "go", {"admissible_actions": ["pull the lever 0"]}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        valid = action == f"pull the lever {self.turn}"
+        self.turn += valid
+        listed = {"admissible_actions": [f"pull the lever {self.turn}"], "action_valid": valid}
+        return "on", 0.0, self.turn == 3, False, {"success": True} if self.turn == 3 else listed
+
+
+def test_success_info_is_seen_in_random_play_of_listed_actions() -> None:
+    assert evaluate(Listing, ["random"], episodes=2, success="info").rows[0].success.mean == 1.0
+
+
 def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
     save_tiny(tmp_path)
     policies: list[Any] = [Model(str(tmp_path), max_tokens=2, max_completion=60, label="tiny"), cliff]

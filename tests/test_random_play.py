@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.env_checker.checks import Inspector
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.policies.random_play import description_of, random_play, random_policy
+from gym_trl.rollout.random_play import description_of, random_play, random_policy
 from gym_trl.spaces import AnyText
 from gym_trl.text.action_samples import ActionSampler, holds_numbers, numbers_within, ranges_in, spread
 from gym_trl.text.textify import parse, write

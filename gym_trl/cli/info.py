@@ -14,7 +14,7 @@ from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation.play import PlayedTurn, optimum, play_task, random_reference
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.functions import environment_policy
-from gym_trl.policies.random_play import own_random_policy
+from gym_trl.rollout.random_play import own_random_policy
 from gym_trl.text.textify import counted, short_count
 from gym_trl.types import Task
 from gym_trl.wrappers.inner import attribute_of, instructions_of

@@ -44,7 +44,7 @@ from gym_trl.evaluation.blind import SECONDS, STEPS, describe, is_near, search_b
 from gym_trl.evaluation.play import optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_step
-from gym_trl.policies.random_play import RANDOM_PLAY, description_of, random_play
+from gym_trl.rollout.random_play import RANDOM_PLAY, description_of, random_play
 from gym_trl.spaces import holds_text
 from gym_trl.testing.checks import STRANGE_ACTIONS, scrambled_generators
 from gym_trl.text.discovery import action_names, description, marks

@@ -11,7 +11,7 @@ from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.errors import SeatError, described, ends_an_episode, place_of
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import images_of, read_result, read_step
-from gym_trl.policies.random_play import Actor
+from gym_trl.rollout.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import text_of

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from gym_trl.env_checker.play import shortened
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_step
-from gym_trl.policies.random_play import Actor
+from gym_trl.rollout.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import StateName
 from gym_trl.wrappers.state_key import KeyFunction, StateKey

@@ -20,7 +20,7 @@ from gym_trl.errors import ConfigError, raise_interrupt, refused
 from gym_trl.evaluation.scores import Estimate, Reference, mean_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_declares_success, read_step, take_step
-from gym_trl.policies.random_play import Actor, own_random_policy, played_space, plays_characters, random_play
+from gym_trl.rollout.random_play import Actor, own_random_policy, played_space, plays_characters, random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.action_samples import holds_numbers, numbers_within, ranges_in, spread
 from gym_trl.text.textify import counted, write

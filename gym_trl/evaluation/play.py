@@ -19,7 +19,7 @@ from gym_trl.errors import (
 from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, begin, close_env, take_step
-from gym_trl.policies.random_play import own_random_policy, random_policy
+from gym_trl.rollout.random_play import own_random_policy, random_policy
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import (
     Closing,

@@ -8,7 +8,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
-from gym_trl.policies.random_play import random_policy
+from gym_trl.rollout.random_play import random_policy
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
 

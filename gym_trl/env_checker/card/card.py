@@ -32,7 +32,7 @@ from gym_trl.evaluation.blind import named
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate
 from gym_trl.executors.step import close_env
-from gym_trl.policies.random_play import random_play
+from gym_trl.rollout.random_play import random_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.admissible_actions import listed_actions

@@ -11,7 +11,7 @@ from gym_trl.env_checker.card.plays import ActorFor, Level, Plays, References, l
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.evaluation.scores import mean_estimate
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.policies.random_play import Actor
+from gym_trl.rollout.random_play import Actor
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.text_action import TextAction
 

@@ -14,7 +14,7 @@ from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate, mean_estimate, return_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_declares_success
-from gym_trl.policies.random_play import Actor, random_play
+from gym_trl.rollout.random_play import Actor, random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.types import Closing, counted_successes
 from gym_trl.wrappers.as_text import as_text

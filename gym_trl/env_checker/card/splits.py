@@ -9,7 +9,7 @@ from gym_trl.env_checker.card.plays import Plays, solver
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.envspec import TaskPlan
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.policies.random_play import Actor, random_play
+from gym_trl.rollout.random_play import Actor, random_play
 from gym_trl.text.textify import counted
 from gym_trl.types import Task
 from gym_trl.wrappers.inner import attribute_of, instructions_of
