@@ -53,6 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("full")
         elif isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
             item.add_marker("both")
+    lanes.share_among(sum(item.get_closest_marker("fuzz") is not None for item in items))
     if "nightly" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("nightly")]

@@ -1,5 +1,9 @@
 """Amount of work that a test does in the lane that runs: little in the fast one, everything elsewhere."""
 
+import os
+import time
+from collections.abc import Callable
+
 from hypothesis import settings
 
 FAST_EXAMPLES = 12
@@ -22,3 +26,25 @@ def in_full(number: int, *, fast: int) -> int:
 def examples(number: int) -> settings:
     """Return settings of a property test that tries so many examples, and a fifth of them in the fast lane."""
     return settings(max_examples=in_full(number, fast=max(2, min(number // 5, FAST_EXAMPLES))))
+
+
+FUZZ_SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
+"""Time for all tests that are marked ``fuzz`` together; 0 for the number of examples of their lane."""
+_share = FUZZ_SECONDS
+
+
+def share_among(tests: int) -> None:
+    """Divide the time of ``FUZZ_SECONDS`` among tests; to be called before they run."""
+    global _share  # noqa: PLW0603 -- of the process, as the lane is
+    _share = FUZZ_SECONDS / max(tests, 1)
+
+
+def search(check: Callable[[], None], number: int) -> None:
+    """Run a property test with as many examples as ``examples(number)``, or again and again for its share of the time.
+
+    What failed before is in Hypothesis's database and tried first.
+    """
+    end, tried = time.monotonic() + _share, examples(number)(check)
+    tried()
+    while time.monotonic() < end:
+        tried()

@@ -60,7 +60,7 @@ class RecordTranscript(FrozenAfterEnd):
             "version": 1,
             "task": {
                 "env_id": spec.id if spec else None,
-                "seed": seed,
+                "seed": None if seed is None else int(seed),
                 "env_kwargs": {name: it for name, it in (spec.kwargs if spec else {}).items() if name != "render_mode"},
                 "options": dict(options or {}),
             },
@@ -85,7 +85,7 @@ class RecordTranscript(FrozenAfterEnd):
 
     def _step(self, action: str) -> Step:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        truncated = truncated and not terminated
+        terminated, truncated = bool(terminated), bool(truncated and not terminated)
         record = self.transcript
         assert record is not None  # there was a reset
         answer = split_thinking(action)

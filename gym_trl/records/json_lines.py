@@ -13,6 +13,9 @@ from gym_trl.errors import ConfigError
 from gym_trl.files import check_file, open_to_append, open_to_change, open_to_read, replaced
 from gym_trl.types import Closing
 
+DEEPEST = 100
+"""Most levels of lists and objects in what is read: of many more, nothing in Python can write or copy them again."""
+
 # ---------------------------------------------------------------------------------------------------------------------
 # JSON Lines
 # ---------------------------------------------------------------------------------------------------------------------
@@ -70,6 +73,7 @@ def _name_of(code: FunctionType | type) -> str:
     return f"{code.__module__}.{code.__qualname__}{line}"
 
 
+_DECODER = json.JSONDecoder()
 _ENCODER = json.JSONEncoder(allow_nan=False, default=plain)  # many times faster for plain values
 
 
@@ -145,16 +149,40 @@ def write_json_lines(values: Iterable[Mapping[str, Any]], path: Path) -> int:
 
 
 def as_object(line: bytes) -> dict[str, Any] | None:
-    """Return the object in a line of JSON; ``None`` for anything else, at any depth of nesting.
+    """Return the object in a line of JSON; ``None`` for anything else, and for what is nested too deeply to be written.
 
-    >>> as_object(b'{"step": 1}'), as_object(b'{"ste'), as_object(b"[" * 1_000_000)
+    >>> as_object(b'{"step": 1}'), as_object(b'{"ste'), as_object(b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}")
     ({'step': 1}, None, None)
     """
     try:
-        value = json.loads(line)
+        text = line.decode()
+        value, end = _DECODER.raw_decode(text)  # faster than loads for what nearly all lines are
+        if text[end:].strip():
+            return None
     except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) and not _is_deep(value, line) else None
+
+
+def _is_deep(value: Any, line: bytes) -> bool:
+    """Return whether lists and objects are nested more deeply than ``DEEPEST``."""
+    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+        return False
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [one for held in level for one in _nested(held)]
+        if not level:
+            return False
+    return True
+
+
+def _nested(held: Any) -> list[Any]:
+    inside = held.values() if isinstance(held, dict) else held
+    # Most lists have many numbers and nothing else, which this finds faster than a look at each.
+    return [one for one in inside if isinstance(one, dict | list)] if {dict, list} & {*map(type, inside)} else []
 
 
 def mend(path: Path) -> None:

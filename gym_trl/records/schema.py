@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any, TypedDict, cast
 
 from gym_trl.errors import ConfigError
+from gym_trl.records.fields import Fields
 from gym_trl.records.json_lines import plain
 from gym_trl.types import EpisodeResult, Message, StopReason, TokenIds, TokenTrace, Turn
 
@@ -124,12 +125,19 @@ class CreditRecord(TypedDict):
 
 
 _RECORD_DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(Record.__annotations__),
+    **dict.fromkeys(Record.__annotations__.keys() - {"version", "task", "turns"}),
+    "spec": {},
+    "scores": {},
+    "opening": [],
     "attempt": 0,
     "terminated": False,
     "truncated": False,
 }
-_TASK_DEFAULTS: dict[str, Any] = {"env_id": None, "seed": None}
+_TASK_DEFAULTS: dict[str, Any] = {"id": "", "env_id": None, "env_kwargs": {}, "seed": None, "options": {}}
+_TURN_DEFAULTS: dict[str, Any] = {"action": None, "action_cut": False, "start": None, "stop": None}
+_RECORD = Fields(Record, _RECORD_DEFAULTS, apart="turns")
+_TASK = Fields(TaskRecord, _TASK_DEFAULTS)
+_TURN = Fields(TurnRecord, _TURN_DEFAULTS)
 _COUNTS = ("prompt_tokens", "completion_tokens", "sampled_tokens")
 _IDS = ("prompt_ids", "completion_ids", "mask", "logprobs")
 _TOKENS = (*_IDS, "token_texts")
@@ -360,18 +368,26 @@ def messages_of(record: Record) -> list[MessageRecord]:
 
 
 def complete(value: Mapping[str, Any], where: str) -> Record:
-    """Return a record with all of its fields."""
-    if not isinstance(value.get("task"), Mapping) or not isinstance(value.get("turns"), list):
-        raise ConfigError(f"{where} is not a record of an episode: it needs task and turns, got {sorted(value)}")
+    """Return a record with all of its fields, each with a value of its type; other fields are kept as they are.
+
+    Raises:
+        ConfigError: it is no record, or one of another version; the message begins with ``where`` and names the field.
+    """
+    if not isinstance(value.get("task"), dict) or not isinstance(value.get("turns"), list):
+        raise ConfigError(f"{where} is not a record of an episode: it needs task and turns, got {sorted(value)!r:.300}")
     if value.get("version") != VERSION:
         raise ConfigError(
-            f"{where} is a record of version {value.get('version')!r}, but this release reads version {VERSION}"
+            f"{where} is a record of version {value.get('version')!r:.40}, but this release reads version {VERSION}"
         )
-    record: dict[str, Any] = _RECORD_DEFAULTS | {"spec": {}, "scores": {}, "opening": []} | dict(value)
-    task: dict[str, Any] = _TASK_DEFAULTS | {"env_kwargs": {}, "options": {}} | dict(value["task"])
-    task.setdefault("id", task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"]))
-    turns = [{"action": None, "action_cut": False, "start": None, "stop": None, **turn} for turn in value["turns"]]
-    record |= {"task": task, "turns": turns}
+    record = _RECORD.completed(value)
+    task, turns = _TASK.completed(value["task"]), value["turns"]
+    if {*map(type, turns)} <= {dict}:
+        turns = [*map(_TURN.completed, turns)]
+    record["task"], record["turns"] = task, turns
+    if problem := _problem(task, turns, record):
+        raise ConfigError(f"{where} is not a record of an episode: {problem}")
+    if "id" not in value["task"]:
+        task["id"] = task_id(task["env_id"], task["seed"], env_kwargs=task["env_kwargs"], options=task["options"])
     if record["num_turns"] is None:
         record["num_turns"] = len(turns)
     if record["invalid_actions"] is None:
@@ -379,3 +395,15 @@ def complete(value: Mapping[str, Any], where: str) -> Record:
     if record["cut_actions"] is None:
         record["cut_actions"] = sum(turn["action_cut"] for turn in turns)
     return cast(Record, record)
+
+
+def _problem(task: dict[str, Any], turns: list[Any], record: dict[str, Any]) -> str | None:
+    """Return what is wrong with a completed record, and with its task and turns."""
+    if problem := _TASK.problem(task):
+        return f"task.{problem[1]}"
+    if not {*map(type, turns)} <= {dict}:
+        return "turns must be a list of objects"
+    if problem := _TURN.problem(*turns):
+        return f"turns[{problem[0]}].{problem[1]}"
+    problem = _RECORD.problem(record)
+    return problem and problem[1]
