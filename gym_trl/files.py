@@ -27,6 +27,8 @@ _KINDS = {
 }
 _ADVICE = "remove it, or choose another folder (a copy by cp -rL has no links)"
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+MOST_BYTES = 2**28
+"""Most bytes that are read at once: a whole file, or a line of one. A file of holes has any size and takes no space."""
 # Windows has neither.
 _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 
@@ -119,13 +121,33 @@ def open_to_read(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, opened by ``open_to_read``."""
+    """Return the content of a file, opened by ``open_to_read``.
+
+    Raises:
+        OSError: it cannot be read, or has more than ``MOST_BYTES``.
+    """
     with open_to_read(path) as file:
-        return file.read()
+        return _bounded(file.read(MOST_BYTES + 1), path)
+
+
+def read_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file that ``open_to_read`` has opened.
+
+    Raises:
+        OSError: a line has more than ``MOST_BYTES``.
+    """
+    while line := file.readline(MOST_BYTES + 1):
+        yield _bounded(line, path) if len(line) > MOST_BYTES else line
+
+
+def _bounded(content: bytes, path: Path) -> bytes:
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file, opened by ``open_to_read``."""
+    """Return the content of a text file, as ``read_bytes``."""
     return read_bytes(path).decode()
 
 

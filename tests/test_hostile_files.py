@@ -4,30 +4,33 @@
 """
 
 import json
-import os
 import re
-import shutil
 import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import hostile
 import pytest
-from hostile import ENTRIES, VALID, as_file, bounded, put, write_run
-from hypothesis import event, given, strategies as st
+from hostile import bounded, write_run
+from hypothesis import given
 from lanes import search
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import GymTRLError
-from gym_trl.policies.weights import read_adapter
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import to_json
-from gym_trl.training.run_folder import is_warm_start, last_checkpoint, read_options, read_summary, saved_models, trained
+from gym_trl.training.run_folder import (
+    is_warm_start,
+    last_checkpoint,
+    read_options,
+    read_summary,
+    saved_models,
+    trained,
+)
 from gym_trl.viewer.run import Run
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.both, pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes")]
@@ -62,13 +65,10 @@ def command(*words: object) -> tuple[int, str, str]:
 
 
 def reads(read: Callable[[], Any]) -> Any:
-    """Return what a reader returns, or the error that it raises for a file; any other fails the test."""
-    try:
-        with bounded():
-            return read()
-    except (GymTRLError, OSError) as error:
-        assert len(str(error)) < 5000, str(error)[:5000]
-        return error
+    """Return what a reader returns, and nothing if it refuses a file; any other error fails the test."""
+    with bounded(), suppress(GymTRLError, OSError):
+        return read()
+    return None
 
 
 def look_at_page(file: Path) -> None:
@@ -131,7 +131,10 @@ def compare(run: Path, scratch: Path) -> None:
 
 
 def replay(run: Path, scratch: Path) -> None:
-    if command("replay", run, "--out", scratch / "replayed.jsonl")[0] in (0, 1) and (scratch / "replayed.jsonl").stat().st_size:
+    if (
+        command("replay", run, "--out", scratch / "replayed.jsonl")[0] in (0, 1)
+        and (scratch / "replayed.jsonl").stat().st_size
+    ):
         list(read_records(scratch / "replayed.jsonl"))
 
 

@@ -1,5 +1,6 @@
 import doctest
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,16 @@ from gym_trl.records import json_lines
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.records.parquet import write_parquet
-from gym_trl.records.schema import CreditRecord, Record, TaskRecord, TurnRecord, as_record, messages_of, task_id
+from gym_trl.records.schema import (
+    CreditRecord,
+    Record,
+    TaskRecord,
+    TurnRecord,
+    as_record,
+    complete,
+    messages_of,
+    task_id,
+)
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.wrappers import RecordTranscript
 
@@ -408,3 +418,55 @@ def test_functions_have_the_same_name_in_every_process() -> None:
     assert first == second
     assert "__main__.<lambda>:4" in first
     assert "__main__.far:3" in first
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"return": "high"}, "return must be a number or null, got 'high'"),
+        ({"return": float("nan")}, "return must be a number or null of at most 1e+150, got nan"),
+        ({"attempt": None}, "attempt must be an integer, got null"),
+        ({"group": True}, "group must be an integer or null, got true"),
+        (
+            {"step": 10**400},
+            "step must be an integer or null of at most 1e+150, got an integer of more than 150 digits",
+        ),
+        ({"mask": [0, 1.5]}, "mask must be a list of integers, got [0, 1.5]"),
+        ({"opening": [{"role": "use"}]}, "opening[0].content is missing"),
+        ({"turns": [5]}, "turns must be a list of objects"),
+        ({"turns": [{"observation": "Say ox."}]}, "turns[0].thinking is missing"),
+        ({"task": {"env_id": []}}, "task.env_id must be text or null, got []"),
+        ({"images": [["a"], [3]]}, "images must be a list of lists, got [['a'], [3]]"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_field(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    lines = [{**as_record(trajectory()), **one} for one in ({}, change)]
+    (tmp_path / "rollouts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(
+        ConfigError, match=f"^line 2 of .*rollouts.jsonl is not a record of an episode: {re.escape(problem)}$"
+    ):
+        list(read_records(tmp_path))
+
+
+@given(st.recursive(st.integers() | st.text(), st.lists, max_leaves=5))
+def test_unknown_fields_keep_their_values(value: Any) -> None:
+    record = complete({**as_record(trajectory()), "note": value}, "it")
+    assert dict(record)["note"] == value
+
+
+@pytest.mark.parametrize("deep", ["[" * 5_000 + "]" * 5_000, '{"a":' * 300 + "1" + "}" * 300, "[" * 150 + "]" * 150])
+def test_a_line_that_is_nested_too_deeply_is_no_object(deep: str) -> None:
+    assert json_lines.as_object(f'{{"a": {deep}}}'.encode()) is None
+    flat = {"a": [{"text": "[[["}] * 300, "b": [1, 2, 3] * 500}
+    assert json_lines.as_object(json.dumps(flat).encode()) == flat
+
+
+def test_a_file_of_holes_is_not_read_as_one_line(tmp_path: Path) -> None:
+    (tmp_path / "huge.jsonl").touch()
+    os.truncate(tmp_path / "huge.jsonl", 2**42)
+    with pytest.raises(OSError, match="File too large"):
+        list(read_records(tmp_path / "huge.jsonl"))
+    with pytest.raises(OSError, match="File too large"):
+        json_lines.mend(tmp_path / "huge.jsonl")
+    with pytest.raises(OSError, match="File too large"):
+        json_lines.read_object(tmp_path / "huge.jsonl")

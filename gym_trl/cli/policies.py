@@ -3,11 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from json import loads
 from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError
+from gym_trl.records.json_lines import read_object
 from gym_trl.training.run_folder import is_run, run_of, saved_models, trained
 from gym_trl.trust import Trust
 
@@ -48,7 +48,7 @@ def read_players(name: str, given: Mapping[str, Any], *, trust: Trust) -> list[A
         return [_saved(one, folder, given, trust) for one, folder in saved.items()]
     if (folder := saved_models(path.parent, trust=trust).get(str(path))) is not None:
         return [_saved(str(path), folder, given, trust)]
-    if (path / "config.json").is_file() and "options" in loads((path / "config.json").read_text(encoding="utf-8")):
+    if (path / "config.json").is_file() and "options" in read_object(path / "config.json"):
         raise ConfigError(f"{name} is a run that has not saved a model yet")
     policy = as_policy(name)
     return [_saved(str(path), path, given, trust)] if isinstance(policy, Model) else [policy]

@@ -1,12 +1,17 @@
 """Terminal input and output: text, colours, tables and prompts."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 
+_ACTED_UPON = re.compile(
+    r"\x1b(?!\[[0-9;]*m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+"""Control characters, and those that change the direction of a text; not a sequence of styles (SGR)."""
 _LEAVE = ("quit", "exit")
 _LEFT_ALIGNED = ("environment", "policy", "player", "A", "B", "ended by")
 _ALWAYS_SHOWN = 4  # columns of a table
@@ -24,7 +29,15 @@ def say_aside(text: str) -> None:
 
 
 def encodable(text: str, stream: Any) -> str:
-    """Return text with the characters escaped that a stream cannot encode."""
+    r"""Return text with the characters escaped that a stream cannot encode, or that a terminal would act upon.
+
+    >>> print(encodable("\x1b]0;a title\x07", sys.stdout))
+    \x1b]0;a title\x07
+
+    Line breaks, tabs and styles are kept. Texts of environments, files and models are printed, too, and must not move
+    the cursor, change the window's title or hide what was printed before.
+    """
+    text = _ACTED_UPON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

@@ -68,7 +68,7 @@ class Fields:
         if self.fit(completed):
             return None
         problems = ((index, self._problem(one)) for index, one in enumerate(completed))
-        return next(((index, one) for index, one in problems if one), (0, f"{self._numbers[0]} is too large"))
+        return next(((index, one) for index, one in problems if one), (0, "the sum of the numbers is too large"))
 
     def fit(self, completed: Sequence[dict[str, Any]]) -> bool:
         """Return whether all of some objects have all fields, with values of their types."""
@@ -137,6 +137,15 @@ class _Elements:
         return f"{name} must be a list of {several[kind]}, got {_shown(listed)}"
 
 
+def as_number(value: Any) -> float | None:
+    """Return a number that is not too large for statistics, and ``None`` for anything else, truth values among it.
+
+    >>> as_number(2), as_number(True), as_number(1e308), as_number(float("nan")), as_number(10**400)
+    (2, None, None, None, None)
+    """
+    return value if type(value) in (int, float) and abs(value) <= LARGEST else None
+
+
 def _are_finite(values: Iterable[Any]) -> bool:
     """Return whether values are numbers that are not too large, or ``None``."""
     given = [*values]
@@ -187,4 +196,6 @@ def _shown(value: Any) -> str:
         return "an object"
     if type(value) is int and not -LARGEST <= value <= LARGEST:
         return "an integer of more than 150 digits"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     return repr(value[:60] if isinstance(value, str) else value)

@@ -1,12 +1,12 @@
 """Records of episodes that other tools have played."""
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from gym_trl.records.fields import as_number
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, MessageRecord, Record, complete, limited, token_fields
 from gym_trl.types import StopReason, TokenTrace
@@ -203,13 +203,10 @@ def with_calls(text: str, calls: Iterable[tuple[str, Any]]) -> tuple[str, str | 
 
 
 def finite(value: Any) -> float | None:
-    """Return a number as a float, and ``None`` for anything else, NaN and infinity among it.
+    """Return a number or truth value as a float, and ``None`` for anything else, as ``as_number``.
 
     >>> finite(True), finite(float("nan")), finite(10**400), finite("1")
     (1.0, None, None, None)
     """
-    try:
-        number = float(value) if isinstance(value, bool | int | float) else math.nan
-    except OverflowError:  # an integer beyond the largest float
-        return None
-    return number if math.isfinite(number) else None
+    number = int(value) if isinstance(value, bool) else as_number(value)
+    return None if number is None else float(number)

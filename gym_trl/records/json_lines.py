@@ -1,5 +1,6 @@
 """Files of JSON lines that a crash leaves readable."""
 
+import errno
 import json
 import math
 import os
@@ -10,7 +11,16 @@ from types import FunctionType
 from typing import Any
 
 from gym_trl.errors import ConfigError
-from gym_trl.files import check_file, open_to_append, open_to_change, open_to_read, replaced
+from gym_trl.files import (
+    MOST_BYTES,
+    check_file,
+    open_to_append,
+    open_to_change,
+    open_to_read,
+    read_bytes,
+    read_lines,
+    replaced,
+)
 from gym_trl.types import Closing
 
 DEEPEST = 100
@@ -126,7 +136,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a file of JSON lines with their line numbers."""
     with open_to_read(path) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(read_lines(path, file), start=1):
             if (value := as_object(line)) is not None:
                 yield number, value
             elif line.strip() and line.endswith(b"\n"):
@@ -165,6 +175,18 @@ def as_object(line: bytes) -> dict[str, Any] | None:
         except (ValueError, RecursionError):
             return None
     return value if isinstance(value, dict) and not _is_deep(value, line) else None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a file of JSON.
+
+    Raises:
+        ConfigError: it is something else.
+        OSError: the file cannot be read.
+    """
+    if (value := as_object(read_bytes(path))) is None:
+        raise ConfigError(f"{path} is not a JSON object")
+    return value
 
 
 def _is_deep(value: Any, line: bytes) -> bool:
@@ -207,7 +229,10 @@ def _start_of_last_line(file: Any, block: int = 2**16) -> int:
     """Seek to the start of the last line without a line break, and return the position."""
     start = file.seek(0, os.SEEK_END)
     found = -1
+    end = start
     while start and found < 0:
+        if end - start > MOST_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), file.name)
         start = max(0, start - block)
         file.seek(start)
         found = file.read(block).rfind(b"\n")

@@ -15,7 +15,6 @@ import gymnasium as gym
 from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
-from gym_trl.files import read_text
 from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
 from gym_trl.grpo.league import League
 from gym_trl.grpo.spec import GymSpec, check_arguments
@@ -34,7 +33,7 @@ from gym_trl.options import (
     option_types,
 )
 from gym_trl.policies.weights import read_adapter
-from gym_trl.records.json_lines import to_json
+from gym_trl.records.json_lines import read_object, to_json
 from gym_trl.registration import did_you_mean
 from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.rollout.history import History
@@ -341,7 +340,7 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
     """
     path = folder / "config.json"
     try:
-        options = loads(read_text(path))["options"]
+        options = read_object(path)["options"]
         trust.check(path, run_names(options))
         return TrainOptions(**options)
     except FileNotFoundError as error:

@@ -9,21 +9,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
-from json import JSONDecodeError, loads
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from gym_trl.errors import MissingDependencyError
+from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.executors.make import EXECUTOR_ARGS
-from gym_trl.files import check_tree, read_text, replace_bytes, replace_text
+from gym_trl.files import check_tree, replace_bytes, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
 from gym_trl.policies.weights import has_model, saving
+from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
-from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
+from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, read_object, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.options import WRAPPING, TrainOptions, one_seat, read_options
 from gym_trl.trust import REGISTERED, Trust
@@ -51,12 +51,14 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
     for path in (folder / "checkpoints").glob("checkpoint-*"):
         try:
             # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
-            state = loads(read_text(path / "trainer_state.json"))
+            state = read_object(path / "trainer_state.json")
             step, saved = state["global_step"], state.get("stateful_callbacks", {}).get(UNFINISHED, {})
-        except (OSError, JSONDecodeError, KeyError):
+            # Only grpo/resume.py writes more after it, one file per process.
+            files = range(saved["processes"]) if saved.get("unfinished") else ()
+        except (OSError, ConfigError, KeyError, AttributeError, TypeError):
             continue
-        # Only grpo/resume.py writes more after it, one file per process.
-        files = range(saved["processes"]) if saved.get("unfinished") else ()
+        if type(step) is not int:
+            continue
         complete = all(rollouts_file(path, rank).exists() for rank in files)
         found.append((Checkpoint(path, step), complete))
     found.sort(key=lambda one: one[0].step)
@@ -84,7 +86,8 @@ def saved_models(folder: Path, *, trust: Trust = REGISTERED) -> dict[str, Path]:
     """
     found: dict[int, Path] = {}
     if is_run(folder):
-        found[int(read_summary(folder).get("steps", read_options(folder, trust=trust).steps))] = folder / "model"
+        steps = read_summary(folder).get("steps")
+        found[steps if type(steps) is int else read_options(folder, trust=trust).steps] = folder / "model"
     for path in (*folder.glob("checkpoint-*"), *(folder / "checkpoints").glob("checkpoint-*")):
         step = path.name.removeprefix("checkpoint-")
         if step.isdecimal() and has_model(path):
@@ -121,8 +124,7 @@ def is_run(folder: Path) -> bool:
 
 def is_warm_start(folder: Path) -> bool:
     """Return whether a run's folder was written by a warm start."""
-    config = loads(read_text(folder / "config.json"))
-    return WARM_START in config
+    return WARM_START in read_object(folder / "config.json")
 
 
 def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model:
@@ -163,10 +165,9 @@ def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return the content of the run's ``summary.json``; empty if the run has not started."""
     try:
-        summary = loads(read_text(folder / "summary.json"))
-    except (OSError, JSONDecodeError):
+        return read_object(folder / "summary.json")
+    except (OSError, ConfigError):
         return {}
-    return summary if isinstance(summary, dict) else {}
 
 
 _FOLDERS = ("tokenizer", "model", "checkpoints")
@@ -220,7 +221,7 @@ class RunFolder:
             "spec": wrapping(options),
         }
         last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
-        self.summary["seconds"] = last[0]["seconds"] if last else 0.0
+        self.summary["seconds"] = (as_number(last[0].get("seconds")) if last else None) or 0.0
 
     def discard(self) -> None:
         """Remove the files of a run that failed before its first step, so that another can use the folder."""
@@ -321,8 +322,9 @@ def _lasts(record: Mapping[str, Any], start: Checkpoint, steps: int) -> bool:
     """Return whether a record remains valid for a run of ``steps`` that continues from ``start``."""
     if start.path is None:
         return False
-    evaluated_again = record["step"] == steps and record.get("split") == "eval"
-    return record["step"] <= start.step and not evaluated_again
+    step = record.get("step")
+    evaluated_again = step == steps and record.get("split") == "eval"
+    return isinstance(step, int) and step <= start.step and not evaluated_again
 
 
 def _versions() -> dict[str, str]:
@@ -350,12 +352,13 @@ def draw_curve(folder: Path, *, title: str = "") -> Path:
     logged, summary = list(read_json_lines(folder / "metrics.jsonl")), read_summary(folder)
     figure = Figure(figsize=(10, 4), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2), ("return", "success"), strict=True):
-        points = [(log["step"], log[f"env/{name}"]) for log in logged if log.get(f"env/{name}") is not None]
-        steps, values = [step for step, _ in points], [value for _, value in points]
+        points = [(as_number(log.get("step")), as_number(log.get(f"env/{name}"))) for log in logged]
+        steps = [step for step, value in points if step is not None and value is not None]
+        values = [value for step, value in points if step is not None and value is not None]
         axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
         axes.plot(steps, _smooth(values), color="tab:blue", linewidth=2)
         for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
-            if (height := summary.get(f"{name}_{level}")) is not None:
+            if (height := as_number(summary.get(f"{name}_{level}"))) is not None:
                 axes.axhline(height, color=colour, linestyle="--")
                 beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}
                 axes.text(0.01, height, f"{level} {height:.2f}", **beside)

@@ -7,20 +7,19 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from json import loads
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, GymTRLError, described, needs
+from gym_trl.errors import ConfigError, GymTRLError, UntrustedError, described, needs
 from gym_trl.evaluation.play import Result, Score
-from gym_trl.files import read_text
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
 from gym_trl.options import Count, Positive, Whole, check_fields
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer
+from gym_trl.records.json_lines import read_object
 from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
@@ -32,7 +31,15 @@ from gym_trl.training.models import load_model
 from gym_trl.training.options import TrainOptions, one_seat, read_options, resume_command
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
 from gym_trl.training.run import grpo_config, make_spec
-from gym_trl.training.run_folder import WARM_START, Checkpoint, RunFolder, is_warm_start, last_checkpoint, sampling
+from gym_trl.training.run_folder import (
+    WARM_START,
+    Checkpoint,
+    RunFolder,
+    is_warm_start,
+    last_checkpoint,
+    read_summary,
+    sampling,
+)
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
 from gym_trl.training.sources import EPISODES, Demonstrations, Keep, collect, episode_of, find_source
 from gym_trl.trust import REGISTERED, Trust, names_in
@@ -167,13 +174,17 @@ def resume_warm_start(folder: Path, *, console: Console | None = None, trust: Tr
     run = read_options(folder, trust=trust)
     if not is_warm_start(folder):
         raise ConfigError(f"{folder} is not a warm start: continue it with gym-trl train --resume {folder}")
-    config = loads(read_text(folder / "config.json"))
-    given = config[WARM_START]
-    trust.check(folder / "config.json", names_in(WARM_START, given))
-    keep = None if given["keep"] is None else Keep(given["keep"])
-    options = WarmStartOptions(run=run, **{**given, "keep": keep})
-    summary = folder / "summary.json"
-    if summary.exists() and not loads(read_text(summary)).get("interrupted", True):
+    path = folder / "config.json"
+    try:
+        given = read_object(path)[WARM_START]
+        trust.check(path, names_in(WARM_START, given))
+        keep = None if given["keep"] is None else Keep(given["keep"])
+        options = WarmStartOptions(run=run, **{**given, "keep": keep})
+    except UntrustedError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not the configuration of a warm start: {error}") from error
+    if not read_summary(folder).get("interrupted", True):
         raise ConfigError(f"the warm start in {folder} is finished")
     return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console)
 

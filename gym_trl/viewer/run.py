@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError, MissingDependencyError, needs
-from gym_trl.files import open_to_read, read_bytes
+from gym_trl.files import open_to_read, read_bytes, read_lines
+from gym_trl.records.fields import as_number
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, VERSION, Record, env_of
@@ -114,7 +115,9 @@ class Run:
     def _records(self) -> Iterator[dict[str, Any]]:
         if self._metrics:
             for _, record in self._metrics.read():
-                self.metrics.append({str(name): value for name, value in record.items() if _is_number(value)})
+                self.metrics.append(
+                    {str(name): value for name, value in record.items() if as_number(value) is not None}
+                )
         if self._credit:
             self._credit.read()
         before = len(self)
@@ -174,25 +177,25 @@ class Run:
         # Records from before the schema was introduced have no id.
         key = task.get("id") or [task.get(name) for name in ("env_id", "seed", "options")]
         sampled = record.get("sampled_tokens")
-        rewards = [_number(_mapping(turn).get("reward")) or 0.0 for turn in turns]
+        rewards = [as_number(_mapping(turn).get("reward")) or 0.0 for turn in turns]
         split = _text(record.get("split") or "")
         number = self._tasks.setdefault(json.dumps(key, sort_keys=True), len(self._tasks))
         seed: Any = task.get("seed")
         return {
-            "step": _number(record.get("step")),
+            "step": as_number(record.get("step")),
             "split": f"{split} greedy".strip() if record.get("greedy") else split,
             "env": _text(task.get("env_id") or ""),
-            "seed": seed if _is_number(seed) and abs(seed) < _LARGEST else _text(seed or ""),
+            "seed": seed if _is_exact(seed) else _text(seed or ""),
             "task": number,
-            "return": _number(record["return"]) if "return" in record else math.fsum(rewards),
+            "return": as_number(record["return"]) if "return" in record else math.fsum(rewards),
             "success": said if isinstance(said := record.get("success"), bool) else None,
             "turns": len(turns),
-            "tokens": _number(sum(_mask(record)) if sampled is None and record.get("mask") else sampled),
+            "tokens": as_number(sum(_mask(record)) if sampled is None and record.get("mask") else sampled),
             "stop": _text(record.get("stop_reason") or ""),
             "invalid": sum(_mapping(turn).get("action_valid") is False for turn in turns),
-            "group": _number(record.get("group")),
+            "group": as_number(record.get("group")),
             "game": self._games.of(record, number),
-            "seat": _number(record.get("seat")),
+            "seat": as_number(record.get("seat")),
             "policy": _text(record.get("policy") or ""),
             "said": _preview(turns),
         }
@@ -243,10 +246,12 @@ class Tail:
         with file:
             self._inode = self._inode or self.path.stat().st_ino
             file.seek(self._offset)
-            while (line := file.readline()).endswith(b"\n"):
+            for line in read_lines(self.path, file):
+                if not line.endswith(b"\n"):
+                    break
                 offset, self._offset = self._offset, self._offset + len(line)
                 record = as_object(line)
-                if record is not None and (not self._are_records or isinstance(record.get("turns"), list)):
+                if record is not None and (not self._are_records or _is_episode(record)):
                     if record.get("version", VERSION) != VERSION:
                         raise ConfigError(
                             f"{self.path} has a record of version {record['version']!r:.20}, not {VERSION}"
@@ -262,6 +267,15 @@ class Tail:
             return as_object(file.read(place.length)) or {}
 
 
+def _is_episode(record: Mapping[str, Any]) -> bool:
+    """Return whether an object is a record of an episode, whose numbers have a sum."""
+    turns = record.get("turns")
+    if not isinstance(turns, list):
+        return False
+    paid = [record.get("return"), *(turn.get("reward") for turn in turns if isinstance(turn, dict))]
+    return all(as_number(value) is not None for value in paid if type(value) in (int, float))
+
+
 class _Games:
     """Numbers of the games of several seats, by the records of their seats."""
 
@@ -271,10 +285,10 @@ class _Games:
 
     def of(self, record: Mapping[str, Any], task: int) -> int | None:
         """Return the number of a record's game, the same for all of its seats; ``None`` for a record without a seat."""
-        if (seat := _number(record.get("seat"))) is None:
+        if (seat := as_number(record.get("seat"))) is None:
             return None
         names = ("step", "group", "game")
-        name = (task, _text(record.get("split")), *(_number(record.get(one)) for one in names))
+        name = (task, _text(record.get("split")), *(as_number(record.get(one)) for one in names))
         number, seats = self._begun.get(name, (0, {seat}))
         if seat in seats:  # a file with several evaluations has several games of one name
             number, seats = self._count, set()
@@ -348,7 +362,7 @@ _Member: TypeAlias = tuple[float, str, float, float]
 
 def _member(record: Mapping[str, Any]) -> _Member | None:
     """Return the key by which the credit of a record is found."""
-    step, group, attempt = (_number(record.get(name)) for name in ("step", "group", "attempt"))
+    step, group, attempt = (as_number(record.get(name)) for name in ("step", "group", "attempt"))
     if step is None or group is None or attempt is None:
         return None
     return step, _text(record.get("split") or ""), group, attempt
@@ -356,7 +370,9 @@ def _member(record: Mapping[str, Any]) -> _Member | None:
 
 def _short(value: Any) -> float | None:
     """Return a number with four digits, which are more than are shown."""
-    return float(f"{value:.4g}") + 0.0 if _is_number(value) and abs(value) < _LARGEST else None  # no -0.0
+    return (
+        float(f"{value:.4g}") + 0.0 if (number := as_number(value)) is not None and abs(number) < _LARGEST else None
+    )  # no -0.0
 
 
 class Table:
@@ -427,7 +443,7 @@ def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: Turn
         "unanswered": _optional(record.get("unanswered")),
         "error": _optional(record.get("error")),
         "options": _shown({**_mapping(task.get("env_kwargs")), **_mapping(task.get("options"))}),
-        "counts": {name: _number(record.get(f"{name}_tokens")) for name in ("prompt", "completion")},
+        "counts": {name: as_number(record.get(f"{name}_tokens")) for name in ("prompt", "completion")},
         "more": _shown({**scores, **_mapping(record.get("spec")), **others}),
         "credit": credit._asdict() if credit else None,
         "order": order if len(order := _ids(record.get("order"))) == len(turns) else None,
@@ -447,7 +463,7 @@ def _base64(codes: Any) -> list[str]:
 
 def _segment(border: Mapping[str, Any]) -> dict[str, Any]:
     """Return where a further segment of an episode begins, and what its prompt no longer shows."""
-    counts = {name: int(_number(border.get(name)) or 0) for name in ("start", "stop", "turn", "left_out")}
+    counts = {name: int(as_number(border.get(name)) or 0) for name in ("start", "stop", "turn", "left_out")}
     return {**counts, "summary": _text(border.get("summary") or "")}
 
 
@@ -456,7 +472,7 @@ def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
         "observation": _text(turn.get("observation") or ""),
         "thinking": _text(turn.get("thinking") or ""),
         "answer": _text(turn.get("answer") or ""),
-        "reward": _number(turn.get("reward")),
+        "reward": as_number(turn.get("reward")),
         "valid": turn.get("action_valid") is not False,
         "action": _optional(turn.get("action")),
     }
@@ -510,17 +526,7 @@ def _mask(record: Mapping[str, Any]) -> list[int]:
 
 def _rounded(values: Sequence[Any]) -> list[float | None]:
     # There may be millions of values, so check the common case first.
-    return [round(value, 4) if type(value) is float and -1e9 < value < 1e9 else _number(value) for value in values]
-
-
-def _number(value: Any) -> float | None:
-    return value if _is_number(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return [round(value, 4) if type(value) is float and -1e9 < value < 1e9 else as_number(value) for value in values]
 
 
 def _text(value: Any) -> str:
@@ -545,7 +551,12 @@ def _shown(values: Any) -> dict[str, str | float | bool | None]:
 
 
 def _simple(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool) or (_is_number(value) and abs(value) < _LARGEST)
+    return value is None or isinstance(value, str | bool) or _is_exact(value)
+
+
+def _is_exact(value: Any) -> bool:
+    """Return whether a value is a number that JavaScript shows as it is."""
+    return (number := as_number(value)) is not None and abs(number) < _LARGEST
 
 
 def _object_in(path: Path) -> dict[str, Any]:

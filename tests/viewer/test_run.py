@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from lanes import examples
 
 from gym_trl.errors import ConfigError
+from gym_trl.records.fields import LARGEST
 from gym_trl.records.files import read_records
 from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import as_record
@@ -16,7 +17,11 @@ from gym_trl.types import StopReason
 from gym_trl.viewer.run import COLUMNS, Credit, Run, body
 
 JSON: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(-LARGEST, LARGEST)
+    | st.text(st.characters(exclude_categories=())),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
@@ -121,6 +126,15 @@ def test_lines_that_are_no_records_are_counted_and_left_out(tmp_path: Path) -> N
     path.write_text(f"[1]\nnonsense\n{'[' * 100_000}\n\n{json.dumps(as_record(played()))}\n")
     run, bodies = read(path)
     assert (len(bodies), run.broken) == (1, 3)
+
+
+@pytest.mark.parametrize("number", ["1e308", "-1e308", "1e999", "NaN", "1" + "0" * 400])
+@pytest.mark.parametrize("line", ['{"turns": [{"reward": N}, {"reward": N}]}', '{"turns": [], "return": N}'])
+def test_lines_whose_numbers_have_no_sum_are_broken(tmp_path: Path, line: str, number: str) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"{line.replace('N', number)}\n{json.dumps(as_record(played()))}\n")
+    run, bodies = read(path)
+    assert (len(bodies), run.broken, run.columns["return"]) == (1, 1, [1.0])
 
 
 def test_records_of_another_version_are_refused(tmp_path: Path) -> None:
