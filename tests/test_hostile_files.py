@@ -23,14 +23,8 @@ from gym_trl.cli.app import app
 from gym_trl.errors import GymTRLError
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import to_json
-from gym_trl.training.run_folder import (
-    is_warm_start,
-    last_checkpoint,
-    read_options,
-    read_summary,
-    saved_models,
-    trained,
-)
+from gym_trl.training.options import read_options
+from gym_trl.training.run_folder import is_warm_start, last_checkpoint, read_summary, saved_models, trained
 from gym_trl.viewer.run import Run
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.both, pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes")]
