@@ -55,7 +55,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     _check_replaceable(path)
     beside = path.with_name(f".gym-trl-{secrets.token_hex(8)}.new")
     try:
-        with io.BufferedWriter(_File(beside, "xb", shown=path)) as file:
+        with io.BufferedWriter(_NewFile(beside, path)) as file:
             yield file
         beside.replace(path)
     except OSError as error:
@@ -93,13 +93,13 @@ def open_to_append(path: Path) -> io.FileIO:
         OSError: it cannot be written, or ``check_file`` refuses it.
     """
     check_file(path)
-    return _File(path, "ab")
+    return io.FileIO(path, "ab", opener=_open_regular)
 
 
 def open_to_change(path: Path) -> io.FileIO:
     """Open an existing file without a buffer for reading and writing; otherwise as ``open_to_append``."""
     check_file(path)
-    return _File(path, "r+b")
+    return io.FileIO(path, "r+b", opener=_open_regular)
 
 
 def open_to_read(path: Path) -> BinaryIO:
@@ -204,12 +204,12 @@ def is_unwritable(error: OSError) -> bool:
     return error.errno in _UNWRITABLE
 
 
-class _File(io.FileIO):
-    """Regular file whose errors name a path."""
+class _NewFile(io.FileIO):
+    """File that is made now; its errors name the path that it will have."""
 
-    def __init__(self, path: Path, mode: str, *, shown: Path | None = None) -> None:
-        self._shown = str(shown or path)
-        super().__init__(path, mode, opener=_open_regular)
+    def __init__(self, path: Path, shown: Path) -> None:
+        self._shown = str(shown)
+        super().__init__(path, "xb", opener=_open_regular)
 
     def write(self, content: Any) -> int:
         """Write bytes, and return the number of those that were written."""

@@ -67,8 +67,8 @@ class TestAWriter:
     def test_on_a_full_device_raises_what_the_system_says(self):
         with Path("/dev/full").open("ab", buffering=0) as full:
             log = JsonLinesWriter.__new__(JsonLinesWriter)
-            log._file = full
-            with pytest.raises(OSError, match="No space left"):
+            log._file, log._path = full, Path("/dev/full")
+            with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
                 log.write({"number": 0})
 
 

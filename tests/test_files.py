@@ -451,7 +451,7 @@ WRITES = {"write_text", "write_bytes", "savefig", "rename", "touch", "mkdtemp", 
     *("write_eval_log", "makedirs", "rmtree", "unlink", "open for writing"),
 }
 WHY_IT_MAY = {
-    "files.py": {"unlink": "of its own new file"},
+    "files.py": {"open for writing": "the owner", "unlink": "of its own new file"},
     "cli/import_records.py": {"mkdtemp": "a new folder, renamed at the end", "rmtree": "of that folder"},
     "env_checker/card/learning.py": {"open for writing": "in a temporary folder"},
     "envs/external/browser.py": {"mkdtemp": "a temporary folder", "rmtree": "of that folder"},

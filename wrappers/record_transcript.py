@@ -119,7 +119,12 @@ class RecordTranscript(FrozenAfterEnd):
         if self.path is not None:
             line = f"{json.dumps(record, default=str)}\n".encode()  # ASCII preserves lone surrogates
             with open_to_append(self.path) as file:
-                if (written := file.write(line)) != len(line):
+                try:
+                    written = file.write(line)
+                except OSError as error:
+                    error.filename = str(self.path)
+                    raise
+                if written != len(line):
                     if (end := file.tell()) == self.path.stat().st_size:  # no other process has appended meanwhile
                         file.truncate(end - written)
                     raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}: disk full?")

@@ -105,6 +105,7 @@ class JsonLinesWriter(Closing):
 
     def __init__(self, path: Path) -> None:
         mend(path)
+        self._path = path
         self._file = open_to_append(path)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -114,10 +115,13 @@ class JsonLinesWriter(Closing):
             OSError: the disk is full, or the file cannot be written.
         """
         line = f"{to_json(record)}\n".encode("ascii")
-        if (written := self._file.write(line)) != len(line):
-            raise OSError(
-                f"only {written} of {len(line)} bytes could be written to {self._file.name}; is the disk full?"
-            )
+        try:
+            written = self._file.write(line)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+        if written != len(line):
+            raise OSError(f"only {written} of {len(line)} bytes could be written to {self._path}; is the disk full?")
 
     def close(self) -> None:
         """Close the file."""
