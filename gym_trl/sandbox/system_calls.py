@@ -106,10 +106,10 @@ _RULES: dict[str, Rule] = {
     # Landlock does not see that a file is emptied without write access before Linux 6.2.
     "openat": ((Condition(2, (0,), _TRUNCATE),), (Condition(2, (1, 2), _ACCESS),)),
     "open": ((Condition(1, (0,), _TRUNCATE),), (Condition(1, (1, 2), _ACCESS),)),
-    # TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FICLONE
-    "ioctl": ((Condition(1, (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409)),),),
-    # Copies of descriptors, their flags, locks and the size of a pipe; F_SETFL without O_ASYNC. No owners, no signals,
-    # no leases, no watches.
+    # TCGETS, TCGETS2, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FICLONE
+    "ioctl": ((Condition(1, (0x5401, 0x802C542A, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409)),),),
+    # Copies of descriptors, their flags and locks, and F_SETFL without O_ASYNC. No owners, signals, leases and watches,
+    # and no larger pipes, whose memory no limit counts.
     "fcntl": (
         (Condition(1, (0, 1, 2, 3, 5, 6, 7, 36, 37, 38, 1030, 1032)),),
         (Condition(1, (4,)), Condition(2, (0,), _ASYNC)),
