@@ -366,6 +366,27 @@ def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pyte
 
 
 @pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"task": ["x"]}, "row 1 of .* is not a record of an episode"),
+        ({"turns": [[]], "task": [{"env_kwargs": "{"}]}, "env_kwargs in row 1 of .* is not JSON"),
+        ({"spec": [7]}, "spec in row 1 of .* is not JSON"),
+        ({"scores": ["[" * 100_000]}, "scores in row 1 of .* is not JSON"),
+        (None, "is not a Parquet file, or is damaged"),
+    ],
+)
+def test_a_table_that_is_no_records_is_an_error_of_one_line(columns: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    if columns is None:
+        path.write_bytes(b"PAR1 and then something else PAR1")
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+    with pytest.raises(ConfigError, match=message):
+        list(read_records(path))
+
+
+@pytest.mark.parametrize(
     ("path", "value"),
     [(("step",), 2**63), (("task", "seed"), -(2**63) - 1), (("prompt_ids",), [2**64]), (("return",), 10**400)],
 )

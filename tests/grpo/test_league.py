@@ -104,6 +104,14 @@ def test_groups_draw_opponents_in_these_proportions_and_few_at_once(league, seed
         )
 
 
+@pytest.mark.parametrize("name", ["../elsewhere", "/root", "step-1/../../x", "step-", "model", "", None, 7, ["step-1"]])
+def test_a_checkpoint_names_snapshots_of_its_league_only(name):
+    league = League(["random"], every=2)
+    with pytest.raises(ConfigError, match="snapshots called step-NUMBER"):
+        league.state = {"past": ["step-2", name], "played": {}}
+    assert league.past == []
+
+
 @given(leagues(), st.integers(0, 2**62))
 @examples(60)
 def test_a_league_with_the_same_state_draws_the_same(league, seed):
