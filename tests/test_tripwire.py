@@ -46,7 +46,7 @@ def cases_of(readers: Sequence[Reader], places: dict[str, Place]) -> Iterator[tu
         place = places[reader.format]
         given = paths[reader.format]
         if reader.whole:
-            given = [path for path in given if path.name.endswith("-whole")] or given
+            given = [path for path in given if path.stem.endswith("-whole")] or given
         for path in given:
             out = place.out / str(number) / path.name
             out.mkdir(parents=True)

@@ -220,13 +220,11 @@ def as_parquet(place: Place) -> list[Path]:
 
     from gym_trl.records.parquet import write_parquet
 
-    paths = []
-    for number, record in enumerate(records(place)):
-        path = place.theirs / f"records-{number}.parquet"
-        if record["step"] == 1:  # what Arrow's numbers can hold
-            write_parquet([record], path)  # type: ignore[list-item]
-            paths.append(path)
-    with_pickle = place.theirs / "extension.parquet"
+    paths, found = [], [record for record in records(place) if record["step"] == 1]  # what Arrow's numbers can hold
+    for name, rows in [*((str(number), [record]) for number, record in enumerate(found)), ("whole", found)]:
+        paths.append(place.theirs / f"records-{name}.parquet")
+        write_parquet(rows, paths[-1])  # type: ignore[arg-type]
+    with_pickle = place.theirs / "extension-whole.parquet"
     names = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled(place)}
     schema = pyarrow.schema([pyarrow.field("task", pyarrow.string(), metadata=names)])
     parquet.write_table(pyarrow.table({"task": ["x"]}, schema=schema), with_pickle)
