@@ -4,22 +4,32 @@
 import asyncio
 import json
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import openenv_run
+import psutil
 import pytest
+from hypothesis import given, strategies as st
+from lanes import examples
+from misbehaving import FAULTS, ODD
+from slow_clients import HALVES, seconds_until_closed, slow_clients, still_open, trickle
 
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.integrations.openenv.server import MAX_MESSAGE, make_app
+from gym_trl.integrations.openenv.guard import MAX_MESSAGE
+from gym_trl.integrations.openenv.server import make_app
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
@@ -105,8 +115,10 @@ def test_what_an_environment_refuses_is_said_and_the_session_goes_on(numbers):
     with client(numbers) as one:
         with pytest.raises(RuntimeError, match="before calling"):
             one.step({"message": "4"})
-        with pytest.raises(RuntimeError, match="EXECUTION_ERROR"):
+        with pytest.raises(RuntimeError, match=r"has no reset option 'nonsense'; it has.*VALIDATION_ERROR"):
             one.reset(seed=0, nonsense=1)
+        with pytest.raises(RuntimeError, match=r"seed: Input should be .*VALIDATION_ERROR"):
+            one.reset(seed=-1)
         with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
             one.step({"text": "4"})
         with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
@@ -280,6 +292,270 @@ def test_ten_thousand_malformed_messages_are_answered_and_the_server_plays_on(nu
     with client(numbers) as one:
         first = theirs(one.reset(seed=3))
         assert game(lambda action: theirs(one.step({"message": action})), first) == alone(3)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Slow clients
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def port_of(url):
+    return int(url.rpartition(":")[2])
+
+
+def test_400_half_headers_take_neither_descriptors_nor_anybodys_turn():
+    """With 192 descriptors, which they would fill: no request was answered any more, and the log grew without end."""
+    serve = [sys.executable, "-m", "gym_trl", "serve", "TrlEnv/GuessNumber-v0", "--port", "0", "--sessions", "8"]
+    started = subprocess.Popen(
+        ["bash", "-c", 'ulimit -n 192; exec "$@"', "bash", *serve],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=openenv_run.environment(),
+    )
+    try:
+        url = openenv_run.address(started)
+        server = psutil.Process(started.pid)
+        with client(url) as one, slow_clients(port_of(url), 400, HALVES["half a header"]) as clients:
+            one.reset(seed=0)
+            for _ in range(5):
+                trickle(clients)
+                assert post(f"{url}/reset", b'{"seed": 0}')[0] == 200
+                assert one.step({"message": "1"}).observation["text"]
+                with client(url) as another:
+                    another.reset(seed=0)
+                assert still_open(clients) <= 80  # twice the sessions and 64 more
+                assert server.num_fds() <= 120
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=20)
+        assert said == b""
+    finally:
+        started.kill()
+        started.communicate()
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    options = ["--sessions", "8", "--connections", "12", "--request-timeout", "1", "--idle-timeout", "3"]
+    with openenv_run.serving(MISBEHAVING, *options) as url:
+        yield url
+
+
+MISBEHAVING = f"{Path(__file__).parent / 'misbehaving.py'}:Misbehaving"
+
+
+@pytest.mark.parametrize("start", HALVES.values(), ids=HALVES)
+def test_a_request_that_does_not_arrive_in_time_is_closed(hasty, start):
+    with slow_clients(port_of(hasty), 11, start) as clients:
+        for _ in range(3):
+            assert post(f"{hasty}/reset", b"{}")[0] == 200  # beside them
+            trickle(clients)
+        assert seconds_until_closed(clients) < 8
+    assert post(f"{hasty}/reset", b"{}")[0] == 200
+
+
+def test_headers_without_end_are_closed(hasty):
+    with slow_clients(port_of(hasty), 3, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n") as clients:
+        assert seconds_until_closed(clients, byte=b"X: " + b"y" * 60_000) < 5
+
+
+def test_a_client_that_reads_no_response_is_closed(hasty):
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with slow_clients(port_of(hasty), 3, request * 200) as clients:
+        ports = {one.getsockname()[1] for one in clients}
+        deadline = time.monotonic() + 15
+        while held := [
+            link
+            for link in psutil.net_connections("tcp")
+            if link.raddr and link.raddr.port in ports and link.laddr.port == port_of(hasty) and link.pid
+        ]:
+            assert time.monotonic() < deadline, held
+            time.sleep(0.2)
+
+
+@contextmanager
+def socket_of(url):
+    from websockets.sync.client import connect
+
+    with connect(f"{url.replace('http', 'ws')}/ws", proxy=None, open_timeout=20) as one:
+        yield one
+
+
+def test_a_session_that_says_nothing_ends_and_one_that_thinks_does_not(hasty):
+    from websockets.exceptions import ConnectionClosed
+
+    with socket_of(hasty) as silent, socket_of(hasty) as thinks, socket_of(hasty) as works:
+        assert "did" in answer(thinks, {"type": "reset", "data": {}})
+        assert "did" in answer(works, {"type": "reset", "data": {}})
+        with pytest.raises(ConnectionClosed) as closed:
+            silent.recv(timeout=20)
+        assert closed.value.rcvd.code == 1008
+        time.sleep(1)  # more than a request may take to arrive
+        assert "did" in answer(thinks, {"type": "step", "data": {"message": "on"}})
+        assert "did sleep 4" in answer(works, {"type": "step", "data": {"message": "sleep 4"}})
+        assert "did" in answer(works, {"type": "step", "data": {"message": "on"}})
+        with pytest.raises(ConnectionClosed) as closed:
+            thinks.recv(timeout=20)
+        assert closed.value.rcvd.reason == "no message in 3 s"
+
+
+def test_sessions_are_not_closed_for_new_connections(hasty):
+    with ExitStack() as stack:
+        open_ = [stack.enter_context(socket_of(hasty)) for _ in range(8)]
+        for one in open_:
+            assert "did" in answer(one, {"type": "reset", "data": {}})
+        with slow_clients(port_of(hasty), 100, HALVES["half a handshake"]):
+            assert "CAPACITY_REACHED" in stack.enter_context(socket_of(hasty)).recv(timeout=20)
+            for one in open_:
+                assert "did" in answer(one, {"type": "step", "data": {"message": "on"}})
+
+
+def test_without_the_token_no_body_is_waited_for():
+    with openenv_run.serving("TrlEnv/Echo-v0", "--token", "mine", "--request-timeout", "1") as url:
+        head = b"POST /reset HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port_of(url)), timeout=10) as one:
+            one.sendall(head)
+            started = time.monotonic()
+            assert b" 401 " in one.makefile("rb").readline()
+            assert time.monotonic() - started < 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--request-timeout", "0"], "--request-timeout must be a positive number of seconds, got 0"),
+        (["--idle-timeout", "nan"], "--idle-timeout must be a finite number, got nan"),
+        (["--sessions", "9", "--connections", "8"], r"connections must be at least .*sessions \(9\), got 8"),
+        (["--sessions", "999999"], "sessions must be at most [0-9]+, half of the [0-9]+ file descriptors"),
+    ],
+)
+def test_bounds_that_cannot_be_kept_are_refused(arguments, said):
+    from typer.testing import CliRunner
+
+    from gym_trl.cli.app import app
+
+    result = CliRunner().invoke(app, ["serve", "TrlEnv/Echo-v0", "--port", "0", *arguments])
+    assert result.exit_code == 2
+    assert re.search(said, result.stderr)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Hostile messages, and environments that fail
+# ---------------------------------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(
+    [
+        "seed",
+        "options",
+        "episode_id",
+        "do",
+        "self",
+        "func",
+        "session_id",
+        "args",
+        "message",
+        "action",
+        "timeout_s",
+        "type",
+    ]
+)
+NUMBERS = st.integers() | st.floats() | st.sampled_from([10**400, -(10**400), 2**63, -1, True])
+TEXTS = st.text(st.characters(), max_size=6) | st.sampled_from(["\ud800", "\x00", "state", "4" * 300, *FAULTS])
+VALUES = st.recursive(
+    st.none() | NUMBERS | TEXTS,
+    lambda held: st.lists(held, max_size=3) | st.dictionaries(NAMES | TEXTS, held, max_size=3),
+    max_leaves=8,
+)
+RAW = st.sampled_from(
+    [
+        '{"seed": 1e999}',
+        '{"seed": ' + "9" * 5_000 + "}",
+        '{"seed": 0, "seed": -Infinity}',
+        '{"a":' * 100 + "1" + "}" * 100,
+        '{"a":' * 400 + "1" + "}" * 400,
+        '{"action": {"message": ' + "[" * 300 + "]" * 300 + "}}",
+        '{"type": "step", "data": ' + '{"a":' * 400 + "1" + "}" * 400 + "}",
+        '{"type": "reset", "data": {"seed": "x' + "y" * 200_000 + '"}}',
+        '\ufeff{"seed": 0}',
+        "{",
+    ]
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
+
+
+def message_of(parts):
+    kind, data = parts
+    return json.dumps({"type": kind, "data": data})
+
+
+@pytest.fixture(scope="module")
+def misbehaving():
+    """The server's address; afterwards, it must still run and have shown no traceback."""
+    with openenv_run.started(MISBEHAVING, "--env", "fault=close") as (url, process):
+        yield url
+        with client(url) as one:
+            assert one.reset(seed=0).observation["text"] == "did "
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.wait(20) == 0
+        assert b"Traceback" not in process.stderr.read()
+
+
+@examples(500)
+@given(st.sampled_from(["reset", "step", "state", "nowhere"]), RAW.map(str.encode) | st.binary(max_size=20) | OBJECTS)
+def test_no_request_is_answered_with_500(misbehaving, page, body):
+    sent = json.dumps(body).encode() if isinstance(body, dict) else body
+    status, answer = post(f"{misbehaving}/{page}", sent)
+    assert status < 500 or "No space left" in answer["detail"] or "lost" in answer["detail"], (sent, answer)
+
+
+@examples(300)
+@given(
+    st.lists(
+        RAW
+        | st.builds(
+            lambda kind, data: json.dumps({"type": kind, "data": data}), st.sampled_from(["reset", "step"]), OBJECTS
+        )
+        | st.builds(
+            lambda action: json.dumps({"type": "step", "data": {"message": action}}),
+            st.sampled_from([*FAULTS, *map(str, ODD)]),
+        )
+        | VALUES.map(lambda value: json.dumps({"type": "mcp", "data": value})),
+        max_size=6,
+    )
+)
+def test_each_hostile_message_is_answered_and_its_session_goes_on(misbehaving, messages):
+    with socket_of(misbehaving) as one:
+        for message in messages:
+            one.send(message)
+            said = json.loads(one.recv(timeout=20))
+            assert said["type"] in ("error", "observation", "mcp", "state"), (message, said)
+            if said["type"] == "error":
+                assert said["data"]["code"] in ("INVALID_JSON", "VALIDATION_ERROR", "EXECUTION_ERROR", "UNKNOWN_TYPE")
+                assert len(json.dumps(said)) < 5_000
+        assert "did" in answer(one, {"type": "reset", "data": {"seed": 1}})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_one_environment_raises_ends_no_other_session(misbehaving, fault):
+    with socket_of(misbehaving) as honest, socket_of(misbehaving) as one:
+        assert "did" in answer(honest, {"type": "reset", "data": {}})
+        assert "did" in answer(one, {"type": "reset", "data": {}})
+        failed = json.loads(answer(one, {"type": "step", "data": {"message": fault}}))
+        assert failed["data"]["code"] == "EXECUTION_ERROR"
+        refused = json.loads(answer(one, {"type": "reset", "data": {"do": fault}}))
+        infrastructure = fault in ("disk", "lost", "cancelled")
+        assert refused["data"]["code"] == ("EXECUTION_ERROR" if infrastructure else "VALIDATION_ERROR")
+        assert "reset raised" in refused["data"]["message"] or "options: " in refused["data"]["message"]
+        assert "did" in answer(honest, {"type": "step", "data": {"message": "on"}})
+    status, said = post(f"{misbehaving}/reset", json.dumps({"do": fault}).encode())
+    assert status == (500 if infrastructure else 422)
+    assert "options: " in said["detail"] or "reset raised" in said["detail"]
+
+
+def test_a_step_without_a_session_is_the_clients_mistake(misbehaving):
+    status, said = post(f"{misbehaving}/step", b'{"action": {"message": "4"}}')
+    assert (status, said["detail"]) == (422, "send a reset before calling step, on the same WebSocket")
+    assert post(f"{misbehaving}/reset", b'{"seed": 0, "func": 1, "self": 2}')[0] == 200  # options that it does not read
 
 
 def test_what_is_no_http_at_all_does_not_stop_the_server(numbers):

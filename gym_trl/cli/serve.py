@@ -12,8 +12,16 @@ from gym_trl.cli.terminal import say
 EXAMPLES = """
 gym-trl serve TrlEnv/GuessNumber-v0 --port 8000
 gym-trl serve CartPole-v1 --port 0 --sessions 256
+gym-trl serve TrlEnv/Wordle-v0 --idle-timeout 600
 """
 _BEARER_HELP = "Bearer token that clients must send. Default: none on this machine, a new one otherwise."
+
+_CONNECTIONS_HELP = (
+    "Maximum number of open connections; those that wait for a request give way. Default: twice the sessions and 64 "
+    "more, at most half of the file descriptors."
+)
+_REQUEST_HELP = "Seconds in which a request, or the first message of a session, must arrive."
+_IDLE_HELP = "Seconds that a session may wait for its next message; steps do not count."
 
 
 @clear_errors
@@ -26,16 +34,31 @@ def serve(
     ] = "127.0.0.1",
     token: Annotated[str | None, Option(envvar="GYM_TRL_TOKEN", help=_BEARER_HELP)] = None,
     sessions: Annotated[int, Option(min=1, help="Maximum number of concurrent sessions.")] = 64,
+    connections: Annotated[int | None, Option(min=1, help=_CONNECTIONS_HELP)] = None,
+    request_timeout: Annotated[float, Option(help=_REQUEST_HELP)] = 20.0,
+    idle_timeout: Annotated[float, Option(help=_IDLE_HELP)] = 3600.0,
     env: EnvOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Serve an environment to OpenEnv clients, one instance per client.
 
     gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a client. An action is {"message": TEXT};
-    reset accepts a seed and the environment's options. Messages over one megabyte are rejected.
+    reset accepts a seed and the environment's options. Messages over one megabyte are rejected, slow clients
+    disconnected. On a public address, put a proxy with TLS in front of it (docs/guides/openenv.md).
     """
     kwargs = read_pairs(env)
     make_text_env(env_id, kwargs).close()
     from gym_trl.integrations.openenv.server import serve as serve_openenv
 
-    serve_openenv(env_id, env_kwargs=kwargs, host=host, port=port, sessions=sessions, token=token, say=say)
+    serve_openenv(
+        env_id,
+        env_kwargs=kwargs,
+        host=host,
+        port=port,
+        sessions=sessions,
+        token=token,
+        connections=connections,
+        request_timeout=request_timeout,
+        idle_timeout=idle_timeout,
+        say=say,
+    )

@@ -50,6 +50,11 @@ class Connections:
         """Return the number of open connections, with those that are being closed."""
         return len(self._open)
 
+    @property
+    def closing(self) -> bool:
+        """Whether connections that gave way to others are not closed yet."""
+        return len(self._open) > self._limit
+
     def open(self, connection: Hashable, close: Callable[[], None]) -> bool:
         """Add a connection, which waits, and return whether it is accepted; ``close`` closes it at once."""
         longest = None

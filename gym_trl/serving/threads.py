@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep
 from typing import Any, ClassVar
 
 from gym_trl.serving.connections import BUSY, Connections
@@ -39,9 +40,13 @@ class BoundedHTTPServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread of its own, or refuse it."""
-        if self.connections.open(request, partial(_end, request)):
-            super().process_request(request, client_address)
-            return
+        for _ in range(100):
+            if self.connections.open(request, partial(_end, request)):
+                super().process_request(request, client_address)
+                return
+            if not self.connections.closing:
+                break
+            sleep(0.005)  # until the threads of closed connections have ended
         with suppress(OSError):
             request.settimeout(1)
             request.sendall(BUSY)

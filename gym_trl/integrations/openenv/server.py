@@ -1,23 +1,34 @@
 """OpenEnv server for any environment with text observations and actions."""
 
 import json
-import re
 import secrets
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import gymnasium as gym
+from gymnasium.error import ResetNeeded
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, needs
+from gym_trl.errors import (
+    ConfigError,
+    InfrastructureError,
+    ModelFaultError,
+    caused_by_model,
+    check_counts,
+    described,
+    is_connection,
+    needs,
+)
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import take_step
+from gym_trl.executors.step import close_env, take_step
+from gym_trl.integrations.openenv.guard import MAX_MESSAGE, Guard, encodable
 from gym_trl.integrations.openenv.session import is_loopback
 from gym_trl.registration import make_env
+from gym_trl.serving.connections import Connections, check_seconds, descriptors
+from gym_trl.serving.protocols import bounded
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.credentials import bearer
 from gym_trl.types import EnvFailure
@@ -25,13 +36,11 @@ from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.settlement import settlement
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_Message: TypeAlias = MutableMapping[str, Any]
-_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
-_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
-
-MAX_MESSAGE = 2**20
-"""Maximum bytes of a message: the longest action, at twelve bytes per character in JSON, and its surroundings."""
+T = TypeVar("T")
+REQUEST_TIMEOUT = 20.0
+"""Default seconds in which a request, or the first message of a session, must arrive."""
+IDLE_TIMEOUT = 3600.0
+"""Default seconds after which a session without a message ends."""
 
 
 def make_app(
@@ -41,6 +50,8 @@ def make_app(
     sessions: int = 64,
     token: str | None = None,
     hosts: frozenset[str] | None = None,
+    request_timeout: float = REQUEST_TIMEOUT,
+    idle_timeout: float = IDLE_TIMEOUT,
 ) -> Any:
     """Return an OpenEnv application (``create_app``) that serves an environment, with an instance per session.
 
@@ -55,13 +66,20 @@ def make_app(
     An action is a ``message``, as in OpenEnv's own text environments. An observation has the ``text``, in the first one
     the ``instructions``, ``terminated`` and ``truncated`` (either of which sets ``done``), and the environment's
     ``info``. ``reset`` takes ``seed``, ``episode_id`` and the environment's own options, by name or as ``options``. A
-    step before the first reset, or one in which the environment raises, returns an error.
+    reset with a seed or options that the environment refuses returns a validation error (status 422), a step before the
+    first reset, or one in which the environment raises, an execution error; the session continues. Whatever an
+    environment raises ends its own call only. Environments are threads of one process, however: one that ends the
+    process ends all of them.
 
-    A message that is not a JSON object gets an error before OpenEnv receives it. Messages longer than a mebibyte are
-    rejected: a request with status 413, a socket's message by closing the socket with code 1009 (by the server that
-    runs the app; see ``serve``). Requests from web pages of other sites are rejected, because they could otherwise play
-    on a local server. With a ``token``, requests without it are rejected with status 401, and sockets before they are
-    opened. OpenEnv's routes for tools are removed, because there are no tools.
+    A message that is not a JSON object, has a number beyond a float's range, or is nested deeply, gets an error before
+    OpenEnv receives it. Messages longer than a mebibyte are rejected: a request with status 413, a socket's message by
+    closing the socket with code 1009 (by the server that runs the app; see ``serve``). Requests from web pages of other
+    sites are rejected, because they could otherwise play on a local server. With a ``token``, requests without it are
+    rejected with status 401 before their body is read, and sockets before they are opened. An environment is made by a
+    session's first reset. OpenEnv's routes for tools are removed, because there are no tools.
+
+    The time-outs here are those of bodies and messages. Those of headers, and the bound on connections, belong to the
+    server that runs the app: ``serve`` has them, ``uvicorn`` alone does not.
 
     Args:
         env_id: An id of Gymnasium, or a place such as ``"my_game.py:MyGame"``; converted to text with ``as_text``.
@@ -69,6 +87,9 @@ def make_app(
         sessions: Maximum number of open sessions; a further one gets an error, and its socket is closed.
         token: Token that clients must send as ``Authorization: Bearer TOKEN``.
         hosts: Names that a request's ``Host`` must be one of. Default: any.
+        request_timeout: Seconds in which a request's body, or a session's first message, must arrive (else status 408,
+            or closing code 1008).
+        idle_timeout: Seconds that a session may wait for its next message; the time of steps does not count.
 
     Returns:
         An ASGI application.
@@ -80,10 +101,18 @@ def make_app(
     with needs("openenv", "gym-trl serve"):
         from openenv.core.env_server import create_app
     check_counts(sessions=sessions)
+    check_seconds(request_timeout=request_timeout, idle_timeout=idle_timeout)
     environment, action, observation = _classes(env_id, partial(make_env, env_id, **(env_kwargs or {})))
     app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
-    app.add_middleware(_Guard, authorization=_authorization(token), hosts=hosts)
+    app.add_middleware(
+        Guard,
+        authorization=_authorization(token),
+        hosts=hosts,
+        status_of=_status_of,
+        request_timeout=request_timeout,
+        idle_timeout=idle_timeout,
+    )
     return app
 
 
@@ -95,9 +124,16 @@ def serve(
     port: int = 8000,
     sessions: int = 64,
     token: str | None = None,
+    connections: int | None = None,
+    request_timeout: float = REQUEST_TIMEOUT,
+    idle_timeout: float = IDLE_TIMEOUT,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve an environment until the process is interrupted; see ``make_app``.
+
+    Connections are bounded (``gym_trl.serving.connections``): at the bound, the one that has waited longest for its
+    request gives way to a new one, and if all are in use, the new one gets status 503. Half of the process's file
+    descriptors remain for environments.
 
     Args:
         env_id: An id of Gymnasium.
@@ -107,30 +143,58 @@ def serve(
         sessions: Maximum number of open sessions.
         token: Token that clients must send. By default one is made and printed for any ``host`` but the loopback; on
             the loopback, requests must name it as their ``Host``.
+        connections: Maximum number of open connections. Default: twice the sessions and 64 more, or half of the file
+            descriptors (``ulimit -n``) if that is less.
+        request_timeout: Seconds in which a request (its headers, its body) or the first message of a session must
+            arrive, and in which a client must read a response.
+        idle_timeout: Seconds that a session may wait for its next message, as while a policy computes an action.
         say: Called with the address of the server.
 
     Raises:
         MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: the address is not available, or a header cannot contain the token.
+        ConfigError: a number is out of range, the address is not available, or a header cannot contain the token.
     """
+    bound = _bound(sessions, connections)
     made = None
     if token is None and not is_loopback(host):
         token = made = secrets.token_urlsafe(24)
     # Otherwise a web page whose name resolves to this machine (DNS rebinding) would count as this server's own.
     hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
-    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, token=token, hosts=hosts)
+    app = make_app(
+        env_id,
+        env_kwargs=env_kwargs,
+        sessions=sessions,
+        token=token,
+        hosts=hosts,
+        request_timeout=request_timeout,
+        idle_timeout=idle_timeout,
+    )
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
+    opened = Connections(bound, request_timeout=request_timeout)
+
+    async def close_late() -> None:
+        opened.close_late()
+
+    backlog = min(128, descriptors() // 8)  # so many are accepted at once, before the first is counted
     config = uvicorn.Config(
         app,
         log_level="warning",
+        http=bounded(H11Protocol, opened),  # httptools does not limit the size of headers
+        ws=bounded(AutoWebSocketsProtocol, opened),
         ws_max_size=MAX_MESSAGE,
         ws_per_message_deflate=False,  # a compressed message could expand beyond the limit
+        access_log=False,
+        backlog=backlog,
+        callback_notify=close_late,
+        timeout_notify=0,  # called every second
         timeout_graceful_shutdown=5,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, backlog=max(128, sessions))
+        listening = socket.create_server((host, port), family=family, backlog=backlog)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}") from error
     with listening:
@@ -145,11 +209,29 @@ def serve(
             uvicorn.Server(config).run(sockets=[listening])
 
 
+def _bound(sessions: int, connections: int | None) -> int:
+    """Return the maximum number of connections, after checking what was given."""
+    check_counts(sessions=sessions)
+    most = descriptors() // 2
+    limit = f"half of the {descriptors()} file descriptors of this process (ulimit -n)"
+    if sessions > most:
+        raise ConfigError(f"sessions must be at most {most}, {limit}, got {sessions}")
+    if connections is None:
+        return min(2 * sessions + 64, most)
+    check_counts(connections=connections)
+    if connections > most:
+        raise ConfigError(f"connections must be at most {most}, {limit}, got {connections}")
+    if connections < sessions:
+        raise ConfigError(f"connections must be at least sessions ({sessions}), got {connections}")
+    return connections
+
+
 def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[Any], type[Any], type[Any]]:
     """Return the classes of a session's environment, of its actions and of its observations, for OpenEnv."""
     from openenv.core.env_server import Action, Environment, Observation, State
     from openenv.core.env_server.types import EnvironmentMetadata
-    from pydantic import Field
+    from pydantic import BaseModel, ConfigDict, Field, ValidationError
+    from pydantic_core import PydanticCustomError
 
     class TextAction(Action):  # type: ignore[misc]  # of a package without types
         message: str = Field(description="The action, in words", max_length=MAX_LENGTH)
@@ -162,38 +244,75 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
         info: dict[str, Any] = Field(default_factory=dict, description="What else the environment says")
         settlement: float = Field(default=0.0, description="What the rest of the episode pays if it is cut off here")
 
+    class ResetArguments(BaseModel):
+        model_config = ConfigDict(strict=True)
+        seed: int | None = Field(default=None, ge=0)
+        episode_id: str | None = Field(default=None, max_length=255)
+        options: dict[str, Any] | None = None
+
+    @cache
+    def rules() -> str:
+        env = made()
+        try:
+            return _contained("instructions", lambda: encodable(instructions_of(env)))
+        finally:
+            _close(env)
+
+    def made() -> TextEnvironment:
+        return _contained("make", lambda: as_text(make()))
+
     class GymEnvironment(Environment):  # type: ignore[misc]
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self) -> None:
             super().__init__()
-            self._env: TextEnvironment = as_text(make())
+            self._env: TextEnvironment | None = None  # made by the first reset, in the thread of the session
+            self._begun = False
             self._state = State()
 
         def reset(
-            self,
-            seed: int | None = None,
-            episode_id: str | None = None,
-            options: dict[str, Any] | None = None,
-            **more: Any,
+            self, seed: int | None = None, episode_id: str | None = None, options: dict[str, Any] | None = None
         ) -> TextObservation:
-            text, info = self._env.reset(seed=seed, options={**(options or {}), **more} or None)
-            self._state = State(episode_id=episode_id, step_count=0)
-            return TextObservation(
-                text=_encodable(text),
-                instructions=_encodable(instructions_of(self._env)),
-                info=_as_json(info),
-                settlement=settlement(self._env),
-            )
+            given = ResetArguments.model_validate({"seed": seed, "episode_id": episode_id, "options": options})
+            if self._env is None:
+                self._env = made()
+            env, self._begun = self._env, False
 
-        def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
-            result = take_step(self._env, action.message)
+            def begin() -> TextObservation:
+                text, info = env.reset(seed=given.seed, options=given.options or None)
+                return TextObservation(
+                    text=encodable(text),
+                    instructions=encodable(instructions_of(env)),
+                    info=_as_json(info),
+                    settlement=settlement(env),
+                )
+
+            try:
+                observation = _contained("reset", begin)
+            except (ModelFaultError, InfrastructureError) as error:
+                cause = error.__cause__ or error
+                if (given.seed is None and not given.options) or not _can_be_of_a_client(cause):
+                    raise
+                name = "options" if given.options else "seed"
+                reason = PydanticCustomError("refused", "{reason}", {"reason": described(cause)})
+                raise ValidationError.from_exception_data(
+                    "reset", [{"type": reason, "loc": (name,), "input": None}]
+                ) from error
+            self._begun = True
+            self._state = State(episode_id=given.episode_id, step_count=0)
+            return observation
+
+        def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
+            env = self._env
+            if env is None or not self._begun:
+                raise ResetNeeded("send a reset before calling step, on the same WebSocket")
+            result = _contained("step", lambda: take_step(env, action.message))
             if isinstance(result, EnvFailure):  # clients receive the text only
                 kind = ModelFaultError if result.reason.scored else InfrastructureError
                 raise kind(f"{kind.__name__}: {result.error}")
             self._state.step_count += 1
             return TextObservation(
-                text=_encodable(result.observation),
+                text=encodable(result.observation),
                 reward=result.reward,
                 done=result.terminated or result.truncated,
                 terminated=result.terminated,
@@ -207,98 +326,62 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
             return self._state
 
         def get_metadata(self) -> EnvironmentMetadata:
-            return EnvironmentMetadata(name=env_id, description=_encodable(instructions_of(self._env)))
+            return EnvironmentMetadata(name=env_id, description=rules())
 
         def close(self) -> None:
-            self._env.close()
+            if self._env is not None:
+                _close(self._env)
 
     return GymEnvironment, TextAction, TextObservation
 
 
-def _encodable(text: str) -> str:
-    """Return ``text`` with lone surrogates replaced by question marks, because they cannot be encoded."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+def _contained(call: str, function: Callable[[], T]) -> T:
+    """Return what ``function`` returns; anything that an environment raises in it becomes an error of its call.
+
+    A ``SystemExit`` would end the server, and a ``StopIteration`` its session without an answer.
+    """
+    try:
+        return function()
+    except BaseException as error:
+        kind = ModelFaultError if caused_by_model(error) else InfrastructureError
+        raise kind(f"{kind.__name__}: {call} raised {described(error)}") from error
+
+
+def _can_be_of_a_client(error: BaseException) -> bool:
+    """Return whether a reset can have raised ``error`` because of its seed or its options."""
+    if is_connection(error):
+        return False
+    return caused_by_model(error) or not isinstance(error, OSError | MemoryError | InfrastructureError)
+
+
+def _close(env: gym.Env[Any, Any]) -> None:
+    with suppress(ModelFaultError, InfrastructureError):
+        _contained("close", lambda: close_env(env))
+
+
+def _status_of(error: Exception) -> tuple[int, str]:
+    """Return the HTTP status of an exception and what is said of it."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return 422, "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    if isinstance(error, ModelFaultError | ResetNeeded):
+        return 422, str(error)
+    return 500, str(error) if isinstance(error, InfrastructureError) else described(error)
 
 
 def _as_json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``info`` as plain JSON values: NumPy's numbers as numbers, and other objects as strings."""
-    plain: dict[str, Any] = json.loads(
-        _encodable(json.dumps(dict(info), default=_plain, skipkeys=True, ensure_ascii=False))
-    )
+    """Return ``info`` as plain JSON values: NumPy's numbers as numbers, other objects as strings, and no NaN."""
+    try:
+        text = encodable(json.dumps(dict(info), default=_plain, skipkeys=True, ensure_ascii=False))
+        plain: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
+    except Exception as error:
+        raise InfrastructureError(f"{InfrastructureError.__name__}: info cannot be sent: {described(error)}") from error
     return plain
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-class _Guard:
-    """Middleware that rejects messages that are too long or not JSON objects, other sites, and missing tokens."""
-
-    def __init__(
-        self,
-        app: Callable[[_Message, _Receive, _Send], Awaitable[None]],
-        authorization: bytes | None = None,
-        hosts: frozenset[str] | None = None,
-    ) -> None:
-        self._app = app
-        self._authorization = authorization
-        self._hosts = hosts
-
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        headers = dict(scope.get("headers", ()))
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif not self._is_allowed(headers):
-            await _refuse(scope, receive, send, 401, "send the token of this server: Authorization: Bearer TOKEN")
-        elif _is_of_another_site(headers) or not self._is_meant(headers):
-            await _refuse(scope, receive, send, 403, "pages of other sites cannot play here")
-        elif scope["type"] == "http":
-            await self._request(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._app(scope, partial(self._next_object, receive, send), send)
-
-    def _is_allowed(self, headers: Mapping[bytes, bytes]) -> bool:
-        given = headers.get(b"authorization", b"")
-        return self._authorization is None or secrets.compare_digest(given, self._authorization)
-
-    def _is_meant(self, headers: Mapping[bytes, bytes]) -> bool:
-        named = headers.get(b"host")  # every browser sends it
-        return self._hosts is None or named is None or _host_name(named) in self._hosts
-
-    async def _request(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        parts: list[_Message] = []
-        size = 0
-        while not parts or parts[-1].get("more_body", False):
-            parts.append(await receive())
-            size += len(parts[-1].get("body", b""))
-            if size > MAX_MESSAGE:
-                await _answer(send, 413, f"a request can have {MAX_MESSAGE} bytes")
-                return
-        parts.reverse()
-
-        async def again() -> _Message:
-            return parts.pop() if parts else await receive()
-
-        await self._app(scope, again, send)
-
-    async def _next_object(self, receive: _Receive, send: _Send) -> _Message:
-        while True:
-            message = await receive()
-            if message["type"] != "websocket.receive":
-                return message
-            text = message.get("text")
-            try:
-                found = json.loads(text) if text is not None else None
-                if isinstance(found, dict):
-                    if _SURROGATE.search(str(text)):  # OpenEnv could not encode it in its answer
-                        return {**message, "text": _encodable(json.dumps(found, ensure_ascii=False))}
-                    return message
-                problem = "a message must be a JSON object" if text is not None else "a message must be text"
-            except (ValueError, RecursionError) as error:
-                problem = f"{type(error).__name__}: {error}"
-            said = {"type": "error", "data": {"message": problem, "code": "INVALID_JSON"}}
-            await send({"type": "websocket.send", "text": json.dumps(said)})
 
 
 def _authorization(token: str | None) -> bytes | None:
@@ -308,36 +391,3 @@ def _authorization(token: str | None) -> bytes | None:
     if not (header := bearer(token)):
         raise ConfigError("token must not be empty")
     return header["Authorization"].encode("ascii")
-
-
-def _host_name(host: bytes) -> str:
-    """Return the name in a ``Host`` header, without its port.
-
-    >>> _host_name(b"[::1]:8000"), _host_name(b"LOCALHOST")
-    ('::1', 'localhost')
-    """
-    try:
-        return urlsplit(f"//{host.decode('latin-1')}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_of_another_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a browser sends the request for a page of another site; other programs send no origin."""
-    origin = headers.get(b"origin")
-    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
-
-
-async def _refuse(scope: _Message, receive: _Receive, send: _Send, status: int, detail: str) -> None:
-    if scope["type"] == "http":
-        await _answer(send, status, detail)
-        return
-    await receive()
-    await send({"type": "websocket.close", "code": 1008})
-
-
-async def _answer(send: _Send, status: int, detail: str) -> None:
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"detail": detail}).encode()})

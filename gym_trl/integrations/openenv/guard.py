@@ -1,0 +1,282 @@
+"""ASGI middleware that lets only well-formed messages of invited clients through to OpenEnv."""
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from math import isfinite
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+MAX_MESSAGE = 2**20
+"""Maximum bytes of a message: the longest action, at twelve bytes per character in JSON, and its surroundings."""
+_MAX_DEPTH = 64  # OpenEnv's answers, which repeat parts of messages, cannot hold more than about 200
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_OF_RESET = ("seed", "episode_id", "options")
+
+
+class Guard:
+    """Middleware that rejects missing tokens, other sites, slow clients, and messages that are not for OpenEnv.
+
+    Args:
+        app: The application.
+        authorization: Value of the ``Authorization`` header that is required.
+        hosts: Names that a request's ``Host`` must be one of. Default: any.
+        status_of: Function that returns the status and the detail of the response for an exception of the application.
+        request_timeout: Seconds in which a request's body, or the first message of a socket, must arrive.
+        idle_timeout: Seconds in which every further message must arrive.
+    """
+
+    def __init__(
+        self,
+        app: Callable[[_Message, _Receive, _Send], Awaitable[None]],
+        *,
+        authorization: bytes | None = None,
+        hosts: frozenset[str] | None = None,
+        status_of: Callable[[Exception], tuple[int, str]],
+        request_timeout: float,
+        idle_timeout: float,
+    ) -> None:
+        self._app = app
+        self._authorization = authorization
+        self._hosts = hosts
+        self._status_of = status_of
+        self._request_timeout, self._idle_timeout = request_timeout, idle_timeout
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Answer a request or a socket, or pass it on."""
+        headers = dict(scope.get("headers", ()))
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif not self._is_allowed(headers):
+            await _refuse(scope, receive, send, 401, "send the token of this server: Authorization: Bearer TOKEN")
+        elif _is_of_another_site(headers) or not self._is_meant(headers):
+            await _refuse(scope, receive, send, 403, "pages of other sites cannot play here")
+        elif scope["type"] == "http":
+            await self._request(scope, receive, send)
+        elif scope["type"] == "websocket":
+            socket = _Socket(receive, send, self._request_timeout, self._idle_timeout)
+            await self._app(scope, socket.receive, socket.send)
+
+    def _is_allowed(self, headers: Mapping[bytes, bytes]) -> bool:
+        given = headers.get(b"authorization", b"")
+        return self._authorization is None or secrets.compare_digest(given, self._authorization)
+
+    def _is_meant(self, headers: Mapping[bytes, bytes]) -> bool:
+        named = headers.get(b"host")  # every browser sends it
+        return self._hosts is None or named is None or _host_name(named) in self._hosts
+
+    async def _request(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._request_timeout):
+                more = True
+                while more:
+                    part = await receive()
+                    if part["type"] == "http.disconnect":
+                        return
+                    body += part.get("body", b"")
+                    more = part.get("more_body", False)
+                    if len(body) > MAX_MESSAGE:
+                        await _answer(send, 413, f"a request can have {MAX_MESSAGE} bytes")
+                        return
+            if body:
+                body[:] = _checked(bytes(body).decode(), is_reset=scope["path"] == "/reset").encode()
+        except TimeoutError:
+            await _answer(send, 408, f"a request must arrive in {self._request_timeout:g} s")
+            return
+        except (ValueError, RecursionError) as error:
+            await _answer(send, 422, f"the body is not accepted: {error}")
+            return
+        parts: list[_Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        started = False
+
+        async def again() -> _Message:
+            return parts.pop() if parts else await receive()
+
+        async def sent(message: _Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(_with_length(scope, len(body)), again, sent)
+        except Exception as error:
+            if started:
+                raise
+            await _answer(send, *self._status_of(error))
+
+
+class _Socket:
+    """WebSocket whose messages are JSON objects and arrive in time."""
+
+    def __init__(self, receive: _Receive, send: _Send, first: float, others: float) -> None:
+        self._receive, self._send = receive, send
+        self._seconds, self._others = first, others
+        self._closed = False
+
+    async def receive(self) -> _Message:
+        """Return the next message that the application can read."""
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    message = await self._receive()
+            except TimeoutError:
+                reason = f"no message in {self._seconds:g} s"
+                await self.send({"type": "websocket.close", "code": 1008, "reason": reason})
+                self._closed = True
+                return {"type": "websocket.disconnect", "code": 1008, "reason": reason}
+            if message["type"] == "websocket.disconnect":
+                self._closed = True
+            if message["type"] != "websocket.receive":
+                return message
+            self._seconds = self._others
+            text = message.get("text")
+            try:
+                if text is None:
+                    raise ValueError("a message must be text")
+                return {**message, "text": _checked(text)}
+            except (ValueError, RecursionError) as error:
+                said = {"type": "error", "data": {"message": str(error), "code": "INVALID_JSON"}}
+            await self.send({"type": "websocket.send", "text": json.dumps(said)})
+
+    async def send(self, message: _Message) -> None:
+        """Send a message, unless the socket is closed."""
+        if self._closed:
+            return
+        text = message.get("text") or ""
+        if text.startswith('{"type":"error"') and '"VALIDATION_ERROR"' in text[:200]:
+            message = {**message, "text": _explained(text)}
+        await self._send(message)
+
+
+def _checked(text: str, *, is_reset: bool | None = None) -> str:
+    """Return a message that OpenEnv can read and repeat.
+
+    >>> _checked('{"type": "reset", "data": {"seed": 1, "level": 2}}')
+    '{"type": "reset", "data": {"seed": 1, "options": {"level": 2}}}'
+    >>> _checked('{"seed": NaN}')
+    Traceback (most recent call last):
+        ...
+    ValueError: NaN is not a number of JSON
+
+    Args:
+        text: JSON.
+        is_reset: Whether the object has the arguments of a reset itself, as over HTTP. Default: its ``type`` says so.
+
+    Raises:
+        ValueError: It is not accepted.
+        RecursionError: It is nested too deeply.
+    """
+    found = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    if not isinstance(found, dict):
+        raise ValueError("a message must be a JSON object")
+    _check_depth(found)
+    changed = _SURROGATE.search(text) is not None  # OpenEnv could not encode them in its answer
+    if is_reset:
+        found, folded = _with_options(found)
+    elif is_reset is None and found.get("type") == "reset" and isinstance(found.get("data"), dict):
+        data, folded = _with_options(found["data"])
+        found = {**found, "data": data}
+    else:
+        folded = False
+    return encodable(json.dumps(found, ensure_ascii=False)) if changed or folded else text
+
+
+def _with_options(arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the arguments of a reset with those that are the environment's own as its options, if there are any.
+
+    OpenEnv would pass them on by name through functions of its own, whose parameters have names, too.
+    """
+    own = {name: value for name, value in arguments.items() if name not in _OF_RESET}
+    options = arguments.get("options")
+    if not own or not (options is None or isinstance(options, dict)):
+        return arguments, False
+    kept = {name: arguments[name] for name in _OF_RESET if name in arguments}
+    return {**kept, "options": {**(options or {}), **own}}, True
+
+
+def _check_depth(value: Any) -> None:
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"a message can be nested {_MAX_DEPTH} deep")
+        level = [
+            held
+            for one in level
+            if isinstance(one, dict | list)
+            for held in (one.values() if isinstance(one, dict) else one)
+            if isinstance(held, dict | list)
+        ]
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise ValueError(f"the number {text:.20} is out of range")
+    return value
+
+
+def _explained(text: str) -> str:
+    """Return a validation error of OpenEnv with its reasons in the message, which clients show, without the input."""
+    said = json.loads(text)
+    errors = [{"loc": one.get("loc", ()), "msg": one.get("msg", "")} for one in said["data"].get("errors", ())[:8]]
+    reasons = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors)
+    said["data"] |= {"message": f"{said['data'].get('message')}: {reasons}", "errors": errors}
+    return json.dumps(said)
+
+
+def encodable(text: str) -> str:
+    r"""Return ``text`` with lone surrogates replaced by question marks, because they cannot be encoded.
+
+    >>> encodable("a\ud800b")
+    'a?b'
+    """
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _with_length(scope: _Message, length: int) -> _Message:
+    headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())] if length else headers}
+
+
+def _host_name(host: bytes) -> str:
+    """Return the name in a ``Host`` header, without its port.
+
+    >>> _host_name(b"[::1]:8000"), _host_name(b"LOCALHOST")
+    ('::1', 'localhost')
+    """
+    try:
+        return urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_of_another_site(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a browser sends the request for a page of another site; other programs send no origin."""
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
+
+
+async def _refuse(scope: _Message, receive: _Receive, send: _Send, status: int, detail: str) -> None:
+    if scope["type"] == "http":
+        await _answer(send, status, detail)
+        return
+    await receive()
+    await send({"type": "websocket.close", "code": 1008})
+
+
+async def _answer(send: _Send, status: int, detail: str) -> None:
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": detail}).encode()})
