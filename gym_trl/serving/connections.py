@@ -52,7 +52,7 @@ class Connections:
 
     @property
     def closing(self) -> bool:
-        """Whether connections that gave way to others are not closed yet."""
+        """True while connections that gave way to others are not closed yet."""
         return len(self._open) > self._limit
 
     def open(self, connection: Hashable, close: Callable[[], None]) -> bool:
