@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from gym_trl.chat.template import TemplateChat
 from gym_trl.cli.app import app
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.make import make_pool
 from gym_trl.grpo.spec import GymSpec
@@ -30,7 +30,7 @@ from gym_trl.policies.functions import as_policy
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.weights import Adapter, load_tokenizer, read_adapter
 from gym_trl.records.files import RecordWriter, read_records
-from gym_trl.records.json_lines import read_json_lines
+from gym_trl.records.json_lines import read_json_lines, write_json_lines
 from gym_trl.records.schema import as_record
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
@@ -78,6 +78,16 @@ def play(source: str | TextPolicy, spec: GymSpec, chat: TemplateChat | None = No
     options = {"limits": LIMITS, "episodes": 6, **options}
     found = find_source(source) if isinstance(source, str) else source
     return collect(found, spec, chat or CHATS["tiny"](), **options)
+
+
+def test_reset_options_of_records_that_name_code_are_not_used(tmp_path: Path) -> None:
+    evaluate("FrozenLake-v1", "random", episodes=2, out=tmp_path)
+    records = list(read_records(tmp_path))
+    for record in records:
+        record["task"]["options"] = {"map": "stranger:make"}
+    write_json_lines(records, tmp_path / "records.jsonl")
+    with pytest.raises(UntrustedError, match="stranger:make"):
+        play(str(tmp_path / "records.jsonl"), GymSpec("FrozenLake-v1", num_tasks=4))
 
 
 def sampled(result: EpisodeResult) -> list[TokenIds]:

@@ -139,7 +139,7 @@ def read_trust(everything: bool, given: Any, command: str, places: Sequence[tupl
 
 def trust_to_resume(command: str, folder: Path | None, env_id: str | None, *, everything: bool) -> Trust:
     """Return the trust in the options of a run that ``--resume`` continues: in the environment named beside it."""
-    again = f"gym-trl {command} --resume {shlex.quote(str(folder))}"
+    again = f"gym-trl {command} " + ("..." if folder is None else f"--resume {shlex.quote(str(folder))}")
     return read_trust(everything, env_id, again, [("env", "")])
 
 

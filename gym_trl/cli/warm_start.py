@@ -149,7 +149,7 @@ def warm_start(
             learning_rate=learning_rate,
             eval_episodes=eval_episodes,
         )
-        done = supervised.warm_start(options, out=out)
+        done = supervised.warm_start(options, out=out, trust=trusted)
     leave_process_group()
     if done.interrupted:
         raise typer.Exit(130)

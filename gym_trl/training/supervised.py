@@ -132,7 +132,13 @@ class WarmStart:
         return self.folder / "model"
 
 
-def warm_start(options: WarmStartOptions, *, out: Path | None = None, console: Console | None = None) -> WarmStart:
+def warm_start(
+    options: WarmStartOptions,
+    *,
+    out: Path | None = None,
+    console: Console | None = None,
+    trust: Trust = REGISTERED,
+) -> WarmStart:
     """Train a model on demonstrations with TRL's ``SFTTrainer`` in a new folder, before a training with GRPO.
 
     ::
@@ -150,12 +156,14 @@ def warm_start(options: WarmStartOptions, *, out: Path | None = None, console: C
         options: Options.
         out: The folder. Default: a folder in ``runs`` named after the environment and the time.
         console: Console for progress. Default: the terminal.
+        trust: Names in recorded episodes, other than registered ones, that may be used.
 
     Raises:
+        UntrustedError: a record names code that is neither registered nor trusted.
         ConfigError: an invalid argument, no episode to train on, or a folder that is not empty.
         OSError: the folder cannot be written.
     """
-    return _warm_start(options, out, None, console)
+    return _warm_start(options, out, None, console, trust)
 
 
 def resume_warm_start(folder: Path, *, console: Console | None = None, trust: Trust = REGISTERED) -> WarmStart:
@@ -186,7 +194,7 @@ def resume_warm_start(folder: Path, *, console: Console | None = None, trust: Tr
         raise ConfigError(f"{path} is not the configuration of a warm start: {error}") from error
     if not read_summary(folder).get("interrupted", True):
         raise ConfigError(f"the warm start in {folder} is finished")
-    return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console)
+    return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console, trust)
 
 
 def sft_rows(episode: EpisodeResult) -> list[dict[str, list[int]]]:
@@ -213,7 +221,7 @@ def _rows(found: Demonstrations) -> int:
 
 
 def _warm_start(
-    options: WarmStartOptions, out: Path | None, start: Checkpoint | None, console: Console | None
+    options: WarmStartOptions, out: Path | None, start: Checkpoint | None, console: Console | None, trust: Trust
 ) -> WarmStart:
     rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if options.eval_episodes and processes > 1:
@@ -242,6 +250,7 @@ def _warm_start(
             min_return=options.min_return,
             episodes=options.episodes,
             on_finish=played,
+            trust=trust,
         )
         for line in [*_remarks(found), *work.warnings]:
             console.print(line, markup=False, highlight=False, soft_wrap=True)
