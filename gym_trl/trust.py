@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from gym_trl.errors import UntrustedError
 from gym_trl.registration import GAMES, is_registered
 
-_MOST_NAMES, _MOST_CHARACTERS = 5, 200
+_MOST_NAMES, _MOST_CHARACTERS, _LONGEST_ADVICE = 5, 200, 2_000
 
 
 class Named(NamedTuple):
@@ -79,10 +79,12 @@ class Trust:
             return
         lines = [f"{printable(str(source))} names what is not registered, and nothing of it has been used:"]
         for field, name, effect in refused[:_MOST_NAMES]:
-            lines.append(f"  {printable(field)} = {name[:_MOST_CHARACTERS]!a}, {effect or code_of(name)}")
+            lines.append(
+                f"  {printable(field[:_MOST_CHARACTERS])} = {name[:_MOST_CHARACTERS]!a}, {effect or code_of(name)}"
+            )
         if len(refused) > _MOST_NAMES:
             lines.append(f"  and {len(refused) - _MOST_NAMES} more")
-        lines.append(f"If you trust it, {printable(self.advice(refused))}.")
+        lines.append(f"If you trust it, {printable(self.advice(refused))[:_LONGEST_ADVICE]}.")
         raise UntrustedError("\n".join(lines))
 
 
@@ -192,7 +194,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "instructions": (_ANY, ""),
     },
     "TrlEnv/QA-v0": {
-        "dataset": (_ANY, ""),
+        **dict.fromkeys(("dataset", "split", "subset"), (_ANY, "")),
         **dict.fromkeys(("prompt", "answer", "hints"), (r"[^:]*|.*\{.*", "")),
         "verify": (r"[^:]*|(numeric|regex|code):.*", ""),
     },

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import option_types
-from gym_trl.registration import EXTERNAL, GAMES, env_maker
+from gym_trl.registration import EXTERNAL, GAMES, env_maker, env_parameters, find_maker, make_env
 from gym_trl.training.options import TrainOptions, read_options, resume_command
 from gym_trl.training.run_folder import saved_models, trained
 from gym_trl.training.untrusted import grpo_names, run_names
@@ -128,6 +129,13 @@ def test_a_message_about_any_name_is_printable(name: str) -> None:
     assert all(one.isprintable() or one == "\n" for one in str(caught.value))
 
 
+def test_a_message_about_many_long_names_is_short() -> None:
+    found = [Named(f"spec.{number}" + "y" * 100_000, f"{number}:" + "x" * 100_000) for number in range(1_000)]
+    with pytest.raises(UntrustedError, match="and 995 more") as caught:
+        Trust().check("file", found)
+    assert len(str(caught.value)) < 6_000
+
+
 def test_code_in_a_link_to_a_device_or_a_large_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "zero.py").symlink_to("/dev/zero")
     (tmp_path / "large.py").write_bytes(b"#" * 2**21)
@@ -184,7 +192,16 @@ def test_registered_ids_need_no_trust(env_id: str) -> None:
         ("TrlEnv/Echo-v0", {"alphabet": "a:b"}),
         ("FrozenLake-v1", {"desc": ["SF", "FG"], "is_slippery": False, "map_name": "4x4"}),
         ("TrlEnv/QA-v0", {"dataset": "/data/rows.jsonl", "prompt": "Q: {question}", "verify": "regex:[a-d]:?"}),
-        ("TrlEnv/QA-v0", {"dataset": "some/data", "prompt": "question", "answer": "answer", "verify": "numeric:0.1"}),
+        (
+            "TrlEnv/QA-v0",
+            {
+                "dataset": "some/data",
+                "split": "train[:9]",
+                "prompt": "question",
+                "answer": "answer",
+                "verify": "numeric:0.1",
+            },
+        ),
         ("External/GEM-v0", {"game": "game:GuessTheNumber-v0-easy"}),
         ("External/PettingZoo-v0", {"game": "classic/connect_four-v3", "opponent": "self"}),
         ("External/TextArena-v0", {"game": "KuhnPoker-v0", "players": 2, "opponent": "self"}),
@@ -193,6 +210,16 @@ def test_registered_ids_need_no_trust(env_id: str) -> None:
 )
 def test_usual_arguments_need_no_trust(env_id: str, arguments: dict[str, Any]) -> None:
     assert list(env_names(env_id, arguments)) == []
+
+
+@pytest.mark.parametrize("env_id", sorted({*GAMES} - {"TrlEnv/CodeAgent-v0"}))
+def test_arguments_of_this_librarys_games_are_data_whatever_they_say(env_id: str, mark: Path) -> None:
+    for name in env_parameters(find_maker(env_id)):
+        for text in ("stranger:make", "stranger.py", "stranger"):
+            assert list(env_names(env_id, {name: text})) == []
+            with suppress(ConfigError):
+                make_env(env_id, **{name: text}).reset(seed=0)
+    assert nothing_ran(mark)
 
 
 @pytest.mark.parametrize(
