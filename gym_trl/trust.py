@@ -79,12 +79,11 @@ class Trust:
             return
         lines = [f"{printable(str(source))} names what is not registered, and nothing of it has been used:"]
         for field, name, effect in refused[:_MOST_NAMES]:
-            lines.append(
-                f"  {printable(field[:_MOST_CHARACTERS])} = {name[:_MOST_CHARACTERS]!a}, {effect or code_of(name)}"
-            )
+            place, shown = printable(field[:_MOST_CHARACTERS]), ascii(name[:_MOST_CHARACTERS])
+            lines.append(f"  {place} = {shown}, {effect or code_of(name)}")
         if len(refused) > _MOST_NAMES:
             lines.append(f"  and {len(refused) - _MOST_NAMES} more")
-        lines.append(f"If you trust it, {printable(self.advice(refused))[:_LONGEST_ADVICE]}.")
+        lines.append(f"If you trust it, {printable(self.advice(refused)[:_LONGEST_ADVICE])}.")
         raise UntrustedError("\n".join(lines))
 
 
@@ -209,13 +208,14 @@ def _texts(field: str, value: Any) -> Iterator[tuple[str, str]]:
     waiting = [(field, value)]
     while waiting:  # a file can nest deeper than functions
         place, one = waiting.pop()
+        within = place if len(place) < _MOST_CHARACTERS else None  # what lies deeper has the same place
         if isinstance(one, str):
             yield place, one
         elif isinstance(one, Mapping):
             for key, item in one.items():
-                waiting += [(f"{place}.{key}", item), (place, key)]
+                waiting += [(f"{within}.{key}" if within is not None else place, item), (place, key)]
         elif isinstance(one, list | tuple):
-            waiting += [(f"{place}[{index}]", item) for index, item in enumerate(one)]
+            waiting += [(f"{within}[{n}]" if within is not None else place, item) for n, item in enumerate(one)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -80,9 +80,9 @@ def replay(
                     env = make(record)
                 stack.callback(close_env, env)
             else:
-                trust.check("a record", _names(record))
                 task, alone = record["task"], record["seat"] is None
                 key = to_json([task["env_id"], task["env_kwargs"], record["spec"], alone])
+                trust.check("a record", _names(record, made=key in made))
                 if key not in made:
                     made[key] = _make(record, env_kwargs or {}, stack)
                 env = made[key]
@@ -120,12 +120,13 @@ def _alone(records: Sequence[Record]) -> ConfigError:
     )
 
 
-def _names(record: Record) -> Iterator[Named]:
-    """Yield what a record names that is not registered."""
+def _names(record: Record, *, made: bool) -> Iterator[Named]:
+    """Yield what a record names that is not registered; of one whose environment is made, its reset options only."""
     task = record["task"]
-    if task["env_id"] is not None:
-        yield from env_names(task["env_id"], task["env_kwargs"])
+    if task["options"]:
         yield from argument_names(task["env_id"], task["options"], field="options")
+    if not made:
+        yield from env_names(task["env_id"], task["env_kwargs"])
         yield from spec_names(record["spec"], task["env_id"])
 
 
