@@ -9,7 +9,6 @@ name (``open_to_append``). The folder itself, which the user has named, may be a
 import errno
 import io
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -53,7 +52,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         OSError: it cannot be written; the error names ``path``.
     """
     _check_replaceable(path)
-    beside = path.with_name(f".gym-trl-{secrets.token_hex(8)}.new")
+    beside = path.with_name(f".gym-trl-{os.urandom(8).hex()}.new")
     try:
         with io.BufferedWriter(_NewFile(beside, path)) as file:
             yield file
@@ -193,6 +192,16 @@ def check_tree(folder: Path) -> None:
                     left.append(Path(entry.path))
                 else:
                     _check_regular(Path(entry.path), entry.stat(follow_symlinks=False))
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the path of an open file to the system's errors, which do not have it."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def is_unwritable(error: OSError) -> bool:

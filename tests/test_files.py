@@ -30,7 +30,7 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.ratings import PlayedGame, rate
 from gym_trl.evaluation.tournament import tournament
 from gym_trl.evaluation.tournament_picture import draw_standings
-from gym_trl.files import open_to_append, replace_text, replaced
+from gym_trl.files import open_to_append, open_to_change, replace_text, replaced
 from gym_trl.integrations.evaluation_rows import write_rows
 from gym_trl.policies.weights import save_merged
 from gym_trl.records.files import RecordWriter
@@ -104,6 +104,23 @@ def test_a_file_that_many_replace_at_once_is_always_one_of_theirs(tmp_path: Path
                 done.result()
             assert path.read_text() in texts
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_link_planted_just_before_a_file_is_opened_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gym_trl.files.check_file", lambda path: None)  # which was called a moment too early
+    victim = tmp_path / "victim"
+    victim.touch()
+    for name, plant in (("link", Path.symlink_to), ("hard", Path.hardlink_to)):
+        plant(tmp_path / name, victim)
+        for opened in (open_to_append, open_to_change):
+            with pytest.raises(OSError, match=name):
+                opened(tmp_path / name)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    with pytest.raises(OSError, match="dangling"):
+        open_to_append(tmp_path / "dangling")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"victim", "link", "hard", "dangling"}
 
 
 @pytest.mark.parametrize("opened", [open_to_append, mend, JsonLinesWriter], ids=lambda one: one.__name__)
@@ -495,7 +512,7 @@ def writing_calls(source: str) -> Iterator[str]:
         opens = name in ("open", "FileIO", "fdopen")
         if opens and any(set(mode) & {*"wax+"} and set(mode) <= {*"rwaxbt+"} for mode in modes):
             yield "open for writing"
-        elif (whole := ast.unparse(node.func)) in ("torch.save", "sqlite3.connect"):
+        elif name in ("save", "connect") and (whole := ast.unparse(node.func)) in ("torch.save", "sqlite3.connect"):
             yield whole
         elif name in WRITES:
             yield name

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.files import open_to_append
+from gym_trl.files import naming, open_to_append
 from gym_trl.text.parsing import split_thinking
 from gym_trl.types import StopReason, success_of, why_it_ended
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
@@ -118,13 +118,8 @@ class RecordTranscript(FrozenAfterEnd):
     def _write(self, record: dict[str, Any]) -> None:
         if self.path is not None:
             line = f"{json.dumps(record, default=str)}\n".encode()  # ASCII preserves lone surrogates
-            with open_to_append(self.path) as file:
-                try:
-                    written = file.write(line)
-                except OSError as error:
-                    error.filename = str(self.path)
-                    raise
-                if written != len(line):
+            with open_to_append(self.path) as file, naming(self.path):
+                if (written := file.write(line)) != len(line):
                     if (end := file.tell()) == self.path.stat().st_size:  # no other process has appended meanwhile
                         file.truncate(end - written)
                     raise OSError(f"only {written} of {len(line)} bytes could be written to {self.path}: disk full?")

@@ -14,6 +14,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.files import (
     MOST_BYTES,
     check_file,
+    naming,
     open_to_append,
     open_to_change,
     open_to_read,
@@ -220,7 +221,7 @@ def mend(path: Path) -> None:
     check_file(path)
     if not path.exists():
         return
-    with open_to_change(path) as file:
+    with open_to_change(path) as file, naming(path):
         start = _start_of_last_line(file)
         last = file.read()
         if last.strip() and as_object(last) is not None:
