@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
+from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, safe_str
 from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
@@ -306,7 +306,7 @@ class EnvSpec:
         try:
             rendering = self._makers[env_id](**{**kwargs, "render_mode": "rgb_array"})
         except TypeError as error:
-            if _REFUSES_RENDER_MODE.search(str(error)):
+            if _REFUSES_RENDER_MODE.search(safe_str(error)):
                 return made
             made.close()
             raise

@@ -33,6 +33,8 @@ from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl.training.action_formats import Judge, Response, sample_actions
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 from gym_trl.vector import TextVectorEnv
+from gym_trl.wrappers.state_key import StateKey
+from gym_trl.wrappers.tools import Tools
 
 ATTRIBUTES = ["instructions", "action_space", "observation_space", "declares_success"]
 LATER = [("reset", one) for one in (*EXCEPTIONS, *MALFORMED) if not one.startswith("reward")]
@@ -358,6 +360,34 @@ def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypat
     done = gym_trl_("eval", NAME, "--policy", "random", "--env", "place=step", "--out", "out", *options)
     assert done.exit_code == 0
     assert "Error" not in done.output
+
+
+@pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "GeneratorExit"])
+def test_a_person_is_told_what_a_step_raised(failure):
+    failing = ["--env", "place=step", "--env", "share=1", "--env", f"failure={failure}"]
+    assert "step raised" in error(gym_trl_("play", NAME, "--seed", "0", *failing, said="on\n"))
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_what_a_tool_raises_is_its_result_and_what_a_state_key_raises_names_it(failure):
+    def lever(number: int) -> str:
+        """Pull a lever.
+
+        Args:
+            number: Its number.
+        """
+        raise EXCEPTIONS[failure]()
+
+    env = Tools(FailingEnv("nowhere"), [lever])
+    env.reset(seed=0)
+    said = env.step('<tool_call>{"name": "lever", "arguments": {"number": 1}}</tool_call>')[0]
+    assert described(EXCEPTIONS[failure]()) in said
+
+    def key(env):
+        raise EXCEPTIONS[failure]()
+
+    with pytest.raises(ConfigError, match=r"state_key for .* raised"):
+        StateKey(FailingEnv("nowhere"), key).reset(seed=0)
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyError('x')", "GeneratorExit"])

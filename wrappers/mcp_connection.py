@@ -9,7 +9,7 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
-from gym_trl.errors import InfrastructureError
+from gym_trl.errors import InfrastructureError, described
 from gym_trl.wrappers.mcp_server import MCPServer
 from gym_trl.wrappers.tool import Tool
 
@@ -56,9 +56,7 @@ class Connection:
             self.failed = True
             if getattr(getattr(error, "error", None), "code", _CLOSED) != _CLOSED:  # a running server rejects the call
                 raise
-            raise InfrastructureError(
-                f"the server of the tool {name} has ended: {type(error).__name__}: {error}"
-            ) from error
+            raise InfrastructureError(f"the server of the tool {name} has ended: {described(error)}") from error
         text = "\n".join(part.get("text", f"({part.get('type')})") for part in answer["content"])
         if answer.get("isError"):
             raise RuntimeError(text)

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, described, raise_interrupt, safe_str
 from gym_trl.types import StateName
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import load_function
@@ -166,8 +166,9 @@ class StateKey(FrozenAfterEnd):
         assert self._function is not None
         try:
             return self._function(self.unwrapped)
-        except Exception as error:
-            raise ConfigError(f"state_key raised {type(error).__name__} for {self.unwrapped}: {error}") from error
+        except BaseException as error:
+            raise_interrupt(error)
+            raise ConfigError(f"state_key for {safe_str(self.unwrapped)} raised {described(error)}") from error
 
     def _in_info(self, info: dict[str, Any]) -> Hashable:
         # A wrapper that did not step the environment, because it found no action, has no key of it in `info`.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, described, raise_interrupt
 from gym_trl.spaces import AnyText
 from gym_trl.text.parsing import split_thinking
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
@@ -180,8 +180,9 @@ def _result(tool: Tool, arguments: dict[str, Any]) -> str:
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
     except (InfrastructureError, ModelFaultError):  # these end the episode, see gym_trl.errors
         raise
-    except Exception as error:  # any other exception is the tool's result
-        return f"Error: {type(error).__name__}: {error}"
+    except BaseException as error:  # any other exception is the tool's result
+        raise_interrupt(error)
+        return f"Error: {described(error)}"
 
 
 def _server(source: Source) -> Source:

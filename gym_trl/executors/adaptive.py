@@ -12,7 +12,7 @@ from weakref import finalize
 
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory
-from gym_trl.executors.step import name_of, same_to_the_model
+from gym_trl.executors.step import name_of, shown_to_the_model
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.types import Closing, EnvFailure, StepResult, StopReason, Task
 
@@ -333,7 +333,7 @@ class AdaptivePool(Closing):
             return answer
         played.kind.proven.add(what)
         if place is not None and place < len(played.results):
-            if not same_to_the_model(answer, played.results[place]):
+            if shown_to_the_model(answer) != shown_to_the_model(played.results[place]):
                 return self._back(key, played, None)
             played.caught_up = place + 1
             self._send(key, played.asked[place + 1])
@@ -357,7 +357,7 @@ class AdaptivePool(Closing):
             # Its reset was in the thread, and this was its first step there: start it again in the calling thread.
             [begun] = played.results
             again = self._do(key, played, played.asked[0])
-            if isinstance(again, EnvFailure) or not same_to_the_model(again, begun):
+            if isinstance(again, EnvFailure) or shown_to_the_model(again) != shown_to_the_model(begun):
                 return failure
         self._work.append(key)
         return None

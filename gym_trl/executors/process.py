@@ -74,13 +74,15 @@ class ProcessPool(WorkerPool["_Process"]):
         """Return the results since the last call; if ``block``, wait for at least one."""
         results: list[tuple[str, StepResult | EnvFailure]] = []
         while True:
-            self._move_on()
+            if self._moving:
+                self._move_on()
             wait = block and not results and not self._failed and bool(self._tickets)
             for event, _ in self._selector.select(self.patience() if wait else 0):
                 self._take(event.data, results)
             if monotonic() >= self._look:
                 self._give_up()
-            results += self._take_failed()
+            if self._failed:
+                results += self._take_failed()
             if results or not block or not self._tickets:
                 return results
 
@@ -159,11 +161,15 @@ class ProcessPool(WorkerPool["_Process"]):
         for ticket, key, *said in answers:
             process.started = True
             process.on_its_way -= process.asked.popleft()[3]
-            if len(said) == 1:
-                if self._tickets.get(key) == ticket:
-                    raise said[0]
+            result: StepResult | EnvFailure
+            if len(said) > 3:
+                result = StepResult(*said)
+            elif len(said) > 1:
+                result = EnvFailure(*said)
+            elif self._tickets.get(key) == ticket:
+                raise said[0]
+            else:
                 continue
-            result = StepResult(*said) if len(said) > 3 else EnvFailure(*said)
             if (heard := self._heard(ticket, key, result)) is not None:
                 results.append((key, heard))
         if answers or process.worker.answering:  # a long result arrives in pieces

@@ -1,7 +1,7 @@
 """Executors that make, reset, step, reuse and close environments, and turn their failures into data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -52,16 +52,15 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     return EnvFailure(f"{name_of(work)} raised {described(error)}", reason)
 
 
-def same_to_the_model(one: StepResult, other: object) -> bool:
-    """Return whether two results are the same to the model; ``info`` may hold objects that cannot be compared.
+def shown_to_the_model(result: StepResult) -> tuple[Hashable, ...]:
+    """Return what an episode is made of; two instances with equal ones are the same to the model.
 
-    >>> same_to_the_model(StepResult("north", info={"seconds": 0.1}), StepResult("north", info={"seconds": 0.2}))
-    True
+    >>> [shown_to_the_model(StepResult("north", info={"seconds": seconds})) for seconds in (0.1, 0.2)]
+    [('north', 0.0, False, False, '', ()), ('north', 0.0, False, False, '', ())]
+
+    ``info`` is not a part of it: it may hold times, and objects that cannot be compared.
     """
-    return isinstance(other, StepResult) and (
-        (one.observation, one.reward, one.terminated, one.truncated, one.instructions, one.images)
-        == (other.observation, other.reward, other.terminated, other.truncated, other.instructions, other.images)
-    )
+    return result.observation, result.reward, result.terminated, result.truncated, result.instructions, result.images
 
 
 _TOLD_AT_RESET = ("to_move", "admissible_actions")

@@ -64,7 +64,8 @@ class ThreadPool(WorkerPool["_Worker"]):
         until = monotonic() + patience
         results: list[tuple[str, StepResult | EnvFailure]] = self._take_failed()
         while self._tickets:
-            self._move_on()
+            if self._moving:
+                self._move_on()
             wait = block and not results
             try:
                 ticket, key, result = self._results.get(block=wait, timeout=self._patience(until) if wait else None)

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import check_timeouts
-from gym_trl.executors.step import name_of, same_to_the_model
+from gym_trl.executors.step import name_of, shown_to_the_model
 from gym_trl.types import Closing, EnvFailure, StepResult, Task
 
 _log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ class _Played:
 
     asked: list[Task | str]
     """Its task, followed by its actions."""
-    results: list[StepResult | EnvFailure] = field(default_factory=list)
-    """Results of these."""
+    results: list[int] = field(default_factory=list)
+    """Hashes of what the model was shown of the results of these; the results themselves would stay in memory."""
     repeated: int | None = None
     """Number of the results that a new instance has repeated; ``None`` if it does not repeat any."""
     lost: str = ""
@@ -76,14 +76,15 @@ class WorkerPool(Closing, Generic[HandleT]):
 
     def step(self, key: str, action: str) -> None:
         """Step the environment of the episode ``key``."""
-        if (failure := self._lost.pop(key, None)) is not None:
+        if self._lost and (failure := self._lost.pop(key, None)) is not None:
             self._failed.append((key, failure))
             return
         self._played[key].asked.append(action)
-        if key in self._worker_of:
-            self._ask(key, action)
-        else:
+        if (worker := self._worker_of.get(key)) is None:
             self._wait_for_a_worker(key)
+        else:
+            self._tickets[key] = ticket = next(self._counter)
+            self._send(worker, ticket, key, action)
 
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance is reused by other episodes of its worker."""
@@ -119,16 +120,13 @@ class WorkerPool(Closing, Generic[HandleT]):
         if self._tickets.get(key) != ticket:
             return None
         played = self._played[key]
-        if played.repeats:
-            assert played.repeated is not None
-            if isinstance(result, StepResult) and same_to_the_model(result, played.results[played.repeated]):
-                played.repeated += 1
-                self._ask(key, played.asked[played.repeated])
+        if played.repeated is not None:
+            if (again := self._repeated(key, played, result)) is None:
                 return None
-            result = played.differs(f"failed: {result.error}" if isinstance(result, EnvFailure) else "differs")
+            result = again
         del self._tickets[key]
-        played.repeated = None
-        played.results.append(result)
+        if type(result) is StepResult:
+            played.results.append(hash(shown_to_the_model(result)))
         return result
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -162,6 +160,18 @@ class WorkerPool(Closing, Generic[HandleT]):
             played.repeated = 0
             self._place(key)
             self._ask(key, played.asked[0])
+
+    def _repeated(self, key: str, played: _Played, result: StepResult | EnvFailure) -> StepResult | EnvFailure | None:
+        """Return the result of an episode in a new instance, or ``None`` if it is one that the episode had before."""
+        if played.repeats:
+            assert played.repeated is not None
+            if isinstance(result, StepResult) and hash(shown_to_the_model(result)) == played.results[played.repeated]:
+                played.repeated += 1
+                self._ask(key, played.asked[played.repeated])
+                return None
+            result = played.differs(f"failed: {result.error}" if isinstance(result, EnvFailure) else "differs")
+        played.repeated = None
+        return result
 
     def _fail(self, key: str, failure: EnvFailure) -> None:
         """Fail an episode whose worker was lost: now if it waits for a result, otherwise at its next step."""
