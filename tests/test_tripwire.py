@@ -51,10 +51,17 @@ def cases_of(readers: Sequence[Reader], places: dict[str, Place]) -> Iterator[tu
             out = place.out / str(number) / path.name
             out.mkdir(parents=True)
             words = f"{reader.command.partition(' ')[0]} {reader.arguments}".split()
-            command = [word.replace("{}", str(path)).replace("OUT", str(out)) for word in words]
+            folders = {"{}": path, "OUT": out, "THEIRS": place.theirs}
+            command = [_with_folders(word, folders) for word in words]
             own = [str(path)] if reader.command in _WRITES_THERE else []
             case = {"command": command, "cwd": str(place.cwd), "foreign": [str(place.theirs), str(place.cwd)]}
             yield reader.format, f"{reader.command}, {path.name}", {**case, "writable": [str(out), *own]}
+
+
+def _with_folders(word: str, folders: dict[str, Path]) -> str:
+    for name, folder in folders.items():
+        word = word.replace(name, str(folder))
+    return word
 
 
 def own_cases(place: Place) -> Iterator[tuple[str, str, dict[str, Any]]]:

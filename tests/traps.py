@@ -360,6 +360,7 @@ def as_model(place: Place) -> list[Path]:
     """Models and tokenizers that ask for their own code, weights that are pickles, templates that compute for ever."""
     from gym_trl.testing.tiny import save_tiny
 
+    hostile.write_run(place.theirs / "played")
     base = place.theirs / "base"
     save_tiny(base, width=32, layers=1)
     kinds = {kind: f"trap.{kind}" for kind in ("AutoConfig", "AutoModelForCausalLM", "AutoModel")}
@@ -562,7 +563,7 @@ def _readers() -> Iterator[Reader]:
             ("card --tokenizer", "TrlEnv/Echo-v0 --tokenizer {} --episodes 2 --steps 0 --seconds 1"),
         ):
             yield Reader(kind, command, arguments, slow=True)
-    yield Reader("model and tokenizer", "view --tokenizer", "RECORDS --tokenizer {} --out OUT/view.html", slow=True)
+    yield Reader("model and tokenizer", "view --tokenizer", "THEIRS/played --tokenizer {} --out OUT/view.html", slow=True)
     yield Reader("checkpoint", "train --resume", "--resume {}", slow=True)
     yield Reader("checkpoint", "tournament", "TrlEnv/TicTacToe-v0 {} random --games 2", slow=True)
 
