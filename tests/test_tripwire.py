@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -48,6 +49,8 @@ def cases_of(readers: Sequence[Reader], places: dict[str, Place]) -> Iterator[tu
         if reader.whole:
             given = [path for path in given if path.stem.endswith("-whole")] or given
         for path in given:
+            if reader.command in _WRITES_THERE and path.is_dir():
+                path = copytree(path, place.theirs / f"{number}-{path.name}", symlinks=True)  # noqa: PLW2901
             out = place.out / str(number) / path.name
             out.mkdir(parents=True)
             words = f"{reader.command.partition(' ')[0]} {reader.arguments}".split()
@@ -82,8 +85,8 @@ def complaints(readers: Sequence[Reader], root: Path) -> list[str]:
         wrong += [f"{kind}: {about}: {one}" for one in found["seen"]]
         if found["crash"]:
             wrong.append(f"{kind}: {about}: traceback: {found['crash']}")
-        if SECRET in found["served"]:
-            wrong.append(f"{kind}: {about}: served the user's secret")
+        if SECRET in found["served"] or SECRET in found["output"]:
+            wrong.append(f"{kind}: {about}: showed the user's secret")
     for kind, place in places.items():
         if not place.clean:
             wrong.append(f"{kind}: code of a trap ran, or the user's file was changed")

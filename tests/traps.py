@@ -187,7 +187,8 @@ def as_links(place: Place) -> list[Path]:
     """Folders whose files are links to what the user has: one that is read, and one that is written."""
     paths = []
     for name in ("read", "written"):
-        folder = hostile.write_run(place.theirs / f"links-{name}")
+        settings = {**hostile.CONFIG, **folder_settings({})}
+        folder = hostile.write_run(place.theirs / f"links-{name}", **{"config.json": hostile.as_file([settings])})
         for file in [one for one in folder.rglob("*") if one.is_file()] if name == "read" else []:
             file.unlink()
             file.symlink_to(place.secret)
@@ -263,16 +264,21 @@ def as_config(place: Place) -> list[Path]:
     return paths
 
 
+def folder_settings(players: dict[str, Any]) -> dict[str, Any]:
+    """Return the ``config.json`` of a folder in which these have played an evaluation and a tournament."""
+    tournament = {**hostile.TOURNAMENT["tournament"], "players": players}
+    return {"version": 1, "evaluation": {"policies": players}, "tournament": tournament}
+
+
 def as_evaluation(place: Place) -> list[Path]:
     """Folders of evaluations and tournaments, with records and games of a stranger."""
     paths = []
     for number, (name, kwargs) in enumerate(envs(place)):
         folder = place.theirs / f"evaluation-{number}"
         write_lines(folder / "rollouts.jsonl", [episode(task={"env_id": name, "env_kwargs": kwargs})])
-        players = {"solver": {"kind": "trap_module:run"}}
-        told = {"evaluation": {"policies": {"trap_module:run": {}}}, "tournament": {"players": players, "env": name}}
-        (folder / "config.json").write_text(json.dumps({"version": 1, **told}))
-        write_lines(folder / "games.jsonl", [{"players": ["trap_module:run", "os:system"], "payoffs": [1, -1]}])
+        settings = folder_settings({"trap_module:run": {"path": name}})
+        (folder / "config.json").write_text(json.dumps(settings))
+        write_lines(folder / "games.jsonl", [{**hostile.GAME, "players": ["trap_module:run", name]}])
         paths.append(folder)
     return paths
 
@@ -321,11 +327,11 @@ def as_verifiers(place: Place) -> list[Path]:
     """Results of verifiers whose environment and calls name code."""
     said = [{"role": "assistant", "content": "x", "tool_calls": ['{"function": {"name": "os:system"}}']}]
     old = {"prompt": "p", "completion": said, "reward": 1.0, "example_id": "../../x", "task": "trap_module:run"}
-    trace = {"task": {"id": "trap_module:run", "name": "os:system"}, "nodes": [], "rewards": {"trap_module:run": 1.0}}
+    new = json.loads(json.dumps(hostile.VERIFIERS["traces.jsonl"][0]).replace('"sums"', '"trap_module:run"'))
     folder = place.theirs / "verifiers"
     write_lines(folder / "results.jsonl", [old])
     (folder / "metadata.json").write_text(json.dumps({"env_id": "os:system", "model": "trap_module:run"}))
-    return [folder, write_lines(place.theirs / "verifiers-new" / "traces.jsonl", [{"traces": [trace]}]).parent]
+    return [folder, write_lines(place.theirs / "verifiers-new" / "traces.jsonl", [new]).parent]
 
 
 def as_data_set(place: Place) -> list[Path]:
@@ -524,7 +530,7 @@ def _readers() -> Iterator[Reader]:
                 yield Reader(kind, f"export --to {to}", f"{{}} --to {to} --out OUT/{to}", slow, whole=True)
     yield Reader("links", "view RUN", "{}")
     yield Reader("links", "eval --out", "TrlEnv/Echo-v0 --policy solver --episodes 2 --out {}")
-    yield Reader("links", "tournament --out", "TrlEnv/TicTacToe-v0 random solver --games 2 --out {}")
+    yield Reader("links", "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
     yield Reader("links", "train --resume", "--resume {}", slow=True)
     for command, arguments in (
         ("eval --model", "--model {} --episodes 2"),
@@ -538,12 +544,12 @@ def _readers() -> Iterator[Reader]:
         yield Reader("run's config.json", command, arguments)
     evaluation = "evaluation or tournament"
     yield Reader(evaluation, "eval --out", "TrlEnv/Echo-v0 --policy solver --episodes 2 --out {}")
-    yield Reader(evaluation, "tournament --out", "TrlEnv/TicTacToe-v0 random solver --games 2 --out {}")
+    yield Reader(evaluation, "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
     yield Reader("options (TOML)", "eval", "{}")
     yield Reader("log of Inspect", "import", "{} --out OUT/imported")
     yield Reader("results of verifiers", "import", "{} --out OUT/imported")
     for kind, env in (
-        ("questions and answers", "TrlEnv/QA-v0 --env dataset={}"),
+        ("questions and answers", "TrlEnv/QA-v0 --env dataset={} --env prompt=question --env answer=answer"),
         ("tasks", "TrlEnv/Tasks-v0 --env folder={}"),
     ):
         for command in ("info", "play", "eval"):
@@ -563,7 +569,9 @@ def _readers() -> Iterator[Reader]:
             ("card --tokenizer", "TrlEnv/Echo-v0 --tokenizer {} --episodes 2 --steps 0 --seconds 1"),
         ):
             yield Reader(kind, command, arguments, slow=True)
-    yield Reader("model and tokenizer", "view --tokenizer", "THEIRS/played --tokenizer {} --out OUT/view.html", slow=True)
+    yield Reader(
+        "model and tokenizer", "view --tokenizer", "THEIRS/played --tokenizer {} --out OUT/view.html", slow=True
+    )
     yield Reader("checkpoint", "train --resume", "--resume {}", slow=True)
     yield Reader("checkpoint", "tournament", "TrlEnv/TicTacToe-v0 {} random --games 2", slow=True)
 
