@@ -323,6 +323,12 @@ def test_a_file_sets_the_usual_fields_of_the_trainer() -> None:
     assert list(grpo_names(usual)) == []
 
 
+@pytest.mark.parametrize("model", [None, "some/model"])
+@pytest.mark.parametrize("env", [*GAMES, "FrozenLake-v1"])
+def test_a_run_of_a_registered_environment_needs_no_trust(env: str, model: str | None) -> None:
+    assert list(run_names(asdict(TrainOptions.choose(env, model=model, success=0.5, spec={"history": "last=8"})))) == []
+
+
 RESUMED = {
     "train": ["train", "--resume", "run"],
     "warm-start": ["warm-start", "--resume", "run"],
@@ -415,6 +421,19 @@ def test_a_toml_names_only_what_is_registered(lines: str, mark: Path) -> None:
     assert not (mark.parent.parent / "elsewhere").exists()
 
 
+def test_a_text_of_a_toml_is_no_name_that_the_user_has_repeated(mark: Path) -> None:
+    write_run(Path("run"), {**USUAL, "success": "stranger:won"})
+    text = 'model = "run"\nsystem-prompt = "stranger:won"\n[spec]\ninstructions = "stranger:won"\n'
+    (mark.parent / "eval.toml").write_text(text, encoding="utf-8")
+    refused = CliRunner().invoke(app, ["eval", "eval.toml"])
+    assert "run/config.json names what is not registered" in refused.stderr
+    assert "gym-trl eval eval.toml stranger:won" in refused.stderr
+    assert nothing_ran(mark)
+    used = CliRunner().invoke(app, ["eval", "eval.toml", "stranger:won"])
+    assert "names what is not registered" not in used.stderr
+    assert mark.exists()
+
+
 def test_a_toml_is_used_with_its_names_repeated_or_trusted(mark: Path) -> None:
     text = 'id = "stranger.py:Game"\npolicy = "stranger:play"\nepisodes = 2\nout = "inner/out"'
     (mark.parent / "eval.toml").write_text(text, encoding="utf-8")
@@ -422,7 +441,7 @@ def test_a_toml_is_used_with_its_names_repeated_or_trusted(mark: Path) -> None:
         used = CliRunner().invoke(app, ["eval", "eval.toml", *words])
         assert used.exit_code == 0, used.stderr
     other = CliRunner().invoke(app, ["eval", "eval.toml", ECHO])
-    assert f"expected one file.toml and names in it, or ids of environments, got eval.toml {ECHO}" in other.stderr
+    assert f"expected one file.toml, or ids of environments, got eval.toml {ECHO}" in other.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------

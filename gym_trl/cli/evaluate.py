@@ -36,6 +36,7 @@ from gym_trl.envspec import check_spec_options, spec_names
 from gym_trl.errors import ConfigError
 from gym_trl.options import check_option, option_types
 from gym_trl.records.json_lines import to_json
+from gym_trl.registration import is_registered
 from gym_trl.text.textify import counted
 from gym_trl.training.options import TrainOptions, read_options
 from gym_trl.training.run_folder import is_run, trained
@@ -164,13 +165,14 @@ def _from_toml(context: typer.Context, path: Path, repeated: Sequence[str]) -> d
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     options = {**_parameters(context), "ids": None}
-    if other := [one for one in repeated if one not in texts_in(given)]:
-        raise ConfigError(f"expected one file.toml and names in it, or ids of environments, got {path} {other[0]}")
+    if other := [one for one in repeated if one.endswith(".toml") or is_registered(one)]:  # no names to be trusted
+        raise ConfigError(f"expected one file.toml, or ids of environments, got {path} {other[0]}")
     typed = [repeated, [options[name] for name in ("env", "policy", "model", "spec", "success")]]
     command = f"gym-trl eval {shlex.quote(str(path))}"
     trust = read_trust(options.pop("trust"), typed, command, [(".*", "")])
     named = {_OPTIONS.get(key, key.replace("-", "_")): value for key, value in given.items()}
-    trust.check(path, _toml_names(named, path))
+    found = list(_toml_names(named, path))
+    trust.check(path, found)
     for key, value in given.items():
         name = _OPTIONS.get(key, key.replace("-", "_"))
         if name not in options:
@@ -181,7 +183,7 @@ def _from_toml(context: typer.Context, path: Path, repeated: Sequence[str]) -> d
         if name == "ids" or source is None or source.name != "COMMANDLINE":
             options[name] = _read(context, name, value, f"{path}: {key}")
     check_finite(options)
-    return {**options, "trust": replace(trust, names={*trust.names, *texts_in(given)})}
+    return {**options, "trust": replace(trust, names={*trust.names, *(one.name for one in found)})}
 
 
 _OPTIONS = {"json": "as_json", "id": "ids"}
