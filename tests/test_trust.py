@@ -2,6 +2,8 @@
 
 import copy
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -363,6 +365,28 @@ def test_the_command_of_the_message_uses_the_run(command: str, repeated: str, ma
     used = CliRunner().invoke(app, [*words, repeated])
     assert "turns must be" in used.stderr  # says the environment
     assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"env": "stranger:Game"},
+        {"success": "stranger:won"},
+        {"env": "./stranger.py:Game", "success": "stranger:won"},
+        {"spec": {"state_key": "stranger:key"}},
+        {"grpo": {"report_to": "wandb"}},
+        {"seed": ["stranger:won"]},
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "warm-start", "eval"])
+def test_the_command_that_a_message_shows_is_not_refused(command: str, changes: dict[str, Any], mark: Path) -> None:
+    write_run(Path("run"), {**USUAL, "env_kwargs": {"turns": 0}, **changes}, warm_start={})
+    refused = CliRunner().invoke(app, RESUMED[command])
+    shown = re.search(r"\((gym-trl .*)\), or give --trust|give --trust: (gym-trl .*)\.", refused.stderr)
+    assert shown is not None
+    again = CliRunner().invoke(app, shlex.split(shown[1] or shown[2])[1:])
+    assert again.exit_code == 2  # the environment refuses its arguments
+    assert "not registered" not in again.stderr
 
 
 def test_resuming_takes_the_environment_of_the_run_and_no_other(mark: Path) -> None:
