@@ -200,7 +200,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno is not None:  # else it has a text of its own
+            error.filename = error.filename or str(path)
         raise
 
 
