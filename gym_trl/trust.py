@@ -17,7 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
-from gym_trl.errors import UntrustedError
+from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.registration import GAMES, is_registered
 
 _MOST_NAMES, _MOST_CHARACTERS, _LONGEST_ADVICE = 5, 200, 2_000
@@ -55,11 +55,18 @@ class Trust:
         everything: Trust everything that the file names.
         names: Names that the user has repeated.
         advice: Function that returns the end of the error message, "If you trust it, ...", from what was refused.
+
+    Raises:
+        ConfigError: ``names`` is a single text.
     """
 
     everything: bool = False
     names: Collection[str] = ()
     advice: Callable[[Sequence[Named]], str] = _in_python
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            raise ConfigError(f"names must be a collection of names, got {self.names!r}")
 
     def check(self, source: str | PathLike[str], found: Iterable[Named]) -> None:
         """Check names that were found in a file, before anything is imported, called or contacted.

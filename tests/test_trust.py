@@ -131,6 +131,11 @@ def test_a_message_about_any_name_is_printable(name: str) -> None:
     assert all(one.isprintable() or one == "\n" for one in str(caught.value))
 
 
+def test_a_single_text_is_not_taken_for_names() -> None:
+    with pytest.raises(ConfigError, match="names must be a collection of names, got 'my_game'"):
+        Trust(names="my_game")
+
+
 def test_a_message_about_many_long_names_is_short() -> None:
     found = [Named(f"spec.{number}" + "y" * 10_000, f"{number}:" + "x" * 10_000) for number in range(1_000)]
     with pytest.raises(UntrustedError, match="and 995 more") as caught:
