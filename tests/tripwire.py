@@ -12,11 +12,11 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 from free_port import free_port
@@ -217,13 +217,21 @@ def run(command: Sequence[str], wire: Tripwire, **watched: Any) -> dict[str, Any
 
 def _visit(port: int, ended: Event, shown: list[bytes]) -> None:
     """Load what a live page shows, and interrupt the command that serves it."""
-    while not ended.wait(0.02):
-        with suppress(OSError):
-            for place in ("", "updates", "episodes?first=0&count=9", "episodes?first=0&count=9&tokens=1"):
-                with suppress(HTTPError), urlopen(f"http://127.0.0.1:{port}/{place}", timeout=20) as answer:
+    for place in ("", "updates", "episodes?first=0&count=9", "episodes?first=0&count=9&tokens=1"):
+        for _ in range(1_000):
+            if ended.wait(0.02):
+                return
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/{place}", timeout=20) as answer:
                     shown.append(answer.read())
-            os.kill(os.getpid(), signal.SIGINT)
-            return
+            except HTTPError as error:
+                shown.append(error.read())
+            except URLError:  # it does not listen yet
+                continue
+            except OSError as error:
+                shown.append(repr(error).encode())
+            break
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def run_cases(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.serving.threads import BoundedHTTPServer, RequestHandler
 from gym_trl.types import Closing
 from gym_trl.viewer.page import live_page, policy
@@ -152,13 +152,18 @@ class _Handler(RequestHandler):
         except ValueError:
             self._answer(HTTPStatus.BAD_REQUEST, b"not a number\n", "text/plain")
             return
+        try:
+            self._send(address.path, asked.get("generation", ["1"])[0], numbers)
+        except GymTRLError as error:  # of the files
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n".encode(errors="replace"), "text/plain")
+
+    def _send(self, path: str, generation: str, numbers: Mapping[str, int]) -> None:
         source = self.server.source
-        if address.path == "/":
+        if path == "/":
             self._answer(HTTPStatus.OK, live_page(), "text/html; charset=utf-8")
-        elif address.path == "/updates":
-            generation = asked.get("generation", ["1"])[0]
+        elif path == "/updates":
             self._json(source.updates(generation, numbers["episodes"], numbers["metrics"]))
-        elif address.path == "/episodes":
+        elif path == "/episodes":
             bodies = source.bodies(numbers["first"], numbers["count"])
             tokens = [said.pop("tokens") for said in bodies]
             self._json(tokens if numbers["tokens"] else bodies)
