@@ -143,7 +143,6 @@ def test_a_live_page_shows_what_is_appended_while_it_is_open(look: Look, server:
     assert look.complaints() == []
 
 
-@pytest.mark.processes
 def test_a_damaged_table_is_an_answer_and_not_a_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     damaged = tmp_path / "rows.parquet"
     damaged.write_bytes(b"PAR1 and nothing else PAR1")
@@ -153,6 +152,7 @@ def test_a_damaged_table_is_an_answer_and_not_a_traceback(tmp_path: Path, capfd:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.processes
 def test_the_command_serves_until_it_is_interrupted(folder: Path) -> None:
     command = [sys.executable, "-m", "gym_trl", "view", str(folder), "--live"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as served:
