@@ -138,8 +138,8 @@ def argument_names(env_id: Any, given: Any, *, field: str = "env_kwargs") -> Ite
     >>> [one.name for one in argument_names("TrlEnv/QA-v0", {"dataset": "rows.jsonl", "verify": "my_game:check"})]
     ['my_game:check']
 
-    Arguments of this library's games are data. In those of others, each word that can name code needs trust, each path
-    that leads out of the working directory, and what makes an environment run code of a file or contact a server.
+    Arguments of this library's games are data. In those of others, each word that can name code needs trust, and what
+    makes an environment of this library run code of a file, write elsewhere or contact a server.
 
     Args:
         env_id: An id, or several in a list or a mapping.
@@ -174,14 +174,7 @@ def _in_argument(env_id: str, name: str, place: str, value: Any) -> Iterator[Nam
             if not re.fullmatch(pattern, text, re.DOTALL):
                 yield Named(where, text, effect)
         else:
-            if _leads_out(text):
-                yield Named(where, text, "a path that the environment may read or write")
             yield from names_in(where, text)
-
-
-def _leads_out(text: str) -> bool:
-    """Return whether a text is a path out of the working directory."""
-    return text.startswith(("/", "~", "\\")) or ".." in re.split(r"[/\\]", text)
 
 
 _ANY, _NONE = ".*", r"(?!)"
@@ -189,6 +182,7 @@ _SERVER, _TASKS = "a server that would be contacted", "a folder of tasks, whose 
 _PROGRAMS = "which makes actions run as programs on this machine"
 _ARGUMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "External/GEM-v0": {"game": (r"(?!code:).*", _PROGRAMS)},
+    "External/NetHack-v0": {"savedir": (_NONE, "a folder that would be written to")},
     "External/SkyRLGym-v0": {"env": ("aime|gsm8k|gsm8k_multi_turn", _PROGRAMS), "rows": (_ANY, "")},
     "TrlEnv/CodeAgent-v0": {"isolation": ("bubblewrap", "a weaker isolation of the recorded programs")},
     "TrlEnv/OpenEnv-v0": {
