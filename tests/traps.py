@@ -126,7 +126,8 @@ def specs() -> Iterator[dict[str, Any]]:
 def episode(**changes: Any) -> dict[str, Any]:
     """Return the record of a played episode with changes of its fields; those of ``task`` are merged."""
     record = hostile.record()
-    return {**record, **changes, "task": {**record["task"], **changes.get("task", {})}}
+    task = {**record["task"], "env_kwargs": {"alphabet": "abcd", "word_length": 3}}  # as gym-trl train makes it
+    return {**record, **changes, "task": {**task, **changes.get("task", {})}}
 
 
 def odd_episodes() -> Iterator[dict[str, Any]]:
@@ -516,9 +517,13 @@ class Reader(NamedTuple):
 def _readers() -> Iterator[Reader]:
     lines, table = "records (JSON Lines)", "records (Parquet)"
     for kind in (lines, table):
-        yield Reader(kind, "replay", "{}", slow=kind == table)
-    yield Reader(lines, "replay --out", "{} --out OUT/replayed.jsonl", whole=True)
-    yield Reader(lines, "warm-start --policy", "TrlEnv/Echo-v0 --policy {} --steps 1 --out OUT/warm", True, True)
+        slow = kind == table
+        yield Reader(kind, "replay", "{}", slow)
+        yield Reader(kind, "replay --out", "{} --out OUT/replayed.jsonl", slow, whole=True)
+        warm = "TrlEnv/Echo-v0 --policy {} --steps 1 --out OUT/warm"
+        yield Reader(kind, "warm-start --policy", warm, slow=True, whole=slow)
+    yield Reader("curves and summary", "train --resume", "--resume {}", slow=True)
+    yield Reader("curves and summary", "tournament", "TrlEnv/Nim-v0 {} random --games 2", slow=True)
     for kind in (lines, table, "curves and summary", "links"):
         slow = kind == table
         yield Reader(kind, "view", "{} --out OUT/view.html", slow, whole=True)
