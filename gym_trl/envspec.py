@@ -263,7 +263,7 @@ class EnvSpec:
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
         if self.seats is not None:
             if num_seats(made) == 1 and "opponent" not in kwargs and "self" in attribute_of(made, "opponents", ()):
-                made.close()
+                close_env(made)
                 self._kwargs[env_id]["opponent"] = "self"  # the next ones are made so at once
                 return self._stack(env_id, **level)
             made = Seats(made)  # which declares the success of each seat
@@ -272,7 +272,7 @@ class EnvSpec:
         for place, wrap in enumerate(self.wrappers):
             wrapped = wrap(made)
             if not isinstance(wrapped, gym.Env):
-                made.close()
+                close_env(made)
                 raise ConfigError(
                     f"wrappers[{place}] must return a gymnasium.Env, got {wrapped!r:.80} from {wrap!r:.80}"
                 )
@@ -308,9 +308,9 @@ class EnvSpec:
         except TypeError as error:
             if _REFUSES_RENDER_MODE.search(safe_str(error)):
                 return made
-            made.close()
+            close_env(made)
             raise
-        made.close()
+        close_env(made)
         self._kwargs[env_id]["render_mode"] = "rgb_array"  # the next ones are made so at once
         return rendering
 

@@ -31,6 +31,8 @@ from gym_trl.policies.protocol import TextPolicy
 from gym_trl.registration import make_env
 from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl.training.action_formats import Judge, Response, sample_actions
+from gym_trl.training.options import TrainOptions
+from gym_trl.training.run import references
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 from gym_trl.vector import TextVectorEnv
 from gym_trl.wrappers.state_key import StateKey
@@ -148,9 +150,7 @@ def test_what_closing_or_rendering_raises_costs_no_episode_in_any_executor():
     [
         ("thread", "hang", "reset"),
         ("thread", "hang", "step"),
-        ("process", "hang", "step"),
-        ("process", "exit", "reset"),
-        ("process", "exit", "step"),
+        ("process", "exit", "reset"),  # in a step: test_lost_workers.py
     ],
 )
 def test_a_hang_or_exit_is_the_result_of_its_own_episode(kind, failure, place):
@@ -312,6 +312,12 @@ def test_the_doctors_judge_of_actions_takes_a_failure_for_a_refusal(failure):
     assert sample_actions(FailingEnv("reset", failure, share=1), tasks(3)) == []
 
 
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_the_references_of_a_training_are_measured_whatever_closing_raises(failure):
+    kwargs = {"place": "close", "failure": failure}
+    assert references(TrainOptions.choose(NAME, env_kwargs=kwargs))["return_optimum"] == 1.0
+
+
 def test_a_card_is_written_or_refused_whatever_the_environment_raises():
     for failure in EXCEPTIONS:
         for place in ("reset", "step", "close"):
@@ -360,6 +366,16 @@ def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypat
     done = gym_trl_("eval", NAME, "--policy", "random", "--env", "place=step", "--out", "out", *options)
     assert done.exit_code == 0
     assert "Error" not in done.output
+
+
+@pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "GeneratorExit"])
+def test_info_and_play_refuse_an_environment_that_cannot_be_read(failure):
+    for place in ATTRIBUTES:
+        failing = ["--env", f"place={place}", "--env", f"failure={failure}"]
+        assert "FailingEnv cannot be used: it raised" in error(gym_trl_("info", NAME, *failing))
+    closing = ["--env", "place=close", "--env", f"failure={failure}"]
+    assert gym_trl_("info", NAME, *closing).exit_code == 0
+    assert gym_trl_("play", NAME, "--seed", "0", *closing, said="on\non\n").exit_code == 0
 
 
 @pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "GeneratorExit"])

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gym_trl.envs.text_env import TextEnv
-from gym_trl.errors import GymTRLError
+from gym_trl.errors import GymTRLError, refused
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env
 from gym_trl.registration import creator_of, find_maker, make_env
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
@@ -20,11 +21,12 @@ def make_text_env(env_id: str, kwargs: Mapping[str, Any], *, observe: Observe | 
         ConfigError: there is no such environment, or it cannot be made with these arguments.
         NotTextError: its observations or actions cannot be converted to text.
     """
-    env = declare_success(make_env(env_id, **kwargs))
+    env = make_env(env_id, **kwargs)
     try:
-        text_env = as_text(env, observe=observe)
+        with refused(f"{env_id} cannot be used: it"):
+            text_env = as_text(declare_success(env), observe=observe)
     except GymTRLError:
-        env.close()
+        close_env(env)
         raise
     if isinstance(env.unwrapped, TextEnv):
         env.unwrapped.render_mode = None  # in mode "human" it would print everything twice

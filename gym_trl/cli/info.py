@@ -11,8 +11,10 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
 from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import TextEnv
+from gym_trl.errors import refused
 from gym_trl.evaluation.play import PlayedTurn, optimum, play_task, random_reference
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import environment_policy
 from gym_trl.rollout.random_play import own_random_policy
 from gym_trl.text.textify import counted, short_count
@@ -39,12 +41,15 @@ def info(
     made = make_text_env(env_id, kwargs)
     if description := describe(env_id):
         say(f"{description}\n")
-    for label, text in _facts(env_id, made, kwargs):
+    with refused(f"{env_id} cannot be used: it"):
+        facts, instructions = list(_facts(env_id, made, kwargs)), instructions_of(made)
+        name = "solver" if made.has_wrapper_attr("solver") else "random"
+        plays = name == "solver" or own_random_policy(made) is not None
+    for label, text in facts:
         say(f"{label:<14}{text}")
-    if instructions := instructions_of(made):
+    if instructions:
         say(f"\nInstructions\n  {_indented(instructions)}")
-    name = "solver" if made.has_wrapper_attr("solver") else "random"
-    if name == "solver" or own_random_policy(made) is not None:
+    if plays:
         policy = environment_policy(name)
         turns = play_task(made, Task(env_id, seed), lambda env: policy.make(env, seed))
         say(f"\nAn episode, played by the {'solver' if name == 'solver' else 'random policy'} (seed {seed})")
@@ -53,7 +58,7 @@ def info(
             _show(turn)
         if len(shown) < len(turns):
             say(f"  ({counted(len(turns), 'turn')})")
-    made.close()
+    close_env(made)
 
 
 def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.model import Model
@@ -173,7 +174,7 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
         ConfigError: the environment has no such policy, or ``kwargs`` have another opponent.
     """
     made = make_text_env(env_id, kwargs)
-    made.close()
+    close_env(made)
     for_two = isinstance(made.unwrapped, TwoPlayerEnv)
     if for_two and "opponent" in kwargs:
         raise ConfigError("--env opponent=... and --against both set the opponent; give one of them")

@@ -262,7 +262,7 @@ class Inspector:
                 "or GymSpec(images=True)"
             )
             return _Told(PROBLEM, str(error), fix)
-        env.close()
+        close_env(env, broken=True)
         game = self._play(0)
         if game.error and "must be text" in game.error:
             return _Told(PROBLEM, game.error, "return a str, as the observation space requires")
@@ -403,7 +403,7 @@ class Inspector:
                 return _Told(WARNING, got, fix)
             return _Told(OK, "no further reward")
         finally:
-            bare.close()
+            close_env(bare, broken=True)
 
     def _look_at_invalid_actions(self) -> "_Told":
         refused, counted_ = 0, False
@@ -451,7 +451,7 @@ class Inspector:
             own = self._make()
             given = self._options.get("instructions") or attribute_of(own, "instructions")
             text = description(own)
-            own.close()
+            close_env(own, broken=True)
             if given is not None and not (isinstance(given, str) and given.strip()):
                 return _Told(PROBLEM, f"they are {kind_of(given)}", "instructions must be text that is not empty")
             if given is None and not instructions_of(own):

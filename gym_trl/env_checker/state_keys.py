@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from gym_trl.env_checker.play import shortened
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import read_step
+from gym_trl.executors.step import close_env, read_step
 from gym_trl.rollout.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import StateName
@@ -109,7 +109,7 @@ def search_keys(
             if found.counterexample is not None:
                 break
     finally:
-        env.close()
+        close_env(env)
     return found
 
 
@@ -126,7 +126,7 @@ def keys_of(
     try:
         return [state.key for state in _walk(env, seed, actions).states()]
     finally:
-        env.close()
+        close_env(env)
 
 
 def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, found: KeySearch) -> None:

@@ -135,7 +135,7 @@ def blind_reference(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> 
     """
     env = make()
     published = attribute_of(env, "blind_baselines", {})
-    env.close()
+    close_env(env)
     if published:
         of_success = published["success"].measured
         of_return = published.get("return", published["success"]).measured

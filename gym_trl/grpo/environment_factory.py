@@ -11,6 +11,7 @@ from gym_trl.envspec import without_format
 from gym_trl.errors import ConfigError, TaskError, needs
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
+from gym_trl.executors.step import close_env
 from gym_trl.grpo.attach import OnTotals, attach_caller
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.totals import UNFINISHED
@@ -100,7 +101,7 @@ class EnvironmentFactory:
         try:
             declared = env.get_wrapper_attr("action_tools") if env.has_wrapper_attr("action_tools") else [act]
         finally:
-            env.close()
+            close_env(env)
         methods = {function.__name__: _method(function) for function in declared}
         if len(methods) < len(declared) or not methods or methods.keys() & _TAKEN:
             names = [function.__name__ for function in declared]

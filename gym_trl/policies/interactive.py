@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gym_trl.errors import EngineError, GymTRLError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import MAX_TURNS, read_step
+from gym_trl.executors.step import MAX_TURNS, close_env, read_step
 from gym_trl.types import Policy, StepResult
 
 _HINT_TURNS = 500
@@ -118,7 +118,7 @@ class InteractiveEpisode:
 
     def close(self) -> None:
         """Close the environment."""
-        self.env.close()
+        close_env(self.env)
 
     def _try_solver(self, seen: list[str]) -> Hint | None:
         """Return the result of a solver that received these observations; ``None`` if it fails."""
@@ -144,7 +144,7 @@ class InteractiveEpisode:
             self._replay(env)
             yield env
         finally:
-            env.close()
+            close_env(env)
 
     def _replay(self, env: TextEnvironment) -> None:
         first, _ = env.reset(seed=self._seed)

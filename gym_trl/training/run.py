@@ -21,6 +21,7 @@ from gym_trl.evaluation.blind import blind_reference
 from gym_trl.evaluation.play import Result, Score, optimum, random_reference
 from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.dead_groups import ReplacedEpisode
 from gym_trl.grpo.planned_rows import GameSeat
@@ -507,7 +508,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         options = replace(self.options, spec=one_seat(self.options.spec))
         env = make_env(options.env, **options.env_kwargs)
         alone = num_seats(env) == 1
-        env.close()
+        close_env(env)
         if alone:
             return make_spec(options, self._trainer.args, self.on_rollout)
         self._display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
@@ -586,7 +587,7 @@ def references(options: TrainOptions) -> dict[str, float | None]:
     }
     env = make(options.env)
     best = optimum(env)
-    env.close()
+    close_env(env)
     return {
         "success_optimum": best.success,
         "return_optimum": best.mean_return,

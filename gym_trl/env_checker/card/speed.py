@@ -4,7 +4,6 @@ import math
 import os
 import platform
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.executors.make import EXECUTORS, make_pool
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env
 from gym_trl.types import EnvFailure, Task
 
 CONCURRENT = 64
@@ -52,8 +52,9 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
         return None
     steps = sum(len(game.actions) for game in games)
     make_text = partial(text_env, make)
-    with closing(make_text(name)) as env:
-        executor, reason = choose_executor(name, env, make_text)
+    env = make_text(name)
+    executor, reason = choose_executor(name, env, make_text)
+    close_env(env)
     workers = EXECUTORS[executor].workers if executor in EXECUTORS else False
     parallel: tuple[float, float] | None = None
     if executor in EXECUTORS and not (EXECUTORS[executor].processes and why_not_picklable(make_text)):
