@@ -2,6 +2,7 @@
 """Vectors keep Gymnasium's contract, in every mode and wherever the environments live."""
 
 import os
+import sys
 import threading
 from contextlib import closing
 from typing import Any
@@ -322,6 +323,27 @@ def test_what_a_worker_prints_is_no_answer(capfd):
     assert worker.answer() is None
     worker.close()
     assert capfd.readouterr() == ("", "hello\n")
+
+
+def test_a_worker_runs_no_module_of_the_working_directory(tmp_path, monkeypatch):
+    for name in (*sys.stdlib_module_names, "cloudpickle", "gym_trl", "gymnasium", "numpy", "theirs"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    worker = Worker(lambda: [3])
+    worker.ask("index", 3)
+    assert worker.answer() == 0
+    worker.close()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_worker_finds_the_modules_of_an_interactive_session(tmp_path, monkeypatch):
+    (tmp_path / "in_session.py").write_text("values = [3]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    worker = Worker(lambda: __import__("in_session").values)
+    worker.ask("index", 3)
+    assert worker.answer() == 0
+    worker.close()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -254,7 +254,7 @@ def _is_ours(event: str, arguments: tuple[Any, ...]) -> bool:
         return False
     command = list(arguments[1])
     asking = command[1:] == ["info"] and command[0] in ("docker", "podman")  # for tasks that the user has named
-    worker = command[0] == sys.executable and command[1:2] == ["-c"] and "gym_trl.executors.worker" in command[2]
+    worker = command[:3] == [sys.executable, "-P", "-c"] and "gym_trl.executors.worker" in command[3]
     return asking or worker or command[0] == "fc-list"  # which matplotlib asks for fonts
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 _ACTED_UPON = re.compile(
-    r"\x1b(?!\[[0-9;]*m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+    r"\x1b(?!\[[0-9;:]*m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 """Control characters, and those that change the direction of a text; not a sequence of styles (SGR)."""
 _LEAVE = ("quit", "exit")
@@ -32,12 +32,13 @@ def encodable(text: str, stream: Any) -> str:
     r"""Return text with the characters escaped that a stream cannot encode, or that a terminal would act upon.
 
     >>> print(encodable("\x1b]0;a title\x07", sys.stdout))
-    \x1b]0;a title\x07
+    \u001b]0;a title\u0007
 
     Line breaks, tabs and styles are kept. Texts of environments, files and models are printed, too, and must not move
-    the cursor, change the window's title or hide what was printed before.
+    the cursor, change the window's title or hide what was printed before. The escapes are those of JSON, which stays
+    valid.
     """
-    text = _ACTED_UPON.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    text = _ACTED_UPON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -71,7 +72,7 @@ def show_columns(columns: Mapping[str, Sequence[str]]) -> None:
         for name in names:
             table.add_column(name, justify="left" if name in _LEFT_ALIGNED else "right", no_wrap=True)
         for values in zip(*(columns[name] for name in names), strict=True):
-            table.add_row(*values)
+            table.add_row(*(encodable(value, sys.stdout) for value in values))
         wanted = console.measure(table, options=console.options.update(max_width=10_000)).maximum
         if wanted <= console.width or len(names) == _ALWAYS_SHOWN:
             break

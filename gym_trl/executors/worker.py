@@ -15,8 +15,9 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -28,6 +29,25 @@ _LENGTH = struct.Struct("!Q")
 _AT_ONCE = 1 << 16  # capacity of a pipe; a larger buffer would be reallocated at each read
 _LOOK_S = 1.0
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def start_python(*arguments: str, variables: Mapping[str, str], **options: Any) -> "subprocess.Popen[bytes]":
+    r"""Start Python, which finds the same modules as this process, and so none in the working directory by default.
+
+    >>> command = ["-c", "import sys; print(sys.path[0] == '')"]
+    >>> start_python(*command, variables={}, stdout=subprocess.PIPE).communicate()[0]
+    b'False\n'
+
+    Args:
+        arguments: Options of Python, and what it runs.
+        variables: Environment variables in addition to those of this process.
+        options: Arguments of ``subprocess.Popen``.
+    """
+    paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path if isinstance(path, str))
+    # Without -P, Python would look first in the working directory, also for gym_trl itself.
+    command = [sys.executable, "-P", *arguments]
+    variables = {**os.environ, "PYTHONPATH": paths, **variables}
+    return subprocess.Popen(command, env=variables, **options)  # noqa: S603 -- of our own callers
 
 
 class WorkerError(RuntimeError):
@@ -64,13 +84,12 @@ class Worker:
         import cloudpickle
 
         self._mark = uuid4().hex
-        paths = os.pathsep.join(path for path in sys.path if path and isinstance(path, str))  # the format of PYTHONPATH
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from gym_trl.executors.worker import serve; serve()"],
+        self._process = start_python(
+            *("-c", "from gym_trl.executors.worker import serve; serve()"),
+            variables={MARK: self._mark},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": paths, MARK: self._mark},
             start_new_session=True,
         )
         assert self._process.stdin is not None

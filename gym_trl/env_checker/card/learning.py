@@ -2,11 +2,9 @@
 
 import json
 import math
-import os
 import signal
 import statistics
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +12,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
+from gym_trl.executors.worker import start_python
 from gym_trl.records.json_lines import read_json_lines
 
 _START_S = 300.0
@@ -85,10 +84,10 @@ def train_briefly(env_id: str, *, arguments: Sequence[str] = (), seconds: float)
     """
     with TemporaryDirectory(prefix="gym-trl-card-") as scratch:
         out, told = Path(scratch) / "run", Path(scratch) / "told.txt"
-        command = [sys.executable, "-m", "gym_trl", "train", env_id, *arguments, "--out", str(out)]
-        quiet = {**os.environ, "NO_COLOR": "1", "TERM": "dumb"}
+        command = ["-m", "gym_trl", "train", env_id, *arguments, "--out", str(out)]
+        quiet = {"NO_COLOR": "1", "TERM": "dumb"}
         with told.open("w") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=quiet)  # noqa: S603 -- ours
+            process = start_python(*command, variables=quiet, stdout=file, stderr=subprocess.STDOUT)
             try:
                 _wait(process, out / "metrics.jsonl", seconds)
                 process.send_signal(signal.SIGINT)  # the run stops after its step

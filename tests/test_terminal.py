@@ -1,0 +1,50 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Texts of strangers on the terminal: none of their control characters reaches it."""
+
+import io
+import json
+import re
+
+import hostile
+import pytest
+from hypothesis import given, strategies as st
+from typer.testing import CliRunner
+
+from gym_trl.cli.app import app
+from gym_trl.cli.terminal import encodable
+
+EVIL = "\x1b]0;title\x07\x1b[2J\x9b2J\rforged\x7f\u202e"
+OBEYED = re.compile(r"\x1b(?!\[[0-9;:]*m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@given(st.text(st.sampled_from("\x1b[]0;31m8J\x07\r\n\t\x9b\u202ea\xe9\U0001f44d")))
+def test_a_terminal_gets_only_colours_and_line_breaks(text):
+    shown = encodable(text, io.StringIO())
+    assert not OBEYED.search(shown)
+    assert json.loads(encodable(json.dumps(text, ensure_ascii=False), io.StringIO())) == text
+    assert encodable(shown, io.StringIO()) == shown
+
+
+COLOURED = (
+    "\x1b[1;31mred\x1b[0m\n\t\u0642\u0644\u0645\u200c\u0647\u0627 \U0001f469\u200d\U0001f680",
+    "\x1b[38;5;8m",
+    "\x1b[m",
+)
+
+
+@pytest.mark.parametrize("text", COLOURED)
+def test_colours_and_texts_of_any_language_stay(text):
+    assert encodable(text, io.StringIO()) == text
+
+
+@pytest.mark.parametrize("command", [["compare", "a.jsonl", "a.jsonl"], ["replay", "a.jsonl"], ["replay", "b.jsonl"]])
+def test_no_command_prints_control_characters_of_a_record(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        record = hostile.record()
+        record |= {"policy": f"policy{EVIL}", "error": EVIL}
+        record["task"]["id" if name == "a" else "env_id"] = f"TrlEnv/Echo-v0{EVIL}"
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    done = CliRunner().invoke(app, command)
+    assert done.output
+    assert not OBEYED.search(done.output)
