@@ -138,8 +138,9 @@ def argument_names(env_id: Any, given: Any, *, field: str = "env_kwargs") -> Ite
     >>> [one.name for one in argument_names("TrlEnv/QA-v0", {"dataset": "rows.jsonl", "verify": "my_game:check"})]
     ['my_game:check']
 
-    Arguments of this library's games are data. In those of others, each word that can name code needs trust, and what
-    makes an environment of this library run code of a file, write elsewhere or contact a server.
+    Arguments of this library's games are data. In those of others, each word that can name code needs trust, also as a
+    place in a module (``os.system``), and what makes an environment of this library run code of a file, write elsewhere
+    or contact a server.
 
     Args:
         env_id: An id, or several in a list or a mapping.
@@ -175,6 +176,18 @@ def _in_argument(env_id: str, name: str, place: str, value: Any) -> Iterator[Nam
                 yield Named(where, text, effect)
         else:
             yield from names_in(where, text)
+            yield from (Named(where, word) for word in text.split() if _in_module(word))
+
+
+def _in_module(word: str) -> bool:
+    """Return whether a word is the dotted name of something in a module that is there, which is not imported.
+
+    >>> [_in_module(word) for word in ("os.system", "gym_trl.envs.echo.Echo", "half_cheetah.xml", "4.5", "os")]
+    [True, True, False, False, False]
+    """
+    first, dot, rest = word.partition(".")
+    names = dot and all(part.isidentifier() for part in (first, *rest.split(".")))
+    return bool(names) and (first in sys.modules or _is_there(first))
 
 
 _ANY, _NONE = ".*", r"(?!)"
@@ -244,6 +257,9 @@ def code_of(name: str) -> str:
     module, colon, attribute = (name, ":", "") if name.endswith(".py") else name.rpartition(":")
     module = module.rstrip(":")
     loaded = getattr(sys.modules.get(module), "__dict__", {})  # of a module, so that nothing runs
+    if not colon and _in_module(name):
+        module, _, attribute = name.rpartition(".")
+        return code_of(f"{module}:{attribute}")
     if "://" in name or not colon:
         return _SERVER if colon else "which is not registered"
     if isinstance(loaded.get(attribute), BuiltinFunctionType):
@@ -284,6 +300,14 @@ def _source(module: str) -> Path | None:
             return None
         places = found.submodule_search_locations or []
     return Path(found.origin) if found is not None and found.origin and found.has_location else None
+
+
+def _is_there(module: str) -> bool:
+    """Return whether there is a module of this name, which is not imported."""
+    try:
+        return _find(module, None) is not None
+    except Exception:  # a finder of another package
+        return False
 
 
 def _find(name: str, places: Any) -> ModuleSpec | None:

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 
 import gymnasium as gym
+import matplotlib
 import pytest
 from chat_server import ChatServer, said
 from hypothesis import given, strategies as st
@@ -29,6 +30,7 @@ from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.server import server
 from gym_trl.spaces import AnyText
+from gym_trl.training.run_folder import draw_curve
 from gym_trl.types import Policy
 
 TIC_TAC_TOE, NIM, KUHN = "TrlEnv/TicTacToe-v0", "TrlEnv/Nim-v0", "TrlEnv/KuhnPoker-v0"
@@ -404,6 +406,16 @@ def test_the_picture_is_drawn(tmp_path: Path, kind: str) -> None:
     draw_standings(found.standings, path, title=NIM)
     draw_standings(tournament(NIM, ["random", "solver"], games=4).standings, tmp_path / "levels.png")
     assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda path, found: draw_standings(found, path), lambda path, _: draw_curve(path.parent)]
+)
+def test_pictures_do_not_take_the_style_of_the_working_directory(tmp_path: Path, draw: Any) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "env/return": 1.0}\n')
+    with matplotlib.rc_context({"text.usetex": True}):  # as a stranger's matplotlibrc has it, which starts LaTeX
+        draw(tmp_path / "curve.png", tournament(NIM, ["random", "solver"], games=4).standings)
+    assert (tmp_path / "curve.png").stat().st_size > 5000
 
 
 # ---------------------------------------------------------------------------------------------------------------------

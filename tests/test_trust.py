@@ -197,6 +197,7 @@ def test_registered_ids_need_no_trust(env_id: str) -> None:
     ("env_id", "arguments"),
     [
         ("TrlEnv/Echo-v0", {"alphabet": "a:b"}),
+        ("Ant-v5", {"xml_file": "ant.xml", "frame_skip": "1.5", "about": "No. 1, e.g. this..."}),
         ("FrozenLake-v1", {"desc": ["SF", "FG"], "is_slippery": False, "map_name": "4x4"}),
         ("TrlEnv/QA-v0", {"dataset": "/data/rows.jsonl", "prompt": "Q: {question}", "verify": "regex:[a-d]:?"}),
         (
@@ -247,6 +248,8 @@ def test_arguments_of_this_librarys_games_are_data_whatever_they_say(env_id: str
         ("External/NetHack-v0", {"savedir": "home"}),
         ("External/PettingZoo-v0", {"game": "stranger:make"}),
         ("GymV21Environment-v0", {"env_id": "stranger:Stranger-v0"}),
+        ("CartPole-v1", {"config": {"vehicles_type": "os.system"}}),
+        ("CartPole-v1", {"config": {"vehicles_type": ["gym_trl.envs.echo.Echo"]}}),
         ("GymV26Environment-v0", {"make_kwargs": {"id": ["stranger:Stranger-v0"]}}),
     ],
 )
@@ -254,6 +257,14 @@ def test_arguments_that_reach_outside_need_trust(env_id: str, arguments: dict[st
     assert [one.field for one in env_names(env_id, arguments)]
     assert [one.field for one in env_names([env_id, ECHO], {env_id: arguments})]
     assert [one.field for one in env_names({env_id: 1.0}, {env_id: arguments})]
+
+
+def test_a_place_in_a_module_of_the_working_directory_needs_trust(mark: Path) -> None:
+    record = recorded()
+    record["task"] |= {"env_id": "CartPole-v1", "env_kwargs": {"config": {"vehicles_type": "stranger.Game"}}}
+    with pytest.raises(UntrustedError, match=r"a class of .*stranger.py, line [0-9]+:\n +class Game"):
+        list(replay([record]))
+    assert nothing_ran(mark)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,14 +3,13 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from io import BytesIO
 from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError, needs
+from gym_trl.evaluation.pictures import drawn
 from gym_trl.evaluation.ratings import Standing, Standings
-from gym_trl.files import replace_bytes
 
 _CHECKPOINT = re.compile(r"(.*?)/?checkpoint-([0-9]+)")
 _LONGEST = 24  # names of players
@@ -68,27 +67,21 @@ def draw_standings(standings: Standings, path: Path, *, title: str = "") -> Path
         MissingDependencyError: matplotlib is not installed.
     """
     check_picture(path)
-    from matplotlib.figure import Figure
-
     rows = standings.rows
     if not rows:
         raise ConfigError("there are no players to draw")
     height = max(3.2, 1.2 + 0.32 * len(rows))
-    figure = Figure(figsize=(6 + height, height), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=[5.5, height])
-    zero = "the mean is 0" if standings.anchor is None else f"{standings.anchor} is 0"
-    if len([row for row in rows if read_checkpoint(row.player)]) > 1:
-        _draw_over_steps(left, rows)
-        left.set(xlabel="step", ylabel=f"rating ({zero})")
-    else:
-        _draw_levels(left, rows)
-        left.set(xlabel=f"rating ({zero})")
-    left.grid(alpha=0.3)
-    _draw_scores(right, standings)
-    figure.suptitle(title)
-    picture = BytesIO()
-    figure.savefig(picture, format=path.suffix[1:], dpi=120)
-    replace_bytes(path, picture.getbuffer())
+    with drawn(path, (6 + height, height), title=title) as figure:
+        left, right = figure.subplots(1, 2, width_ratios=[5.5, height])
+        zero = "the mean is 0" if standings.anchor is None else f"{standings.anchor} is 0"
+        if len([row for row in rows if read_checkpoint(row.player)]) > 1:
+            _draw_over_steps(left, rows)
+            left.set(xlabel="step", ylabel=f"rating ({zero})")
+        else:
+            _draw_levels(left, rows)
+            left.set(xlabel=f"rating ({zero})")
+        left.grid(alpha=0.3)
+        _draw_scores(right, standings)
     return path
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from io import BytesIO
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation.pictures import drawn
 from gym_trl.executors.make import EXECUTOR_ARGS
-from gym_trl.files import check_tree, replace_bytes, replace_text
+from gym_trl.files import check_tree, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
@@ -344,30 +344,21 @@ def draw_curve(folder: Path, *, title: str = "") -> Path:
 
     The levels of random play, of the blind baseline and of perfect play are added if they are known.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("the curve of a run", extra="train") from error
-
     logged, summary = list(read_json_lines(folder / "metrics.jsonl")), read_summary(folder)
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 2), ("return", "success"), strict=True):
-        points = [(as_number(log.get("step")), as_number(log.get(f"env/{name}"))) for log in logged]
-        steps = [step for step, value in points if step is not None and value is not None]
-        values = [value for step, value in points if step is not None and value is not None]
-        axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
-        axes.plot(steps, _smooth(values), color="tab:blue", linewidth=2)
-        for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
-            if (height := as_number(summary.get(f"{name}_{level}"))) is not None:
-                axes.axhline(height, color=colour, linestyle="--")
-                beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}
-                axes.text(0.01, height, f"{level} {height:.2f}", **beside)
-        axes.set(xlabel="step", ylabel=name)
-        axes.grid(alpha=0.3)
-    figure.suptitle(title)
-    picture = BytesIO()
-    figure.savefig(picture, dpi=120)
-    replace_bytes(folder / "curve.png", picture.getbuffer())
+    with drawn(folder / "curve.png", (10, 4), title=title) as figure:
+        for axes, name in zip(figure.subplots(1, 2), ("return", "success"), strict=True):
+            points = [(as_number(log.get("step")), as_number(log.get(f"env/{name}"))) for log in logged]
+            steps = [step for step, value in points if step is not None and value is not None]
+            values = [value for step, value in points if step is not None and value is not None]
+            axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
+            axes.plot(steps, _smooth(values), color="tab:blue", linewidth=2)
+            for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
+                if (height := as_number(summary.get(f"{name}_{level}"))) is not None:
+                    axes.axhline(height, color=colour, linestyle="--")
+                    beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}
+                    axes.text(0.01, height, f"{level} {height:.2f}", **beside)
+            axes.set(xlabel="step", ylabel=name)
+            axes.grid(alpha=0.3)
     return folder / "curve.png"
 
 
