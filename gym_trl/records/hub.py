@@ -195,8 +195,15 @@ def _row(line: _Line) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text for a cell of a table; names may come from files of other people."""
-    return " ".join(text.replace("|", "/").replace("<", "(").replace("`", "'").split())[:100]
+    """Return text for a cell of a table, without markup, links and images; names may come from files of others.
+
+    >>> _cell("a|b ![c](http://d) <img>")
+    'a/b !(c)(http://d) (img>'
+    """
+    return " ".join(text.translate(_MARKUP).split())[:100]
+
+
+_MARKUP = str.maketrans({"|": "/", "<": "(", "[": "(", "]": ")", "`": "'"})
 
 
 def _size(rows: int) -> str:
