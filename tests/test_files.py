@@ -476,7 +476,7 @@ WHY_IT_MAY = {
     "envs/task_folder.py": {"open for writing": "to memory"},
     "envs/tool_use.py": {"sqlite3.connect": "in memory"},
     "envs/words/make_lists.py": {"write_text": "a script for the package's own data"},
-    "evaluation/tournament_picture.py": {"savefig": "to memory"},
+    "evaluation/pictures.py": {"savefig": "to memory"},
     "grpo/league_games.py": {
         **dict.fromkeys(("save_model", "rename", "unlink", "rmtree"), "after check_tree; rmtree follows no links")
     },
@@ -496,7 +496,6 @@ WHY_IT_MAY = {
     "training/run_folder.py": {
         **dict.fromkeys(("save_pretrained", "save_model"), "after check_tree"),
         **dict.fromkeys(("rmtree", "unlink"), "they follow no links"),
-        "savefig": "to memory",
     },
 }
 
