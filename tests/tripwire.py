@@ -120,7 +120,8 @@ class Tripwire:
         if event == "marshal.loads":
             return "code of a trap" if _holds_canary(bytes(arguments[0])) else None
         if event == "ctypes.dlopen":
-            return str(arguments[0]) if self._within(arguments[0] or "", self._foreign) else None
+            name = str(arguments[0] or "")  # without a slash it is looked up in the system's folders
+            return name if "/" in name and self._within(name, self._foreign) else None
         if event in ("socket.connect", "socket.sendto"):
             host = arguments[1][0] if isinstance(arguments[1], tuple) else None
             return repr(arguments[1]) if host not in _LOCAL else None
@@ -195,7 +196,7 @@ def run(command: Sequence[str], wire: Tripwire, **watched: Any) -> dict[str, Any
     status, crash, output, ended, shown = 0, None, "", Event(), list[bytes]()
     with wire.armed(**watched) as seen:
         try:
-            if "--live" in command:
+            if "--live" in command or command[0] == "serve":
                 port = free_port()
                 command = [*command, "--port", str(port)]
                 Thread(target=_visit, args=(port, ended, shown), daemon=True).start()
@@ -216,7 +217,7 @@ def run(command: Sequence[str], wire: Tripwire, **watched: Any) -> dict[str, Any
 
 
 def _visit(port: int, ended: Event, shown: list[bytes]) -> None:
-    """Load what a live page shows, and interrupt the command that serves it."""
+    """Load what a server shows, and interrupt the command that serves it."""
     for place in ("", "updates", "episodes?first=0&count=9", "episodes?first=0&count=9&tokens=1"):
         for _ in range(1_000):
             if ended.wait(0.02):
@@ -255,7 +256,8 @@ def _is_ours(event: str, arguments: tuple[Any, ...]) -> bool:
     command = list(arguments[1])
     asking = command[1:] == ["info"] and command[0] in ("docker", "podman")  # for tasks that the user has named
     worker = command[:3] == [sys.executable, "-P", "-c"] and "gym_trl.executors.worker" in command[3]
-    return asking or worker or command[0] == "fc-list"  # which matplotlib asks for fonts
+    # Matplotlib asks for fonts, and packages whose import looks for a compiled library ask where it is.
+    return asking or worker or command[0] == "fc-list" or command == ["/sbin/ldconfig", "-p"]
 
 
 def _own_caches() -> list[Path]:
