@@ -432,8 +432,8 @@ def _socket(path: Path) -> None:
 
 
 def _link_to_pipe(path: Path) -> None:
-    os.mkfifo(path.with_name(".pipe"))
-    path.symlink_to(".pipe")
+    os.mkfifo(path.with_name(f".{path.name}.pipe"))
+    path.symlink_to(f".{path.name}.pipe")
 
 
 def _unreadable(path: Path) -> None:

@@ -5,29 +5,36 @@
 
 import json
 import re
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import hostile
 import pytest
-from hostile import bounded, write_run
-from hypothesis import given
+from hostile import ENTRIES, VALID, as_file, bounded, put, write_run
+from hypothesis import given, strategies as st
 from lanes import search
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import GymTRLError
+from gym_trl.policies.weights import read_adapter
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import read_options
 from gym_trl.training.run_folder import is_warm_start, last_checkpoint, read_summary, saved_models, trained
 from gym_trl.viewer.run import Run
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.both, pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes")]
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.both,
+    pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes"),
+    pytest.mark.filterwarnings("ignore:Generating overly large repr"),
+]
 INTERPRETED: Final = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal acts upon instead of showing them, but for line breaks."""
 
@@ -105,8 +112,8 @@ def follow(run: Path, scratch: Path) -> None:
     reads(live)
 
 
-def export(run: Path, scratch: Path) -> None:
-    for to in ("sft", "preferences", "otel", "parquet"):
+def export(run: Path, scratch: Path, formats: Sequence[str] = ("sft", "preferences", "otel", "parquet")) -> None:
+    for to in formats:
         out = scratch / f"out.{'parquet' if to == 'parquet' else 'jsonl'}"
         if command("export", run, "--to", to, "--out", out)[0] == 0:
             if to == "parquet":
@@ -114,6 +121,9 @@ def export(run: Path, scratch: Path) -> None:
             else:
                 for line in out.read_text(encoding="utf-8").splitlines():
                     look_at_json(line)
+
+
+def export_for_the_hub(run: Path, scratch: Path) -> None:
     command("export", run, "--to", "hub", "--out", scratch / "hub")
 
 
@@ -141,6 +151,40 @@ def about_run(run: Path, scratch: Path) -> None:
         reads(lambda read=read: read(run))  # type: ignore[misc]
 
 
+def import_(path: Path, scratch: Path) -> None:
+    """Import a file of another tool; what comes out is a run."""
+    if command("import", path, "--out", scratch / "imported")[0] == 0:
+        assert list(read_records(scratch / "imported"))
+        assert command("view", scratch / "imported", "--out", scratch / "imported.html")[0] == 0
+        look_at_page(scratch / "imported.html")
+
+
+def warm_start(run: Path, scratch: Path) -> None:
+    from gym_trl.chat.template import TemplateChat
+    from gym_trl.grpo.spec import GymSpec
+    from gym_trl.rollout import Limits
+    from gym_trl.testing import tiny_tokenizer
+    from gym_trl.training.sources import collect, find_source
+
+    spec = GymSpec("TrlEnv/Echo-v0", env_kwargs={"word_length": 3}, num_tasks=2, action_format="plain")
+    chat, limits = TemplateChat(tiny_tokenizer()), Limits(tokens_per_turn=8, tokens=200)
+    reads(lambda: collect(find_source(str(run)), spec, chat, limits))
+
+
+def evaluate(run: Path, scratch: Path) -> None:
+    status, out, _ = command("eval", ECHO, "--policy", "solver", "--episodes", 2, "--out", run, "--json")
+    if status == 0:
+        look_at_json(out)
+
+
+def play_tournament(run: Path, scratch: Path) -> None:
+    status, out, _ = command("tournament", NIM, "solver", "random", "--games", 2, "--out", run, "--json")
+    if status == 0:
+        look_at_json(out)
+
+
+ECHO: Final = "TrlEnv/Echo-v0"
+NIM: Final = "TrlEnv/Nim-v0"
 READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
     "records": records,
     "run": about_run,
@@ -149,6 +193,10 @@ READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
     "export": export,
     "compare": compare,
     "replay": replay,
+}
+SLOW_READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
+    "hub": export_for_the_hub,
+    "warm start": warm_start,
 }
 
 
@@ -160,3 +208,135 @@ def test_a_run_of_anybody_is_read_or_refused_in_one_line(reader: str) -> None:
             READERS[reader](write_run(place / "run", **files), place)
 
     search(check, 60)
+
+
+@pytest.mark.parametrize("reader", SLOW_READERS)
+def test_records_of_anybody_are_data_sets_or_refused_in_one_line(reader: str) -> None:
+    @given(hostile.runs(["rollouts.jsonl", "failures.jsonl"]))
+    def check(files: dict[str, bytes]) -> None:
+        with folder() as place:
+            SLOW_READERS[reader](write_run(place / "run", **files), place)
+
+    search(check, 10)
+
+
+def test_a_table_of_anybody_is_read_or_refused_in_one_line() -> None:
+    pytest.importorskip("pyarrow")
+
+    @given(hostile.tables(), st.sampled_from(["records", "view", "compare", "export"]))
+    def check(content: bytes, reader: str) -> None:
+        with folder() as place:
+            (place / "table.parquet").write_bytes(content)
+            READERS[reader](place / "table.parquet", place)
+
+    search(check, 40)
+
+
+@pytest.mark.parametrize("name", hostile.VERIFIERS)
+def test_results_of_verifiers_are_imported_or_refused_in_one_line(name: str) -> None:
+    @given(hostile.lines(hostile.VERIFIERS[name]), hostile.documents({"env_id": "sums", "model": "tiny/model"}))
+    def check(content: bytes, about: bytes) -> None:
+        with folder() as place:
+            (place / "results").mkdir()
+            (place / "results" / name).write_bytes(content)
+            (place / "results" / "metadata.json").write_bytes(about)
+            import_(place / "results", place)
+
+    search(check, 60)
+
+
+def test_logs_of_inspect_are_imported_or_refused_in_one_line() -> None:
+    @given(hostile.inspect_logs(), st.sampled_from([".eval", ".json"]))
+    def check(content: bytes, suffix: str) -> None:
+        with folder() as place:
+            (place / f"log{suffix}").write_bytes(content)
+            import_(place / f"log{suffix}", place)
+
+    search(check, 60)
+
+
+def test_a_folder_of_an_evaluation_is_continued_or_refused_in_one_line() -> None:
+    played = [hostile.record(split="eval", policy="solver", step=None), hostile.failure(policy="solver")]
+
+    @given(hostile.documents(hostile.EVALUATION), hostile.lines(played[:1]), hostile.lines(played[1:]))
+    def check(config: bytes, rollouts: bytes, failures: bytes) -> None:
+        with folder() as place:
+            run = place / "run"
+            run.mkdir()
+            for name, content in (("config.json", config), ("rollouts.jsonl", rollouts), ("failures.jsonl", failures)):
+                (run / name).write_bytes(content)
+            evaluate(run, place)
+
+    search(check, 40)
+
+
+def test_a_folder_of_a_tournament_is_continued_or_refused_in_one_line() -> None:
+    @given(hostile.documents(hostile.TOURNAMENT), hostile.lines([hostile.GAME, hostile.GAME]))
+    def check(config: bytes, games: bytes) -> None:
+        with folder() as place:
+            run = place / "run"
+            run.mkdir()
+            (run / "config.json").write_bytes(config)
+            (run / "games.jsonl").write_bytes(games)
+            play_tournament(run, place)
+
+    search(check, 40)
+
+
+def test_options_in_a_file_are_used_or_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @given(hostile.tomls())
+    def check(content: bytes) -> None:
+        with folder() as place:
+            (place / "eval.toml").write_bytes(content)
+            command("eval", place / "eval.toml")
+
+    search(check, 40)
+
+
+def test_an_adapter_of_anybody_is_read_or_refused_in_one_line() -> None:
+    @given(hostile.documents(hostile.ADAPTER))
+    def check(content: bytes) -> None:
+        with folder() as place:
+            (place / "adapter_config.json").write_bytes(content)
+            reads(lambda: read_adapter(str(place)))
+
+    search(check, 60)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(entry: str) -> None:
+    cheap = [name for name in READERS if name != "export"]
+
+    @given(st.sampled_from(list(VALID)), st.sampled_from(cheap))
+    def check(name: str, reader: str) -> None:
+        with folder() as place:
+            run = write_run(place / "run")
+            put(entry, run / name)
+            READERS[reader](run, place)
+
+    search(check, 30)
+
+
+@pytest.mark.parametrize("entry", [name for name in ENTRIES if name != "folder"])
+def test_a_file_that_a_command_is_given_is_a_file(entry: str) -> None:
+    with folder() as place:
+        for suffix in ("jsonl", "parquet", "eval", "json", "toml"):
+            put(entry, place / f"given.{suffix}")
+        for name in ("records", "view", "compare", "replay", "live"):
+            READERS[name](place / "given.jsonl", place)
+            READERS[name](place / "given.parquet", place)
+        for suffix in ("jsonl", "eval", "json"):
+            import_(place / f"given.{suffix}", place)
+        command("eval", place / "given.toml")
+
+
+@pytest.mark.parametrize("name", hostile.NAMES)
+def test_a_name_does_not_control_the_terminal(name: str) -> None:
+    with folder() as place:
+        for content in (as_file(VALID["rollouts.jsonl"]), b"broken\n"):
+            run = write_run(place / name, **{"rollouts.jsonl": content})
+            for reader in READERS.values():
+                reader(run, place)
+            shutil.rmtree(run)

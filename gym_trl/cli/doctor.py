@@ -30,7 +30,7 @@ from gym_trl.cli.options import (
     read_pairs,
     read_success,
 )
-from gym_trl.cli.terminal import coloured, say
+from gym_trl.cli.terminal import coloured, say, say_styled
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.policies.model import check_model
 from gym_trl.records.json_lines import to_json
@@ -161,7 +161,7 @@ def _metrics(one: "EpisodeResult") -> dict[str, Any]:
 
 def _show(found: "Diagnosis", commands: Mapping[str, str]) -> None:
     for one in found.findings:
-        say(f"{coloured(f'{one.verdict:<8}', fg=_COLOURS[one.verdict])} {one.name}: {one.got}")
+        say_styled(f"{coloured(f'{one.verdict:<8}', fg=_COLOURS[one.verdict])} {one.name}: {one.got}")
         if one.fix:
             say(f"         {_arrow(one)} {one.fix}")
         for example in one.examples:

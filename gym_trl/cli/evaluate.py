@@ -31,9 +31,10 @@ from gym_trl.cli.options import (
     read_trust,
 )
 from gym_trl.cli.policies import read_model, read_policy
-from gym_trl.cli.terminal import ask, say, say_aside, show_columns
+from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
 from gym_trl.envspec import check_spec_options, spec_names
 from gym_trl.errors import ConfigError
+from gym_trl.files import read_text
 from gym_trl.options import check_option, option_types
 from gym_trl.records.json_lines import to_json
 from gym_trl.registration import is_registered
@@ -161,8 +162,8 @@ def _toml_names(given: Mapping[str, Any], path: Path) -> Iterator[Named]:
 def _from_toml(context: typer.Context, path: Path, repeated: Sequence[str]) -> dict[str, Any]:
     """Return the options of a file, overridden by those of the command line; ``repeated`` are names that it may use."""
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        given = tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     options = {**_parameters(context), "ids": None}
     if other := [one for one in repeated if one.endswith(".toml") or is_registered(one)]:  # no names to be trusted
@@ -233,7 +234,8 @@ def _evaluate(
 
     given = {name: options.pop(name) for name in _OF_MODELS}
     policies: list[Any] = [
-        person(lambda _: ask(), say) if name == "person" else read_policy(name, trust=trust) for name in policy or ()
+        person(lambda _: ask(), say_styled) if name == "person" else read_policy(name, trust=trust)
+        for name in policy or ()
     ]
     runs = {name: read_options(Path(name), trust=trust) for name in model or () if is_run(Path(name))}
     named: list[str | None] = [*(model or ())] or ([None] if base_url else [])

@@ -16,7 +16,7 @@ from typer import Argument, Option
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail
 from gym_trl.cli.options import ENV_PLACE, ID_HELP, DebugOption, EnvOption, TrustOption, read_pairs, read_trust
-from gym_trl.cli.terminal import ask, coloured, say, say_aside
+from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, described, raise_interrupt
@@ -80,17 +80,17 @@ def play(
         import readline  # noqa: F401 -- arrow keys, on systems that have it
     try:
         if instructions := instructions_of(episode.env):
-            say(f"{coloured(instructions, dim=True)}\n")
+            say_styled(f"{coloured(instructions, dim=True)}\n")
         with _errors_in("reset", debug=debug):
             first = episode.start()
         policy.show(episode)
-        say(first)
+        say_styled(first)
         while not episode.over:
             if (action := ask()) is None:
-                say(f"\nLeft after {counted(len(episode.actions), 'turn')}, return {episode.total:g}.")
+                say_styled(f"\nLeft after {counted(len(episode.actions), 'turn')}, return {episode.total:g}.")
                 return
             if (command := action.strip()).startswith(":") and not command.startswith("::"):
-                say(_COMMANDS.get(command, _help)(episode))
+                say_styled(_COMMANDS.get(command, _help)(episode))
                 policy.forget()
                 continue
             if command.startswith("::"):
@@ -98,12 +98,12 @@ def play(
             with _errors_in("step", debug=debug):
                 result = episode.step(action)
             policy.show(episode)
-            say(result.observation)
+            say_styled(result.observation)
             if result.reward:
-                say(coloured(f"(reward {result.reward:g})", fg="green" if result.reward > 0 else "red"))
+                say_styled(coloured(f"(reward {result.reward:g})", fg="green" if result.reward > 0 else "red"))
         colour = {True: "green", False: "red", None: None}[episode.success]
         verdict = coloured(_SOLVED[episode.success], fg=colour, bold=True)
-        say(f"\n{verdict} in {counted(len(episode.actions), 'turn')}, return {episode.total:g}.")
+        say_styled(f"\n{verdict} in {counted(len(episode.actions), 'turn')}, return {episode.total:g}.")
         policy.finish(episode)
     finally:
         if policy.other:
@@ -126,11 +126,11 @@ class Against:
         for text, action in self.opponent.responses if self.opponent else ():
             parsed = "" if action == text else f" (read as {action!r})"
             unread = " (no action found; a random one is played)"
-            say(coloured(f"{self.name}: {text}{unread if action is None else parsed}", fg="magenta"))
+            say_styled(coloured(f"{self.name}: {text}{unread if action is None else parsed}", fg="magenta"))
         self.forget()
         turns = len(episode.actions)
         if self.other and turns and (self.other.play(turns) or len(self.other.actions) == turns):
-            say(coloured(f"({self._standing(self.other)})", dim=True))
+            say_styled(coloured(f"({self._standing(self.other)})", dim=True))
 
     def forget(self) -> None:
         """Discard its turns in the replay of a hint or an undo, which are not shown."""
@@ -142,13 +142,13 @@ class Against:
         if self.other is None:
             return
         self.other.play()
-        say(f"\n{self.name}, the same task:")
+        say_styled(f"\n{self.name}, the same task:")
         for action, result in zip(self.other.actions, self.other.results, strict=True):
-            say(f"{coloured(f'> {action}', fg='magenta')}\n{result.observation}")
-        say(f"\n{self._standing(self.other)}.")
+            say_styled(f"{coloured(f'> {action}', fg='magenta')}\n{result.observation}")
+        say_styled(f"\n{self._standing(self.other)}.")
         if self.other.error is None:
             winner = {1: "You win.", 0: "Nobody wins.", -1: f"{self.name} wins."}
-            say(coloured(winner[compare_episodes(episode, self.other)], bold=True))
+            say_styled(coloured(winner[compare_episodes(episode, self.other)], bold=True))
 
     def _standing(self, other: ParallelEpisode) -> str:
         turns = counted(len(other.actions), "turn")

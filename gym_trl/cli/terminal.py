@@ -8,10 +8,9 @@ from typing import Any
 
 import typer
 
-_ACTED_UPON = re.compile(
-    r"\x1b(?!\[[0-9;:]*m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
-"""Control characters, and those that change the direction of a text; not a sequence of styles (SGR)."""
+_ACTED_UPON = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, and those that change the direction of a text."""
+_STYLE = re.compile(r"(\x1b\[[0-9;:]*m)")
 _LEAVE = ("quit", "exit")
 _LEFT_ALIGNED = ("environment", "policy", "player", "A", "B", "ended by")
 _ALWAYS_SHOWN = 4  # columns of a table
@@ -20,6 +19,13 @@ _ALWAYS_SHOWN = 4  # columns of a table
 def say(text: str = "") -> None:
     """Print text, escaping characters that the terminal cannot encode."""
     sys.stdout.write(encodable(f"{text}\n", sys.stdout))
+    sys.stdout.flush()
+
+
+def say_styled(text: str) -> None:
+    """Print text as ``say`` does, with the styles that are in it (SGR): colours of environments and of ``coloured``."""
+    parts = _STYLE.split(f"{text}\n")  # texts and styles by turns
+    sys.stdout.write("".join(encodable(one, sys.stdout) if place % 2 == 0 else one for place, one in enumerate(parts)))
     sys.stdout.flush()
 
 
@@ -34,9 +40,9 @@ def encodable(text: str, stream: Any) -> str:
     >>> print(encodable("\x1b]0;a title\x07", sys.stdout))
     \u001b]0;a title\u0007
 
-    Line breaks, tabs and styles are kept. Texts of environments, files and models are printed, too, and must not move
-    the cursor, change the window's title or hide what was printed before. The escapes are those of JSON, which stays
-    valid.
+    Line breaks and tabs are kept. Texts of environments, files and models are printed, too, and must not move the
+    cursor, change the window's title or hide what is printed before or after. The escapes are those of JSON, which
+    stays valid.
     """
     text = _ACTED_UPON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     encoding = getattr(stream, "encoding", None) or "utf-8"

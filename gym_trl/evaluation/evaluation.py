@@ -393,7 +393,8 @@ class _Folder(OutputFolder):
             for what in policies[name].keys() | known[name].keys():
                 now, then = policies[name].get(what), known[name].get(what)
                 if now != then:
-                    raise ConfigError(f"{self.path} has episodes of {name!r} with {what}={then!r}, not {now!r}")
+                    differs = f"{what:.40}={then!r:.200}, not {now!r:.200}"
+                    raise ConfigError(f"{self.path} has episodes of {name!r} with {differs}")
         self.save_settings({"policies": {**known, **policies}}, before)
 
     def begin(self, missing: int) -> None:
@@ -409,7 +410,7 @@ class _Folder(OutputFolder):
     def forget_failures(self, policies: Collection[str]) -> None:
         """Drop the unscored episodes of these policies."""
         if self.path is not None and (self.path / FAILURES).exists():
-            keep_json_lines(self.path / FAILURES, lambda record: record["policy"] not in policies)
+            keep_json_lines(self.path / FAILURES, lambda record: record.get("policy") not in [*policies])
 
     def records(self) -> Iterator[Record]:
         if self.path is not None and any(self.path.glob("*.jsonl")):

@@ -75,7 +75,7 @@ class OutputFolder(Closing):
             if any(self.path.glob("*.jsonl")):
                 raise ConfigError(f"{self.path} contains records but no {self.key}; choose another folder") from None
             return None
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise self.not_ours() from error
         if not isinstance(settings, dict):
             raise self.not_ours()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 from gym_trl.envspec import SELF_PLAY, EnvSpec
 from gym_trl.errors import ConfigError, check_counts
@@ -19,7 +19,8 @@ from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import LoadedModel, Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.weights import free_memory, weights_size
-from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
+from gym_trl.records.fields import Fields
+from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, numbered, to_json
 from gym_trl.registration import EnvSource, env_name
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import check_format
@@ -30,6 +31,19 @@ from gym_trl.wrappers.inner import attribute_of
 GAMES = "games.jsonl"
 """File of a tournament's folder with a line for each game."""
 _AT_A_TIME = 2  # models that play each other
+
+
+class _Line(TypedDict):
+    players: list[str]
+    seed: int
+    payoffs: list[float] | None
+    forfeit: int | None
+    stop_reasons: list[str]
+    moves: list[list[int | str]]
+    error: str | None
+
+
+_LINE = Fields(_Line, {})
 
 
 class GameRecord(NamedTuple):
@@ -55,14 +69,27 @@ class GameRecord(NamedTuple):
         return cls(*game.seating, game.payoffs, game.forfeit, reasons, moves, game.error)
 
     @classmethod
-    def read(cls, line: Mapping[str, Any]) -> Self:
-        """Return the record in a line of JSON."""
-        payoffs = line["payoffs"]
+    def read(cls, line: dict[str, Any], where: str) -> Self:
+        """Return the record in a line of JSON.
+
+        Raises:
+            ConfigError: it is no game; the message begins with ``where`` and names the field.
+        """
+        line = _LINE.completed(line)
+        if problem := _LINE.problem(line):
+            raise ConfigError(f"{where} is not a game of a tournament: {problem[1]}")
+        players, payoffs, forfeit = tuple(line["players"]), line["payoffs"], line["forfeit"]
+        if any([type(one) for one in move] != [int, str] for move in line["moves"]):
+            raise ConfigError(f"{where} is not a game of a tournament: moves must be pairs of a seat and a response")
+        if payoffs is not None and (len(payoffs) != len(players) or None in payoffs):
+            raise ConfigError(f"{where} is not a game of a tournament: payoffs must be a number for each player")
+        if forfeit is not None and not 0 <= forfeit < len(players):
+            raise ConfigError(f"{where} is not a game of a tournament: forfeit must be a seat, got {forfeit}")
         return cls(
-            tuple(line["players"]),
+            players,
             line["seed"],
             None if payoffs is None else tuple(payoffs),
-            line["forfeit"],
+            forfeit,
             tuple(line["stop_reasons"]),
             tuple((seat, response) for seat, response in line["moves"]),
             line["error"],
@@ -350,7 +377,7 @@ class _Folder(OutputFolder):
             raise self.not_ours()
         for name, value in now.items():
             if value != then[name]:
-                raise ConfigError(f"{self.path} is a tournament with {name}={then[name]!r}, not {value!r}")
+                raise ConfigError(f"{self.path} is a tournament with {name}={then[name]!r:.200}, not {value!r:.200}")
         for name in players.keys() & known.keys():
             if changed := [
                 key for key in {**players[name], **known[name]} if players[name].get(key) != known[name].get(key)
@@ -371,16 +398,22 @@ class _Folder(OutputFolder):
 
     def forget_failures(self, players: Collection[str]) -> None:
         """Drop the unscored games between these players."""
-        if self.path is not None and (self.path / GAMES).exists():
-            keep_json_lines(
-                self.path / GAMES, lambda game: game["payoffs"] is not None or not {*players} >= {*game["players"]}
-            )
+        if self.path is None or not (self.path / GAMES).exists():
+            return
+
+        def lasts(line: dict[str, Any]) -> bool:
+            game = GameRecord.read(line, f"a line of {path}")
+            return game.payoffs is not None or not {*players} >= {*game.players}
+
+        path = self.path / GAMES
+        keep_json_lines(path, lasts)
 
     def records(self) -> Iterator[GameRecord]:
         """Return the games so far."""
         if self.path is None or not (self.path / GAMES).exists():
             return iter(())
-        return map(GameRecord.read, read_json_lines(self.path / GAMES))
+        path = self.path / GAMES
+        return (GameRecord.read(line, f"line {number} of {path}") for number, line in numbered(path))
 
     def write(self, record: GameRecord) -> None:
         """Append a game."""

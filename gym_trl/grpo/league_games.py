@@ -262,7 +262,7 @@ def _saved_names(output_dir: Path) -> set[str]:
     for file in output_dir.glob("checkpoint-*/trainer_state.json"):
         try:
             saved: Mapping[str, Any] = json.loads(read_text(file))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         names |= set(saved.get("stateful_callbacks", {}).get(_STATE, {}).get("past", ()))
     return names

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.files import replaced
+from gym_trl.files import open_to_read, read_bytes, replaced
 from gym_trl.records.foreign import Outcome, Said, apart, finite, foreign_record, foreign_task, text_of, with_calls
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import DETAILS, Record, describe_end, given_tokens, without_tokens
@@ -124,11 +124,16 @@ def read_inspect_log(path: Path) -> Iterator[Record]:
 
 def _parts(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the header of a log and then its samples, each with its name."""
-    if not zipfile.is_zipfile(path):
-        yield from _parts_of_json(path)
-        return
+    with open_to_read(path) as file:
+        if not zipfile.is_zipfile(file):
+            yield from _parts_of_json(path)
+            return
+        yield from _parts_of_archive(path, file)
+
+
+def _parts_of_archive(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             entries = {entry.filename: entry for entry in archive.infolist()}  # the last of a name counts
             header = next((entries[name] for name in ("header.json", "_journal/start.json") if name in entries), None)
             if header is None:
@@ -159,7 +164,7 @@ def _parts_of_json(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(
             f"{path} has {size} bytes, and at most {LARGEST} are read; convert it with: inspect log convert --to eval"
         )
-    log = _json(path.read_bytes(), str(path))
+    log = _json(read_bytes(path), str(path))
     if "eval" not in log:
         raise ConfigError(f"{path} is not a log of Inspect: it has {', '.join(sorted(log))[:200] or 'nothing'}")
     yield "eval", log

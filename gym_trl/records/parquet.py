@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.files import replaced
+from gym_trl.files import open_to_read, replaced
 from gym_trl.records.json_lines import encodable, to_json
 from gym_trl.records.schema import Record, complete
 
@@ -106,7 +106,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
         from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(path) as file:
+        with open_to_read(path) as opened, ParquetFile(opened) as file:
             rows = (row for batch in file.iter_batches(_ROWS_AT_ONCE) for row in batch.to_pylist())
             for number, row in enumerate(rows, start=1):
                 where = f"row {number} of {path}"
@@ -116,7 +116,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
                         held |= {name: _from_json(text, f"{name} in {where}") for name, text in texts.items()}
                 yield complete(row, where)
     except ArrowException as error:
-        raise ConfigError(f"{path} is not a Parquet file, or is damaged: {error}") from error
+        raise ConfigError(f"{path} is not a Parquet file, or is damaged: {str(error)[:200]}") from error
 
 
 def _from_json(text: Any, where: str) -> Any:

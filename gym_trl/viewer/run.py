@@ -403,7 +403,9 @@ class Decoder:
         with needs("train", "the text of token ids"):
             from tokenizers import Tokenizer
         try:
-            self._tokenizer = Tokenizer.from_file(str(file))
+            self._tokenizer = Tokenizer.from_buffer(read_bytes(file))
+        except OSError:
+            raise
         except Exception as error:  # tokenizers raises no specific exception
             raise ConfigError(f"{file} is not a tokenizer: {error}") from error
 
