@@ -141,7 +141,7 @@ PLANTED: dict[str, Callable[[Path, Path, Path | None], None]] = {
 
 
 class Harm(NamedTuple):
-    """What a planted name has done."""
+    """Harm that a planted name has done."""
 
     name: str
     planted: str

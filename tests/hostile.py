@@ -456,7 +456,7 @@ ENTRIES: Final[Mapping[str, Callable[[Path], None]]] = {
     "unreadable": _unreadable,
     "empty": Path.touch,
 }
-"""What may stand in the place of a file, by a name: functions that make it."""
+"""Functions that make something else in the place of a file, by a name."""
 NAMES: Final = (
     "new\nline",
     "\x1b[31mred\x1b]0;owned\x07",
@@ -486,7 +486,7 @@ MEMORY: Final = 3 * 2**30
 
 
 class TooSlow(BaseException):
-    """What ran did not end in time; no reader can take it for an error of a file."""
+    """A reader did not end in time; no reader can take this for an error of a file."""
 
 
 @contextmanager

@@ -129,7 +129,7 @@ ALLOWED = (
     ),
     *("os.mkdir(out / 'new')", "os.replace(out / 'own', out / 'link')", "os.remove(out / 'link')", "os.kill(0, 0)"),
 )
-"""What a tripwire stops, and what it lets through, in this order."""
+"""Actions that a tripwire stops, and those that it lets through, in this order."""
 _PROGRAM = """
 import ctypes, json, marshal, os, pickle, runpy, shutil, socket, subprocess, sys
 from pathlib import Path

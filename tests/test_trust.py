@@ -1,4 +1,4 @@
-"""What comes out of a file names only what is registered, unless the user says otherwise."""
+"""Names in files: only those that are registered are used, unless the user says otherwise."""
 
 import copy
 import json

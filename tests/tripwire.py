@@ -51,7 +51,7 @@ class Tripwire:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        """What was stopped, since the hook was last armed."""
+        """Actions that were stopped since the hook was last armed."""
         self._foreign: tuple[str, ...] = ()
         self._writable: tuple[str, ...] = ()
         self._starts: Callable[[str, tuple[Any, ...]], bool] = lambda event, arguments: False
