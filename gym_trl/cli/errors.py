@@ -99,7 +99,12 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+_LONGEST = 2_500
+"""Characters of an error that are printed; texts of files and environments in it can be of any length."""
+
+
 def fail(text: str) -> NoReturn:
-    """Print an error and exit with status 2."""
+    """Print an error, its beginning if it is long, and exit with status 2."""
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     sys.stderr.write(encodable(f"Error: {text}\n", sys.stderr))
     raise typer.Exit(2)

@@ -165,6 +165,8 @@ def _from_toml(context: typer.Context, path: Path, repeated: Sequence[str]) -> d
         given = tomllib.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    if any("\0" in text for text in texts_in(given)):
+        raise ConfigError(f"{path} has a text with a null character, which no name and no path can contain")
     options = {**_parameters(context), "ids": None}
     if other := [one for one in repeated if one.endswith(".toml") or is_registered(one)]:  # no names to be trusted
         raise ConfigError(f"expected one file.toml, or ids of environments, got {path} {other[0]}")

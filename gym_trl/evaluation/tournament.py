@@ -383,7 +383,8 @@ class _Folder(OutputFolder):
                 key for key in {**players[name], **known[name]} if players[name].get(key) != known[name].get(key)
             ]:
                 was, is_ = known[name].get(changed[0]), players[name].get(changed[0])
-                raise ConfigError(f"{self.path} has games of {name!r} with {changed[0]}={was!r}, not {is_!r}")
+                differs = f"{changed[0]:.40}={was!r:.200}, not {is_!r:.200}"
+                raise ConfigError(f"{self.path} has games of {name!r} with {differs}")
         self.save_settings({**now, "players": {**known, **players}}, before)
 
     def begin(self, missing: int) -> None:
