@@ -7,10 +7,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, check_empty
+from gym_trl.cli.options import DebugOption, check_empty, check_other
 from gym_trl.cli.terminal import say
 from gym_trl.errors import ConfigError
-from gym_trl.records.schema import FAILURES, ROLLOUTS
 from gym_trl.text.textify import counted
 
 EXAMPLES = """
@@ -108,7 +107,7 @@ def export(
         told = ", ".join(f"{counted(sum(splits.values()), 'row')} of {name}" for name, splits in rows.items())
         say(f"Wrote {told} to {out}; upload it with: hf upload USER/NAME {out} --repo-type dataset")
         return
-    _check_other(path, out)
+    check_other(path, out)
     if to is ExportFormat.OTEL:
         say(f"Wrote {counted(write_otel(path, out), 'trace')} to {out}.")
         return
@@ -138,8 +137,3 @@ def _export_model(path: Path, out: Path) -> None:
     check_empty(out)
     save_merged(model, out)
     say(f"Wrote the model to {out}.")
-
-
-def _check_other(path: Path, out: Path) -> None:
-    if out.exists() and any(file.exists() and out.samefile(file) for file in (path, path / ROLLOUTS, path / FAILURES)):
-        raise ConfigError(f"{out} has the records that are exported; choose another --out")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from gym_trl.errors import ConfigError
+from gym_trl.records.schema import FAILURES, ROLLOUTS
 from gym_trl.trust import Named, Trust, texts_in
 
 LARGEST_SEED = 2**32 - 1  # NumPy's, which the trainer seeds
@@ -151,6 +152,16 @@ def check_resumed(folder: Path, env: str, env_id: str | None) -> None:
     """
     if env_id not in (None, env):
         raise ConfigError(f"--resume continues the run in {folder} on {env}, not on {env_id}: leave out the ID")
+
+
+def check_other(path: Path, out: Path) -> None:
+    """Check that a file to write is not one of the records that are read.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if out.exists() and any(file.exists() and out.samefile(file) for file in (path, path / ROLLOUTS, path / FAILURES)):
+        raise ConfigError(f"{out} has the records that are read; choose another --out")
 
 
 def check_empty(out: Path) -> None:

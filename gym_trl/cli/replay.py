@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvOption, NamesArgument, TrustOption, read_pairs, read_trust
+from gym_trl.cli.options import DebugOption, EnvOption, NamesArgument, TrustOption, check_other, read_pairs, read_trust
 from gym_trl.cli.terminal import say
 from gym_trl.text.textify import counted
 
@@ -64,6 +64,7 @@ def replay(
             yield found.record
 
     if out is not None:
+        check_other(path, out)
         write_json_lines(replayed(), out)
     else:
         for _ in replayed():

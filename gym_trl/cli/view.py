@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors, one_line
-from gym_trl.cli.options import DebugOption
+from gym_trl.cli.options import DebugOption, check_other
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
 from gym_trl.files import is_unwritable
@@ -48,6 +48,7 @@ def view(
     from gym_trl.viewer.page import write_page
 
     page = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
+    check_other(run, page)
     try:
         counts = write_page(run, page, tokenizer=tokenizer)
     except OSError as error:
