@@ -81,6 +81,7 @@ class Trust:
         if self.everything:
             return
         repeated = {word for name in self.names for word in (name, *name.split())}
+        repeated |= {name.rpartition(":")[0] for name in repeated if ".py:" in name}  # a class of a file names the file
         refused = [one for one in dict.fromkeys(found) if one.name not in repeated]
         if not refused:
             return

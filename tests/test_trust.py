@@ -509,3 +509,14 @@ def test_no_reader_of_names_imports_runs_or_writes_anything(mark: Path) -> None:
     codes, events = json.loads(ran.stdout.splitlines()[-1])
     assert events == []
     assert codes == [2] * len(cases)
+
+
+def test_a_class_of_a_file_that_the_user_names_is_a_name_of_the_file_but_not_of_all_that_is_in_it() -> None:
+    Trust(names=["my_game.py:MyGame"]).check("config.json", env_names("my_game.py"))
+    for name, other in (
+        ("my_game.py:MyGame", "my_game.py:play"),
+        ("my_game.py", "my_game.py:play"),
+        ("a.py:A", "b.py"),
+    ):
+        with pytest.raises(UntrustedError):
+            Trust(names=[name]).check("config.json", env_names(other))
