@@ -1,8 +1,12 @@
 """Records as logs of Inspect, and back, with the real package."""
 
+import io
+import json
 import math
+import random
 import zipfile
 from base64 import b64encode as base64
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +243,25 @@ def test_a_log_of_anybody_names_no_module_to_import(tmp_path: Path) -> None:
     assert record["task"]["env_id"] == "os-Evil-v0"
 
 
+HEADER = b"""{"version": 2, "status": "success", "eval": {"created": "2026-01-01T00:00:00+00:00", "task": "sums",
+    "model": "tiny/model", "config": {}, "dataset": {"samples": 1, "sample_ids": ["a"]}}"""
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_an_archive_with_any_wrong_bytes_is_read_or_refused(tmp_path: Path, compression: int) -> None:
+    path, whole, numbers = tmp_path / "x.eval", io.BytesIO(), random.Random(0)
+    with zipfile.ZipFile(whole, "w", compression) as archive:
+        archive.writestr("header.json", HEADER + b"}")
+        archive.writestr("samples/a.json", json.dumps({"id": "a", "epoch": 1, "input": "x" * 300, "target": "y"}))
+    for _ in range(300):
+        content = bytearray(whole.getvalue())
+        for _ in range(numbers.choice([1, 1, 2, 5])):
+            content[numbers.randrange(len(content))] = numbers.randrange(256)
+        path.write_bytes(content)
+        with suppress(ConfigError, OSError):
+            list(read_inspect_log(path))
+
+
 def test_damaged_logs_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.eval"
     for content, message in [
@@ -247,6 +270,8 @@ def test_damaged_logs_are_refused_by_name(tmp_path: Path) -> None:
         (b'{"a": 1}', "is not a log of Inspect: it has a"),
         (b'{"eval": {}}', "is a damaged log of Inspect: eval"),
         (b"[" * 100_000, "is not JSON"),
+        (HEADER + b', "samples": 5}', "samples must be a list"),
+        (HEADER + b', "samples": [null]}', "is a damaged log of Inspect: sample 0"),
     ]:
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=message):

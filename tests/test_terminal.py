@@ -1,6 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
 """Texts of strangers on the terminal: none of their control characters reaches it."""
 
+import contextlib
 import io
 import json
 import re
@@ -11,30 +12,33 @@ from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.cli.terminal import encodable
+from gym_trl.cli.terminal import encodable, say_styled
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b2J\rforged\x7f\u202e"
-OBEYED = re.compile(r"\x1b(?!\[[0-9;:]*m)|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e]")
+OBEYED = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e]")
+STYLE = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 @given(st.text(st.sampled_from("\x1b[]0;31m8J\x07\r\n\t\x9b\u202ea\xe9\U0001f44d")))
-def test_a_terminal_gets_only_colours_and_line_breaks(text):
+def test_a_terminal_gets_only_line_breaks_and_tabs(text):
     shown = encodable(text, io.StringIO())
     assert not OBEYED.search(shown)
     assert json.loads(encodable(json.dumps(text, ensure_ascii=False), io.StringIO())) == text
     assert encodable(shown, io.StringIO()) == shown
 
 
-COLOURED = (
-    "\x1b[1;31mred\x1b[0m\n\t\u0642\u0644\u0645\u200c\u0647\u0627 \U0001f469\u200d\U0001f680",
-    "\x1b[38;5;8m",
-    "\x1b[m",
-)
-
-
-@pytest.mark.parametrize("text", COLOURED)
-def test_colours_and_texts_of_any_language_stay(text):
+def test_texts_of_any_language_stay():
+    text = "\n\t\u0642\u0644\u0645\u200c\u0647\u0627 \U0001f469\u200d\U0001f680"
     assert encodable(text, io.StringIO()) == text
+
+
+@given(st.lists(st.sampled_from(["\x1b[1;31m", "\x1b[38;5;8m", "\x1b[m", "red\n", "\x1b[2J", "\x1b", "[0m", EVIL])))
+def test_of_an_environment_that_a_person_plays_only_the_styles_reach_the_terminal(parts):
+    text = "".join(parts)
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        say_styled(text)
+    assert STYLE.findall(shown.getvalue()) == STYLE.findall(text)
+    assert not OBEYED.search(STYLE.sub("", shown.getvalue()))
 
 
 @pytest.mark.parametrize("command", [["compare", "a.jsonl", "a.jsonl"], ["replay", "a.jsonl"], ["replay", "b.jsonl"]])

@@ -1,8 +1,10 @@
 """Records as logs of Inspect, and logs of Inspect as records."""
 
 import json
+import lzma
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -114,7 +116,7 @@ def read_inspect_log(path: Path) -> Iterator[Record]:
             for unused in ("events", "events_data", "store", "timelines"):  # much, and no part of a record
                 held.pop(unused, None)
             record = _record(resolve_sample_attachments(EvalSample.model_validate(held), "full"), spec, groups)
-        except (ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValidationError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(f"{path} is a damaged log of Inspect: {name}: {reason}") from error
         yield record
@@ -131,6 +133,10 @@ def _parts(path: Path) -> Iterator[tuple[str, Any]]:
         yield from _parts_of_archive(path, file)
 
 
+# Encrypted members raise RuntimeError, names that are no text UnicodeDecodeError.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError, EOFError, UnicodeDecodeError)
+
+
 def _parts_of_archive(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
     try:
         with zipfile.ZipFile(file) as archive:
@@ -142,7 +148,7 @@ def _parts_of_archive(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
             for name, entry in entries.items():
                 if name.startswith("samples/") and name.endswith(".json"):
                     yield name, _json_in(archive, entry, path)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except _DAMAGED as error:
         raise ConfigError(f"{path} is a damaged log of Inspect: {error}") from error
 
 
@@ -168,7 +174,9 @@ def _parts_of_json(path: Path) -> Iterator[tuple[str, Any]]:
     if "eval" not in log:
         raise ConfigError(f"{path} is not a log of Inspect: it has {', '.join(sorted(log))[:200] or 'nothing'}")
     yield "eval", log
-    for number, sample in enumerate(log.get("samples") or []):
+    if not isinstance(samples := log.get("samples") or [], list):
+        raise ConfigError(f"{path} is a damaged log of Inspect: samples must be a list, got {samples!r:.80}")
+    for number, sample in enumerate(samples):
         yield f"sample {number}", sample
 
 
