@@ -42,9 +42,10 @@ def share_among(tests: int) -> None:
 def search(check: Callable[[], None], number: int) -> None:
     """Run a property test with as many examples as ``examples(number)``, or again and again for its share of the time.
 
-    What failed before is in Hypothesis's database and tried first.
+    The lanes try the same examples each time, so that a failure is that of a change; a search for a time tries new
+    ones, and first those that failed before, from Hypothesis's database.
     """
-    end, tried = time.monotonic() + _share, examples(number)(check)
+    end, tried = time.monotonic() + _share, settings(examples(number), derandomize=not FUZZ_SECONDS)(check)
     tried()
     while time.monotonic() < end:
         tried()
