@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from gym_trl.errors import ActionTypeError, ConfigError, check_counts, described, ends_an_episode
+from gym_trl.errors import ActionTypeError, ConfigError, check_counts, described, raise_interrupt
 from gym_trl.executors.step import close_env
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
 from gym_trl.spaces import AnyText
@@ -327,8 +327,7 @@ class _Inline(_Crew):
     def _failed(self, index: int, error: BaseException) -> EnvStep:
         """Drop an environment that raised and return its episode's result; an interrupt of the program is raised."""
         self._drop(index)
-        if not ends_an_episode(error):
-            raise error
+        raise_interrupt(error)
         return _failed(error)
 
     def _drop(self, index: int) -> None:

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 from gym_trl.env_checker.leaks import SeatGame
-from gym_trl.errors import SeatError, described, ends_an_episode, place_of
+from gym_trl.errors import SeatError, described, place_of, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import images_of, read_result, read_step
 from gym_trl.rollout.random_play import Actor
@@ -98,8 +98,7 @@ def play_one(
                 game.ended = True
                 break
     except BaseException as error:
-        if not ends_an_episode(error):
-            raise
+        raise_interrupt(error)
         game.error = describe_error(error)
     return game
 
@@ -124,8 +123,7 @@ def play_seats(env: TextEnvironment, seed: int, act: Actor, most: int = MOST_TUR
     except SeatError as error:
         game.error = str(error)
     except BaseException as error:
-        if not ends_an_episode(error):
-            raise
+        raise_interrupt(error)
         game.error = f"raised {describe_error(error)}"
     return game
 

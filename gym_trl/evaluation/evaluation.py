@@ -18,9 +18,9 @@ from gym_trl.errors import (
     ModelFaultError,
     PolicyError,
     described,
-    ends_an_episode,
     is_connection,
     place_of,
+    raise_interrupt,
 )
 from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.play import Instances, PlayedTurn
@@ -547,8 +547,7 @@ class _Watched:
         except (EngineError, ModelStopped):
             raise
         except BaseException as error:
-            if not ends_an_episode(error):
-                raise
+            raise_interrupt(error)
             said = f"the policy {self._name!r} raised {described(error)}"
             if is_connection(error):
                 raise ModelStopped(StopReason.CANCELLED, said) from error

@@ -1,14 +1,13 @@
 """Folder that an evaluation or a tournament is played into, by one process at a time."""
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from gym_trl.errors import ConfigError
-from gym_trl.files import is_unwritable, open_to_append, read_text, replace_text
-from gym_trl.records.json_lines import to_json
+from gym_trl.files import is_unwritable, open_to_append, replace_text
+from gym_trl.records.json_lines import read_object, to_json
 from gym_trl.types import Closing
 
 
@@ -70,12 +69,12 @@ class OutputFolder(Closing):
         assert self.path is not None
         path = self.path / "config.json"
         try:
-            settings = json.loads(read_text(path))[self.key]
+            settings = read_object(path)[self.key]
         except FileNotFoundError:
             if any(self.path.glob("*.jsonl")):
                 raise ConfigError(f"{self.path} contains records but no {self.key}; choose another folder") from None
             return None
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+        except (ConfigError, KeyError) as error:
             raise self.not_ours() from error
         if not isinstance(settings, dict):
             raise self.not_ours()

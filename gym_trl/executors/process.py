@@ -203,10 +203,8 @@ class ProcessPool(WorkerPool["_Process"]):
             self._fail(guilty, EnvFailure(error, reason))
         else:
             guilty = None
-        others, lost = (
-            sorted(process.episodes - {guilty}),
-            f"its process was lost with another episode's environment: {error}",
-        )
+        others = sorted(process.episodes - {guilty})
+        lost = f"its process was lost with another episode's environment: {error}"
         self._useless = 0 if process.started else self._useless + 1
         if self._useless < _USELESS:
             self._move(others, lost)

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import caused_by_model, described, ends_an_episode, safe_str, stops_a_rollout
+from gym_trl.errors import caused_by_model, described, raise_interrupt, safe_str, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
@@ -114,8 +114,7 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     try:
         returned = env.step(action)
     except BaseException as error:
-        if not ends_an_episode(error):
-            raise
+        raise_interrupt(error)
         return failed(action, error)
     try:
         return read_result(env, returned)
@@ -239,7 +238,6 @@ def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:
     try:
         env.close()
     except BaseException as error:  # closing must not lose the episodes that were played
-        if not ends_an_episode(error):
-            raise
+        raise_interrupt(error)
         if not broken:
             gym.logger.warn("%s", f"closing {safe_str(env)} raised {described(error)}")

@@ -1,10 +1,9 @@
 """Games of a league in a ``rollout_func``: the pairings, snapshots of the model, and the opponents that play."""
 
-import json
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.engines.routed import RoutedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.files import check_tree, read_text
+from gym_trl.files import check_tree
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.league import League
@@ -27,6 +26,7 @@ from gym_trl.grpo.trainer_engine import context_length, transformers_options
 from gym_trl.policies.model import Model, end_ids
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.weights import has_model, load_tokenizer, load_weights, loading, read_adapter
+from gym_trl.records.json_lines import read_object
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.game import InThread, SeatPolicy
 from gym_trl.rollout.limits import Limits
@@ -94,7 +94,7 @@ class LeagueGames:
 
         Raises:
             ConfigError: A snapshot is missing, or the trainer saves no whole model.
-        OSError: The folder of the snapshots is a link, or has links in it.
+            OSError: The folder of the snapshots is a link, or has links in it.
         """
         self._saved.restore(trainer)
         step, folder = trainer.state.global_step, _folder(trainer)
@@ -261,8 +261,8 @@ def _saved_names(output_dir: Path) -> set[str]:
     names: set[str] = set()
     for file in output_dir.glob("checkpoint-*/trainer_state.json"):
         try:
-            saved: Mapping[str, Any] = json.loads(read_text(file))
-        except (OSError, ValueError, RecursionError):
+            saved = read_object(file)
+        except (OSError, ConfigError):
             continue
         names |= set(saved.get("stateful_callbacks", {}).get(_STATE, {}).get("past", ()))
     return names

@@ -370,9 +370,7 @@ def _member(record: Mapping[str, Any]) -> _Member | None:
 
 def _short(value: Any) -> float | None:
     """Return a number with four digits, which are more than are shown."""
-    return (
-        float(f"{value:.4g}") + 0.0 if (number := as_number(value)) is not None and abs(number) < _LARGEST else None
-    )  # no -0.0
+    return float(f"{value:.4g}") + 0.0 if _is_exact(value) else None  # no -0.0
 
 
 class Table:

@@ -212,11 +212,13 @@ def make_card(
         on_finding=lambda found: say(found.promise),
     )
     found = {one.promise: one for one in report.findings}
+    findings = tuple(report.findings)
+    blank = Card(env_id, env_kwargs or {}, "", "", None, "", "", 1, findings, learning=learning, spec=given)
     try:
-        first = _about(make, env_id, env_kwargs or {}, tuple(report.findings), learning, spec=given)
+        first = _about(make, blank)
     except BaseException as error:  # the checks of what could not be read report it
         raise_interrupt(error)
-        return _blank(env_id, env_kwargs or {}, tuple(report.findings), learning, given)
+        return blank
     if any(found[name].verdict in (PROBLEM, SKIPPED) for name in _ALWAYS) or any(
         one.got.startswith(_HUNG) for one in report.findings
     ):
@@ -238,11 +240,11 @@ def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None 
         ConfigError: the environment cannot be made or read.
     """
     with refused(env_id):
-        return _outlined(make, env_id, env_kwargs or {}, seed)
+        return _outlined(make, Card(env_id, env_kwargs or {}, "", "", None, "", "", 1, ()), seed)
 
 
-def _outlined(make: MakeEnv, env_id: str, env_kwargs: Mapping[str, Any], seed: int) -> Card:
-    card = _about(make, env_id, env_kwargs, (), None, spec={})
+def _outlined(make: MakeEnv, blank: Card, seed: int) -> Card:
+    card = _about(make, blank)
     with Plays(make, episodes=_CANDIDATES, seconds=60.0, seed=seed) as plays:
         solves = plays.env.has_wrapper_attr("solver")
         games = plays.of("solver", solver) if solves else plays.of("random", random_play)
@@ -260,50 +262,27 @@ def _published(make: MakeEnv) -> Mapping[str, Any]:
     return found
 
 
-def _about(
-    make: MakeEnv,
-    env_id: str,
-    env_kwargs: Mapping[str, Any],
-    findings: tuple[Finding, ...],
-    learning: Learning | None,
-    *,
-    spec: Mapping[str, Any],
-) -> Card:
-    """Return a card without measurements."""
-    if any(one.promise == "construction" and one.verdict == PROBLEM for one in findings):
-        return _blank(env_id, env_kwargs, findings, learning, spec)
+def _about(make: MakeEnv, blank: Card) -> Card:
+    """Return a card with what an environment says of itself; ``blank`` itself if it cannot be made."""
+    if any(one.promise == "construction" and one.verdict == PROBLEM for one in blank.findings):
+        return blank
     env = make()
-    rules = _instructions(env, as_trained(make, {"action_format": _FORMAT, **spec}))
+    rules = _instructions(env, as_trained(make, {"action_format": _FORMAT, **blank.spec}))
     try:
-        best = _declared(as_trained(make, spec))
-        return Card(
-            env_id,
-            env_kwargs,
-            description(env),
-            rules,
-            source_of(env),
-            str(env.observation_space),
-            str(env.action_space),
-            num_seats(env),
-            findings,
+        best = _declared(as_trained(make, blank.spec))
+        return replace(
+            blank,
+            summary=description(env),
+            instructions=rules,
+            source=source_of(env),
+            observations=str(env.observation_space),
+            actions=str(env.action_space),
+            num_seats=num_seats(env),
             optimal_success=best[0],
             optimal_return=best[1],
-            learning=learning,
-            spec=spec,
         )
     finally:
         close_env(env)
-
-
-def _blank(
-    env_id: str,
-    env_kwargs: Mapping[str, Any],
-    findings: tuple[Finding, ...],
-    learning: Learning | None,
-    spec: Mapping[str, Any],
-) -> Card:
-    """Return the card of an environment that cannot be made or read."""
-    return Card(env_id, env_kwargs, "", "", None, "", "", 1, findings, learning=learning, spec=spec)
 
 
 def _declared(make: MakeEnv) -> Optimum:

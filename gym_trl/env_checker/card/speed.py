@@ -53,8 +53,10 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
     steps = sum(len(game.actions) for game in games)
     make_text = partial(text_env, make)
     env = make_text(name)
-    executor, reason = choose_executor(name, env, make_text)
-    close_env(env)
+    try:
+        executor, reason = choose_executor(name, env, make_text)
+    finally:
+        close_env(env)
     workers = EXECUTORS[executor].workers if executor in EXECUTORS else False
     parallel: tuple[float, float] | None = None
     if executor in EXECUTORS and not (EXECUTORS[executor].processes and why_not_picklable(make_text)):
