@@ -406,6 +406,16 @@ def test_the_command_that_a_message_shows_is_not_refused(command: str, changes: 
     assert "not registered" not in again.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["train", "--resume", "run", "--steps", "2"], ["eval", ECHO, "--policy", "run"], ["eval", "--policy", "run"]],
+)
+def test_the_command_that_a_message_shows_has_the_options_that_were_given(words: list[str], mark: Path) -> None:
+    write_run(Path("run"), {**USUAL, "success": "stranger:won"})
+    refused = CliRunner().invoke(app, words)
+    assert f"gym-trl {' '.join(words)}" in refused.stderr
+
+
 def test_resuming_takes_the_environment_of_the_run_and_no_other(mark: Path) -> None:
     write_run(Path("run"), USUAL)
     for command in ("train", "warm-start"):

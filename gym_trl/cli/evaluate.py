@@ -116,7 +116,9 @@ def evaluate(
         return
     options = _parameters(context)
     given = [options[name] for name in ("ids", "env", "policy", "model", "spec", "success")]
-    command = shlex.join(["gym-trl", "eval", *(ids or ()), *(word for one in model or () for word in ("--model", one))])
+    named = (("--policy", policy), ("--model", model))
+    words = [word for option, names in named for one in names or () for word in (option, one)]
+    command = shlex.join(["gym-trl", "eval", *(ids or ()), *words])
     _evaluate(**options | {"trust": read_trust(trust, given, command, _PLACES)})
 
 

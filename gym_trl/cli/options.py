@@ -138,9 +138,12 @@ def read_trust(everything: bool, given: Any, command: str, places: Sequence[tupl
     return Trust(everything, frozenset(texts_in(given)), advice)
 
 
-def trust_to_resume(command: str, folder: Path | None, env_id: str | None, *, everything: bool) -> Trust:
+def trust_to_resume(
+    command: str, folder: Path | None, env_id: str | None, *, everything: bool, steps: int | None = None
+) -> Trust:
     """Return the trust in the options of a run that ``--resume`` continues: in the environment named beside it."""
     again = f"gym-trl {command} " + ("..." if folder is None else f"--resume {shlex.quote(str(folder))}")
+    again += "" if steps is None else f" --steps {steps}"
     return read_trust(everything, env_id, again, [("env", "")])
 
 

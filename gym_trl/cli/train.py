@@ -169,7 +169,7 @@ def train(
 
     Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
     """
-    trusted = trust_to_resume("train", resume, env_id, everything=trust)
+    trusted = trust_to_resume("train", resume, env_id, everything=trust, steps=steps)
     chosen: dict[str, Any] = {"learning_rate": learning_rate, "max_completion_length": max_completion}
     if vllm is not None:
         chosen |= {"use_vllm": True, "vllm_mode": vllm.value}
