@@ -27,10 +27,10 @@ from gym_trl.envs.rubric import (
 )
 from gym_trl.envs.text_env import Outcome, check_integers
 from gym_trl.errors import ConfigError, RowError, apart_from_the_model, needs
+from gym_trl.kinds import load_function
 from gym_trl.registration import did_you_mean
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
-from gym_trl.wrappers.inner import load_function
 
 Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Row]

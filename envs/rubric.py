@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 from gym_trl.envs.code_agent import grade_calls, unfenced
 from gym_trl.envs.judge import Judge, judge_at
 from gym_trl.errors import ConfigError
+from gym_trl.kinds import load_function
 from gym_trl.registration import did_you_mean
 from gym_trl.sandbox import Isolation
 from gym_trl.text import verifiers
-from gym_trl.wrappers.inner import load_function
 
 Verifier: TypeAlias = Callable[[str, Any, Mapping[str, Any]], bool | float | Mapping[str, float]]
 """Function of the response, the answer and the row: right or wrong, a score from 0 to 1, or such scores by name."""

@@ -18,7 +18,7 @@ from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, mak
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.options import Arguments, Count, Penalty, check_options, option_types, part_of
+from gym_trl.kinds import Arguments, Count, Penalty, check_options, load_function, option_types, part_of
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, did_you_mean, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
@@ -32,7 +32,7 @@ from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import DeclareSuccess, Success, check_success, declare_success
 from gym_trl.wrappers.image_observation import ImageObservation, shows_images
-from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
+from gym_trl.wrappers.inner import attribute_of, instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import CutActions, ParseAction

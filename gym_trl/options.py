@@ -1,228 +1,727 @@
-"""Types of options with their bounds, and the check of values against them."""
+"""Options of a specification, a training and an evaluation, each declared once.
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
-from functools import cache
-from importlib import import_module
-from inspect import signature
-from math import isfinite
-from numbers import Real
+An option has a name, a type with bounds, a default, a sentence and a unit here, and nowhere else.
+
+Python arguments, flags of the commands, run files, ``config.json`` and the tables of the docs derive from the types in
+this module. A group (``Task``, ``Text``, ...) is passed whole to the room that uses it; ``SpecOptions`` and
+``TrainOptions`` are several groups, whose names are unique.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin
 
 from gym_trl.errors import ConfigError
+from gym_trl.kinds import (
+    Arguments,
+    ByName,
+    Count,
+    Penalty,
+    Range,
+    Seconds,
+    Seed,
+    Share,
+    Whole,
+    check_fields,
+    expected,
+    load_function,
+    name_of,
+    option_types,
+)
+from gym_trl.registration import EnvSource, did_you_mean
+
+Function: TypeAlias = Annotated[Callable[..., Any], ByName(), "a function or its name module:function"]
+"""Function, given as an object or by its name ``"module:function"``; the options hold the object."""
+ExecutorName: TypeAlias = Literal["inline", "auto", "thread", "process", "ray"]
+CreditName: TypeAlias = Literal["episode", "return_to_go", "gigpo", "pool", "rae"]
+CutActions: TypeAlias = Literal["reject", "accept"]
+"""Treatment of an action that ``max_tokens_per_turn`` cut off."""
+DType: TypeAlias = Literal["float32", "bfloat16", "float16", "auto"]
+VLLMMode: TypeAlias = Literal["colocate", "server"]
+Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
+"""One environment, several, or several with weights."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """Bounds of a number, in the type of an option.
-
-    >>> check_option("share", 1.5, Annotated[float, Range(least=0, most=1)])
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: share must be a number from 0 to 1, got 1.5
-    """
-
-    least: float | None = None
-    above: float | None = None
-    most: float | None = None
-    below: float | None = None
-
-    def __contains__(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
-
-    def __str__(self) -> str:
-        if self.least is not None and (self.most is not None or self.below is not None):
-            return f"from {self.least:g} to {f'below {self.below:g}' if self.most is None else f'{self.most:.10g}'}"
-        words = (("of at least", self.least), ("above", self.above), ("of at most", self.most), ("below", self.below))
-        return " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
-
-
-Count: TypeAlias = Annotated[int, Range(least=1)]
-"""Number of things, at least one."""
-Whole: TypeAlias = Annotated[int, Range(least=0)]
-"""Number of things, or none."""
-Seed: TypeAlias = Annotated[int, Range(least=0, most=2**32 - 1)]
-"""Seed that NumPy's generators take."""
-Positive: TypeAlias = Annotated[float, Range(above=0)]
-Penalty: TypeAlias = Annotated[float, Range(least=0)]
-"""Reward that is subtracted."""
-Share: TypeAlias = Annotated[float, Range(least=0, most=1)]
-Seconds: TypeAlias = Annotated[float, Range(above=0)]
-Arguments: TypeAlias = Mapping[str, Any]
-"""Arguments by name."""
-
-
-def check_option(name: str, value: Any, kind: Any) -> None:
-    """Check that an option has a value of its type: a number within its bounds, and no ``bool`` for a number.
-
-    >>> check_option("num_tasks", 8, Count)
-    >>> check_option("num_tasks", True, Count)
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: num_tasks must be an integer of at least 1, got True
+def option(default: Any, sentence: str, unset: str = "", *, flag: bool = True) -> Any:
+    """Declare an option, as a field of a data class.
 
     Args:
-        name: Name of the option, as the user wrote it.
-        value: The value.
-        kind: Its type: ``bool``, ``int``, ``float`` (finite), ``str``, a class or an enumeration, ``Literal``,
-            ``Callable``, ``Mapping`` and ``Sequence`` of these, unions, and ``Annotated`` with a ``Range`` or a text
-            that describes the type.
+        default: Its default; a mapping or a list is copied.
+        sentence: Its meaning, for the help and the docs.
+        unset: Meaning of the default ``None``.
+        flag: Whether the command line has it.
+    """
+    metadata = {"sentence": sentence, "unset": unset, "flag": flag}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of all options: values are converted and checked when they are made.
+
+    Texts that name functions become these functions, lists become tuples, and mappings become the options that they are
+    the arguments of.
 
     Raises:
-        ConfigError: It has not.
+        ConfigError: A value is of another type or out of its bounds; the message begins with the option's name.
     """
-    if not _accepts(kind, value):
-        raise ConfigError(f"{name} must be {expected(kind)}, got {value!r:.200}")
+
+    def __post_init__(self) -> None:
+        """Convert the values, and check them."""
+        for name, kind in option_types(type(self)).items():
+            object.__setattr__(self, name, converted(name, getattr(self, name), kind))
+        check_fields(self)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], path: str = "") -> Self:
+        """Return the options with these values by name.
+
+        >>> Cutoff.of({"episode_s": 60}).episode_s
+        60
+        >>> Cutoff.of({"episode": 60}, "cutoff.")
+        Traceback (most recent call last):
+            ...
+        gym_trl.errors.ConfigError: there is no option cutoff.episode; did you mean 'episode_s'?
+
+        Args:
+            given: Values by name.
+            path: Beginning of the names in messages.
+
+        Raises:
+            ConfigError: An option is unknown, is missing, or has a wrong value.
+        """
+        known = option_types(cls)
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"there is no option {path}{name}{did_you_mean(str(name), known)}")
+        for one in fields(cls):
+            if one.init and one.name not in given and one.default is MISSING and one.default_factory is MISSING:
+                raise ConfigError(f"{path}{one.name} must be given")
+        if not path:
+            return cls(**given)
+        try:
+            return cls(**given)
+        except ConfigError as error:
+            raise ConfigError(f"{path}{error}") from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options as values that JSON has: functions by their names.
+
+        >>> Cutoff(episode_s=60).as_dict()
+        {'episode_s': 60, 'rollout_s': None, 'stragglers': None, 'on_cutoff': 'unscored'}
+
+        Raises:
+            ConfigError: A value cannot be stored, such as a lambda; the message says why.
+        """
+        return {name: stored(name, getattr(self, name)) for name in option_types(type(self))}
 
 
-def check_options(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Check all options that have a type.
+def converted(name: str, value: Any, kind: Any) -> Any:
+    """Return a value as its option holds it."""
+    choices = list(_choices(kind))
+    named = isinstance(value, str) and ":" in value and any(isinstance(one, ByName) for one in _marks(kind))
+    if named and value not in _literals(kind):
+        try:
+            return load_function(value)
+        except ConfigError as error:
+            raise ConfigError(f"{name} must be {expected(kind)}, got {value!r}: {error}") from error
+    nested = [one for one in choices if isinstance(one, type) and issubclass(one, Options)]
+    if nested and isinstance(value, Mapping):
+        return _nested(name, value, nested)
+    for one in choices:
+        if get_origin(one) is tuple and isinstance(value, list | tuple):
+            inner = get_args(one)[0]
+            return tuple(converted(f"{name}[{place}]", part, inner) for place, part in enumerate(value))
+    return value
 
-    Raises:
-        ConfigError: One has a value of another type.
+
+def _nested(name: str, value: Mapping[str, Any], nested: Sequence[type[Options]]) -> Options:
+    """Return the options of one of several types: the one of its ``kind``, or the only one with these arguments."""
+    given = dict(value)
+    kinds = {kind_of(one): one for one in nested}
+    if (kind := given.pop("kind", None)) is not None and kind not in kinds:
+        raise ConfigError(f"{name}.kind must be {' or '.join(map(repr, kinds))}, got {kind!r}")
+    if kind is not None:
+        return kinds[kind].of(given, f"{name}.")
+    fit = [one for one in nested if given.keys() <= option_types(one).keys()]
+    return (fit or nested)[0].of(given, f"{name}.")
+
+
+def kind_of(options: type[Options]) -> str:
+    """Return the value of ``kind`` that tells options of this type from others.
+
+    >>> kind_of(PrioritizedTasks)
+    'prioritized_tasks'
     """
-    for name, value in given.items():
-        if name in kinds:
-            check_option(name, value, kinds[name])
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", options.__name__).lower()
 
 
-def check_fields(options: Any) -> None:
-    """Check the fields of a data class against their types, in its ``__post_init__``.
+def stored(name: str, value: Any) -> Any:
+    """Return a value as a file holds it.
 
-    Raises:
-        ConfigError: One has a value of another type.
-    """
-    kinds = option_types(type(options))
-    check_options({name: getattr(options, name) for name in kinds}, kinds)
-
-
-def option_types(owner: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the types of a function's arguments, or of the arguments that make a class.
-
-    >>> def play(*, turns: Count = 3, name: str | None = None) -> None: ...
-    >>> sorted(option_types(play))
-    ['name', 'turns']
-    """
-    return _types(owner)
-
-
-@contextmanager
-def part_of(option: str) -> Iterator[None]:
-    """Name the option in messages about a part of its value.
-
-    >>> with part_of("cutoff"):
-    ...     check_option("episode_s", 0, Seconds)
+    >>> stored("observe", lambda observation, info: "")
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: cutoff: episode_s must be a number above 0, got 0
+    gym_trl.errors.ConfigError: observe must be a function with a name, module:function, ...
+
+    Raises:
+        ConfigError: It cannot be stored whole.
     """
+    if isinstance(value, Options):
+        kind = {"kind": kind_of(type(value))} if isinstance(value, Curriculum | PrioritizedTasks) else {}
+        return {**kind, **{key: stored(f"{name}.{key}", one) for key, one in value.as_dict().items()}}
+    if isinstance(value, Mapping):
+        return {_key(name, key): stored(f"{name}.{key}", one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [stored(f"{name}[{place}]", one) for place, one in enumerate(value)]
+    if callable(value):
+        try:
+            return name_of(value)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{name} must be a function with a name, module:function, to be written to a file, got {error}"
+            ) from error
     try:
-        yield
-    except ConfigError as error:
-        if str(error).startswith(option):
-            raise
-        raise ConfigError(f"{option}: {error}") from error
+        same = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError, RecursionError):
+        same = False
+    if not same:
+        raise ConfigError(f"{name} must be a value that JSON has, to be written to a file, got {value!r:.100}")
+    return value
 
 
-@cache
-def _types(owner: Any) -> Mapping[str, Any]:
-    if is_dataclass(owner):
-        hints, names = get_type_hints(owner, include_extras=True), [one.name for one in fields(owner) if one.init]
-    else:
-        makes = vars(owner)["__init__"] if isinstance(owner, type) else owner
-        hints, names = get_type_hints(makes, include_extras=True), [*signature(makes).parameters]
-    return {name: hints[name] for name in names if name in hints}
+def _key(name: str, key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if callable(key):
+        return name_of(key)
+    raise ConfigError(f"{name} must have texts as names, to be written to a file, got {key!r:.100}")
 
 
-def expected(kind: Any) -> str:
-    """Return the description of a type, for the end of "must be".
+def _choices(kind: Any) -> Iterator[Any]:
+    """Yield the types of a union, or the one type."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        yield from _choices(get_args(kind)[0])
+    elif origin in (Union, UnionType):
+        for one in get_args(kind):
+            yield from _choices(one)
+    elif kind is not NoneType:
+        yield kind
 
-    >>> expected(Count | None), expected(bool), expected(Literal["reject", "accept"])
-    ('an integer of at least 1', 'True or False', "'reject' or 'accept'")
+
+def _marks(kind: Any) -> Iterator[Any]:
+    """Yield what annotates a type, or one of a union."""
+    if get_origin(kind) is Annotated:
+        yield from get_args(kind)[1:]
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        for one in get_args(kind):
+            yield from _marks(one)
+
+
+def _literals(kind: Any) -> set[Any]:
+    return {value for one in _choices(kind) if get_origin(one) is Literal for value in get_args(one)}
+
+
+# Options that have options of their own
+
+
+@dataclass(frozen=True)
+class Cutoff(Options):
+    """Conditions for stopping a rollout's slowest episodes, and how these are scored.
+
+    >>> Cutoff(stragglers=1.5)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: stragglers must be a number above 0 and below 1, got 1.5
+
+    An episode that is cut off is cancelled at the engine and releases its environment. Slow episodes are not a random
+    sample: long games are slow, for example. ``on_cutoff`` therefore chooses if they are scored.
     """
-    return _listed(list(dict.fromkeys(_parts(kind))))
+
+    episode_s: Seconds | None = option(
+        None, "Maximum seconds of an episode, including all waiting for the engine and the environment.", "no limit"
+    )
+    rollout_s: Seconds | None = option(
+        None, "Maximum seconds of a rollout; episodes that have not started by then are cut off, too.", "no limit"
+    )
+    stragglers: Annotated[float, Range(above=0, below=1)] | None = option(
+        None,
+        "Share of a rollout's episodes after which the others are cut off: 0.95 cuts off the last 5%.",
+        "none are",
+    )
+    on_cutoff: Literal["unscored", "truncated"] = option(
+        "unscored",
+        "How an episode that is cut off is scored: not at all, or as truncated with the rewards so far.",
+    )
+
+    @property
+    def timed(self) -> bool:
+        """True if the cutoff depends on time."""
+        return self.episode_s is not None or self.rollout_s is not None
 
 
-def _parts(kind: Any) -> Iterator[str]:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        words = next((one for one in arguments[1:] if isinstance(one, str)), None)
-        bounds = "".join(f" {one}" for one in arguments[1:] if isinstance(one, Range))
-        yield words or f"{expected(arguments[0]).replace('finite ' if bounds else '', '')}{bounds}"
-    elif origin in (Union, UnionType):
-        for one in arguments:
-            if one is not NoneType:  # None is the value of an option that is not given
-                yield from _parts(one)
-    elif origin is Literal:
-        yield from map(repr, arguments)
-    elif kind is bool:
-        yield from ("True", "False")
-    elif isinstance(kind, type) and issubclass(kind, Enum):
-        yield from (repr(one.value) for one in kind)
-    elif (base := origin or kind) in _WORDS:
-        yield _WORDS[base]
-    elif base is Callable or _name(kind) == "Callable":
-        yield "a function"
-    elif isinstance(base, type) and issubclass(base, Mapping):
-        yield "a mapping with names as keys" if arguments[:1] == (str,) else "a mapping"
-    elif isinstance(base, type) and issubclass(base, Collection):
-        yield f"a list, each element {expected(arguments[0])}" if arguments else "a list"
-    else:
-        yield f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
+WAIT = Cutoff()
+"""Cutoff that waits for every episode."""
 
 
-_WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class"}
+@dataclass(frozen=True, kw_only=True)
+class History(Options):
+    """Part of an episode's conversation that the model sees.
+
+    >>> History(last=8)  # with more than 16 turns the history is cut to the last 8
+    History(last=8, most=16, summary=None, ask=None, template=False)
+    >>> History(summary="model")  # when the context is full, the model writes what it needs to go on
+    History(last=0, most=None, summary='model', ask=None, template=False)
+    >>> History(most=4)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: most=4 needs last=..., the number of turns that are kept
+
+    Without it a conversation only grows, and an episode ends with ``context_overflow`` when the context is full. With
+    it the oldest turns are left out, or replaced by a summary, when there are more than ``most`` of them or when the
+    next turn has no room. The episode goes on in a new segment: the system prompt, the instructions, the summary, and
+    the kept turns with the observation before the first of them. Each sampled token is trained in the segment in which
+    it was sampled, after exactly the ids that the model saw there.
+
+    Every segment is a row of the trainer, and computes its prompt anew. ``most`` larger than ``last`` therefore makes
+    episodes cheaper to sample and to train: with the default, a segment is ``last`` turns longer than its prompt.
+
+    Raises:
+        ConfigError: An argument is out of range, or nothing would ever change.
+    """
+
+    last: Whole | None = option(
+        None, "Number of turns that are kept, fewer if they have no room.", "0 with a summary, otherwise all"
+    )
+    most: Count | None = option(
+        None, "Largest number of turns that is not cut.", "twice last; if that is 0, as many as have room"
+    )
+    summary: Literal["model"] | Function | None = option(
+        None,
+        "Replacement of the turns that are left out: a text that the model writes (model), which is sampled and "
+        "trained like a response, or that a function makes of their messages.",
+        "a line with their number",
+    )
+    ask: str | None = option(None, "Message that asks the model for a summary.", "a sentence of this library")
+    template: bool = option(
+        False,
+        "Render the whole conversation anew with the chat template before every turn, as inference servers do: a "
+        "template that drops earlier thinking then drops it here, too.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the arguments together, and fill in those that follow from others."""
+        super().__post_init__()
+        cuts = self.last is not None or self.summary is not None
+        if self.last is None and self.most is not None:
+            raise ConfigError(f"most={self.most} needs last=..., the number of turns that are kept")
+        if not cuts and not self.template:
+            raise ConfigError("History needs last=, summary= or template=True, got none")
+        if self.ask is not None and (self.summary != "model" or not self.ask.strip()):
+            raise ConfigError(f'ask is the message before summary="model", got ask={self.ask!r}')
+        if not cuts:
+            return
+        last = self.last or 0
+        object.__setattr__(self, "last", last)
+        if self.most is None:
+            object.__setattr__(self, "most", 2 * last or None)
+        elif self.most < last:
+            raise ConfigError(f"most must be at least last={last}, got {self.most}")
+
+    @property
+    def cuts(self) -> bool:
+        """True if turns are left out."""
+        return self.last is not None
 
 
-def _name(kind: Any) -> str:
-    return getattr(kind, "__name__", str(kind))
+@dataclass(frozen=True)
+class Curriculum(Options):
+    """Difficulty levels: one level up if most episodes succeed, one level down if hardly any does.
+
+    >>> Curriculum([{"high": 10}, {"high": 50}], rise=0.8).levels
+    ({'high': 10}, {'high': 50})
+
+    ``GymSpec("TrlEnv/GuessNumber-v0", curriculum=curriculum)`` plays every task of a rollout on the level at the start
+    of the rollout, and reports the episodes of all processes at its end. The level is therefore the same for all
+    members of a group, even if the group is split between two processes. Evaluations play the last level, so their
+    numbers are comparable. The level and the counts are saved with the trainer's checkpoints and restored on resume.
+
+    Raises:
+        ConfigError: ``levels`` is empty, ``fall`` is not below ``rise``, or a number is out of range; in training, the
+            environment declares no success.
+    """
+
+    levels: tuple[Arguments, ...] = option(
+        MISSING, "Arguments of the environment by level, from easy to hard, in addition to env_kwargs."
+    )
+    _: KW_ONLY
+    rise: float = option(0.75, "Success rate at or above which the level rises by one.")
+    fall: float = option(0.1, "Success rate at or below which the level falls by one; a negative number never falls.")
+    episodes: Count = option(128, "Number of episodes counted before the level may change.")
+    level: Whole = option(0, "Initial level.")
+
+    def __post_init__(self) -> None:
+        """Check the arguments together."""
+        super().__post_init__()
+        if not 0 <= self.level < len(self.levels):
+            raise ConfigError(
+                f"level must be the index of one of the levels, got {self.level} of {len(self.levels)} levels"
+            )
+        if not self.fall < self.rise <= 1:
+            raise ConfigError(f"fall must be below rise, and rise at most 1; got fall={self.fall} and rise={self.rise}")
 
 
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+@dataclass(frozen=True)
+class PrioritizedTasks(Options):
+    """Training tasks drawn by the model's success rate, most often those that it solves about half of the time.
+
+    >>> PrioritizedTasks(explore=0.2).decay
+    0.5
+
+    ``GymSpec(..., curriculum=PrioritizedTasks())`` plays each group of a training on a task that is drawn from
+    ``train_dataset``, in place of the prompt's. A task is an instance of an environment (its seed where the environment
+    does not count instances), on each of the ``levels`` if there are any. With the estimated success rate p_i of task
+    *i* of *N*, it is drawn with probability
+
+        P_i = (1 - explore) * w_i / sum_j w_j + explore / N,    w_i = p_i (1 - p_i)
+
+    w_i is the variance of a group's success, which GRPO's gradient grows with ("learnability": Tzannetos et al. 2023,
+    arXiv:2304.12877; Rutherford et al. 2024, arXiv:2408.15099). That a priority is mixed with another
+    distribution, so that no task starves, is prioritized level replay (Jiang et al. 2021, arXiv:2010.03934, section 3),
+    whose second part prefers tasks that were not played for long, where this one is uniform.
+
+    With s_i successes in n_i episodes, p_i = (s_i + 2 q) / (n_i + 2), where q = (S + 1) / (N' + 2) is the rate of all
+    tasks of the same environment and level, with S successes in N' episodes. Where a task is played again its earlier
+    counts are multiplied by ``decay``, because the model has changed.
+
+    The draws depend on the seed, the step and the group, and on the episodes of all processes until then: they are the
+    same on every process and in a resumed training. The counts are saved with the trainer's checkpoints. Evaluations
+    play their own tasks, on the last level.
+
+    Raises:
+        ConfigError: A number is out of range; in training, the environment declares no success, or ``train_dataset``
+            is streamed, has only one task, or has prompts without tasks.
+    """
+
+    levels: tuple[Arguments, ...] = option(
+        (), "Arguments of the environment by level, in addition to env_kwargs; none are the tasks as they are."
+    )
+    _: KW_ONLY
+    explore: Annotated[float, Range(above=0, most=1)] = option(
+        0.1, "Share of the groups whose task is drawn uniformly, above 0 so that no task starves."
+    )
+    decay: Annotated[float, Range(least=0, below=1)] = option(
+        0.5, "Weight of the earlier counts of a task when it is played again."
+    )
 
 
-def _accepts(kind: Any, value: Any) -> bool:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        ranges = [one for one in arguments[1:] if isinstance(one, Range)]
-        accepted = _accepts(arguments[0], value) and all(value in one for one in ranges)
-    elif origin in (Union, UnionType):
-        accepted = any(_accepts(one, value) for one in arguments)
-    elif origin is Literal:
-        accepted = any(type(value) is type(one) and value == one for one in arguments)
-    elif kind is int or kind is float:
-        number = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
-        accepted = number and (isinstance(value, int) or isfinite(value))
-    elif kind is Any or not isinstance(origin or kind, type):
-        accepted = True
-    elif issubclass(origin or kind, Enum):
-        accepted = value in set(kind)
-    else:
-        of_class = isinstance(value, type) and bool(vars(origin or kind).get("_is_protocol"))  # of its objects, not it
-        accepted = isinstance(value, origin or kind) and not of_class and _holds(arguments, value)
-    return accepted
+@dataclass(frozen=True)
+class League(Options):
+    """Opponents of the model in a game of several seats: its own past, and other policies.
+
+    >>> League(["random", "solver"], every=25, schedule="prioritized").opponents
+    ('random', 'solver')
+
+    ``GymSpec(seats=League(...))`` trains as ``seats="self"`` does in the share ``self_play`` of the groups. In the
+    others the model has the same rows, and each is its seat in a game of its own against the group's opponent, which
+    has all other seats: the model is in each seat equally often. What the opponent samples is in no row. A group has
+    one opponent, because the opponent is a part of the task that the group's episodes are compared on.
+
+    Every ``every`` steps a snapshot of the model joins, called ``step-N``. It is saved in ``league/step-N`` of the
+    trainer's ``output_dir``, as its adapter alone where the trainer trains one. In a rollout at most ``at_once``
+    different opponents are drawn, with replacement, and each group plays one of these: every group draws from the
+    schedule's distribution, and no more models are in memory.
+
+    * ``"uniform"``: all opponents alike, with the last ``most`` snapshots (fictitious self-play with a window).
+    * ``"latest"``: the same with the last ``latest`` snapshots only.
+    * ``"prioritized"``: with the model's win rate p against an opponent, in proportion to (1 - p)² (``prefer="hard"``)
+      or to p (1 - p) (``prefer="even"``); prioritized fictitious self-play, Vinyals et al. 2019 ("Grandmaster level in
+      StarCraft II using multi-agent reinforcement learning", Nature 575, Methods).
+
+    p = (W + D/2 + 1) / (N + 2) with W wins and D draws in N games, in which each game weighs 0.99 times as much as the
+    next. A game is won if the model succeeds and no other seat does, or if an opponent forfeits, and lost in the
+    opposite case; otherwise it is a draw.
+
+    Draws depend on the seed, the step, the group and the state, which is the same on all processes and is saved with
+    the trainer's checkpoints: a resumed training plays the same pairings.
+
+    Raises:
+        ConfigError: An argument is out of range or unknown, two opponents have one name, or there never are any.
+    """
+
+    opponents: tuple[Any, ...] = option(
+        (),
+        "Policies that the environment provides (random, solver, ...), model folders or adapters, hub ids, functions "
+        "module:name that make a policy from an environment, and servers (http://localhost:8000/v1#MODEL).",
+    )
+    _: KW_ONLY
+    every: Count | None = option(None, "Number of steps after which a snapshot of the model joins.", "none ever does")
+    most: Count = option(20, "Largest number of snapshots; the oldest leaves.")
+    schedule: Literal["uniform", "latest", "prioritized"] = option(
+        "uniform", "Choice of opponents: all alike, the latest snapshots, or by the win rate."
+    )
+    latest: Count | None = option(None, "Number of snapshots that the schedule latest plays.", "5")
+    prefer: Literal["hard", "even"] | None = option(None, "Opponents that the schedule prioritized prefers.", "hard")
+    self_play: Annotated[float, Range(least=0, below=1)] = option(
+        0.5, "Share of the groups in which the model plays all seats; 1 while there are no opponents."
+    )
+    at_once: Count = option(
+        2, "Largest number of different opponents in a rollout, and so of models in memory besides the trained one."
+    )
+
+    def __post_init__(self) -> None:
+        """Check the arguments together."""
+        if isinstance(self.opponents, str):
+            object.__setattr__(self, "opponents", (self.opponents,))
+        super().__post_init__()
+        if self.latest is not None and (self.schedule != "latest" or self.latest > self.most):
+            raise ConfigError(
+                f'latest needs schedule="latest" and is at most most={self.most}; got latest={self.latest}'
+            )
+        if self.prefer is not None and self.schedule != "prioritized":
+            raise ConfigError(f'prefer={self.prefer!r} needs schedule="prioritized", got schedule={self.schedule!r}')
+        if not self.opponents and self.every is None:
+            raise ConfigError('a league needs opponents, or every=N for snapshots of the model; or use seats="self"')
 
 
-def _holds(arguments: Sequence[Any], value: Any) -> bool:
-    """Return whether what a collection holds is of the types that its type names."""
-    if isinstance(value, Mapping) and len(arguments) == 2:
-        return all(_accepts(arguments[0], key) and _accepts(arguments[1], one) for key, one in value.items())
-    if isinstance(value, Collection) and not callable(value) and arguments:
-        return not isinstance(value, str | bytes) and all(_accepts(arguments[0], one) for one in value)
-    return True
+# Groups
 
 
-def __getattr__(name: str) -> Any:
-    """Return a name of ``gym_trl.training.options``, which older releases had here."""
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return getattr(import_module("gym_trl.training.options"), name)
+@dataclass(frozen=True, kw_only=True)
+class Task(Options):
+    """Environments and tasks."""
+
+    env: Envs = option(
+        MISSING,
+        "Environment: a registered id, my_game.py:MyGame, package.module:MyGame, a class or a function that makes one; "
+        "several, or several with weights.",
+        flag=False,
+    )
+    env_kwargs: Arguments = option({}, "Arguments of the environment; of several environments, by their ids.")
+    seed: Seed = option(0, "Seed of the tasks and of the sampling.")
+    balance_instances: bool = option(
+        True,
+        "Cycle through all instances in shuffled order, where an environment counts them, instead of sampling them.",
+    )
+    curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | None = option(
+        None,
+        "Choice of the training tasks by the success rate: levels of difficulty, or tasks that are solved about half "
+        "of the time more often (prioritized).",
+        "all tasks alike",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Options):
+    """Conversion of an environment to text, and of responses to actions."""
+
+    wrappers: tuple[Function, ...] = option(
+        (), "Functions env -> env, applied in order before the conversion to text and the parsing of actions."
+    )
+    observe: Literal["render"] | Function | None = option(
+        None,
+        "Function (observation, info) -> text, or render for the environment's rendering as text.",
+        "the conversion of TextObservation",
+    )
+    act: Function | None = option(
+        None,
+        "Function text -> action, which raises ValueError with a hint for a text that is no action.",
+        "the conversion of TextAction",
+    )
+    action_format: str | re.Pattern[str] | None = option(
+        "tag", "Mark-up of the action in a response: tag, boxed, json:FIELD, plain, regex:PATTERN, or none."
+    )
+    strict: bool = option(False, "Require the response to consist of the marked action only.")
+    invalid_penalty: Penalty = option(0.0, "Reward subtracted for an unreadable or invalid action.")
+    end_after_invalid: Count | None = option(
+        None,
+        "Number of consecutive invalid actions that end an episode.",
+        "3 with a history and without turn_limit, otherwise none does",
+    )
+    cut_actions: CutActions = option(
+        "reject",
+        "Treatment of an action that max_tokens_per_turn cut off: reject it as invalid, or accept it, for actions that "
+        "may end there.",
+    )
+    turn_limit: Count | None = option(
+        None, "Maximum turns of an episode, after which it is truncated.", "the environment's own limit"
+    )
+    cutoff_return: float | None = option(
+        None,
+        "Upper bound on the return of an episode that is cut off: the return of the worst loss, for environments with "
+        "negative rewards that declare no settlement.",
+        "the sum of the rewards so far, plus the settlement if there is one",
+    )
+    instructions: str | None = option(
+        None,
+        'Replacement of the environment\'s instructions; the sentence on the action format follows. "" removes both.',
+        "the environment's own",
+    )
+    success: float | Literal["info"] | Function | None = option(
+        None,
+        "Definition of success: a minimum return, info (the environment declares it), or a function of the last info "
+        "and the return.",
+        "the reward threshold of Gymnasium's registry if there is one, otherwise what the environment declares",
+    )
+    images: bool | Literal["only"] = option(
+        False, "Show images of observations to a vision-language model, beside their text or in place of it (only)."
+    )
+    state_key: Literal["auto"] | Function | None = option(
+        None,
+        "Function of the unwrapped environment that returns the key of its state, for credit per turn, or auto for the "
+        "key that it declares.",
+        "auto with credit per turn, otherwise no keys",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.strict and self.action_format is None:
+            raise ConfigError("strict needs an action_format")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout(Options):
+    """Sampling of episodes."""
+
+    system_prompt: str | None = option(
+        None, "Text of a system message at the start of every conversation.", "the chat template's own, if any"
+    )
+    max_tokens_per_turn: Count | None = option(None, "Maximum tokens sampled in a turn.", "those left in the episode")
+    max_observation: Count | None = option(
+        None,
+        "Maximum characters of an observation; of a longer one the model sees the beginning and the end.",
+        "no limit",
+    )
+    max_action: Count | None = option(
+        None, "Maximum characters of a response; a longer one is an invalid action.", "no limit"
+    )
+    history: History | None = option(
+        None, "Part of the conversation that the model sees.", "all of it, in one row of the trainer"
+    )
+    chat_template_kwargs: Arguments = option({}, "Arguments for the chat template, such as enable_thinking=false.")
+    max_alive: Count | None = option(None, "Maximum number of concurrent environments per process.", "no limit")
+    cutoff: Cutoff = option(WAIT, "Conditions for stopping the slowest episodes, and how these are scored.")
+    max_unscored: Share = option(
+        0.5,
+        "Maximum share of unscored episodes in a rollout; three rollouts in a row above it stop the training.",
+    )
+    deterministic: bool = option(
+        False,
+        "Make threads and processes reproduce inline to the last bit; every turn then waits for the slowest step.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.deterministic and self.cutoff.timed:
+            raise ConfigError(
+                "deterministic=True cannot be combined with a cutoff by the clock, which is not reproducible: "
+                "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
+            )
+        if self.history is not None and self.history.cuts and self.max_tokens_per_turn is None:
+            raise ConfigError("history needs max_tokens_per_turn, for which room is kept; got None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepping(Options):
+    """Stepping of environments."""
+
+    executor: ExecutorName | Function | None = option(
+        None,
+        "Where environments are stepped: inline, auto, thread, process, ray, or a function that makes a pool.",
+        "the environment's own choice, or the result of a short measurement",
+    )
+    workers: Count | None = option(None, "Number of threads or processes.", "1,024 threads, or one process per core")
+    reset_timeout: Seconds | None = option(
+        None, "Maximum seconds for making and resetting an environment in a thread or a process.", "no limit"
+    )
+    step_timeout: Seconds | None = option(
+        None,
+        "Maximum seconds of a step there. A longer step ends the episode as crashed, which is scored.",
+        "no limit",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning(Options):
+    """Learning from the episodes."""
+
+    credit: CreditName | Function = option(
+        "episode",
+        "Advantages of turns: episode, one for all turns of an episode; pool, return_to_go or gigpo, one per turn; "
+        "rae, compared with a running mean of the seat; or a function.",
+    )
+    resample_dead_groups: Whole = option(
+        0,
+        "Rounds of a rollout in which groups whose episodes all have the same return are replaced by groups with other "
+        "tasks.",
+    )
+    seats: Literal["self"] | League | None = option(
+        None,
+        "Seats of a game of several that the model plays: all of them (self), or against other opponents and its own "
+        "past in a part of the groups.",
+        "one, against the environment's opponent",
+    )
+
+
+GROUPS = (Task, Text, Rollout, Stepping, Learning)
+"""Groups of a specification's options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecOptions(Learning, Stepping, Rollout, Text, Task):
+    """Options of ``GymSpec``.
+
+    >>> options = SpecOptions(env="FrozenLake-v1", turn_limit=8, cutoff={"episode_s": 60})
+    >>> options.cutoff.episode_s, SpecOptions.of(options.as_dict()) == options
+    (60, True)
+    """
+
+    num_tasks: Count = option(1_000, "Number of rows of train_dataset.")
+    num_eval_tasks: Whole = option(
+        100, "Number of rows of eval_dataset; their seeds differ from those of the training tasks."
+    )
+    chat: Any = option(
+        None, "Object that converts messages to tokens.", "the tokenizer's own chat template", flag=False
+    )
+    on_rollout: Function | None = option(
+        None, "Function that receives every finished rollout.", "none does", flag=False
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.seats is not None and self.curriculum is not None:
+            raise ConfigError(
+                "a curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
+                "curriculum or seats"
+            )
+        for name in ("success", "cutoff_return"):
+            if self.seats is not None and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} is computed from the rewards of one agent, and seats has several: leave it out; a seat "
+                    "succeeds if its payoffs add up to more than 0, or by info['successes']"
+                )
+        if self.history is not None and self.history.template and self.chat is not None:
+            raise ConfigError("history with template=True needs the tokenizer's chat template: leave out chat")
+
+
+def group_of(name: str, options: type[Options]) -> type[Options]:
+    """Return the group that declares an option.
+
+    >>> group_of("turn_limit", SpecOptions).__name__
+    'Text'
+    """
+    return next(one for one in reversed(options.__mro__) if name in vars(one).get("__annotations__", {}))
+
+
+def declared(options: type[Options]) -> Mapping[str, Field[Any]]:
+    """Return the declarations of the options of a type, by name, in the order of the groups."""
+    return {one.name: one for one in fields(options) if one.init}

@@ -25,7 +25,7 @@ from gym_trl.executors.make import ExecutorConfig
 from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
 from gym_trl.grpo.league import League
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.options import Count, Penalty, Range, Share, check_option, expected, option_types
+from gym_trl.kinds import Count, Penalty, Range, Share, check_option, expected, option_types
 from gym_trl.policies.model import Model
 from gym_trl.records.json_lines import to_json
 from gym_trl.rollout.config import RolloutConfig

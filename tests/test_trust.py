@@ -24,7 +24,7 @@ from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.options import option_types
+from gym_trl.kinds import option_types
 from gym_trl.registration import EXTERNAL, GAMES, env_maker, env_parameters, find_maker, make_env
 from gym_trl.training.options import TrainOptions, read_options, resume_command
 from gym_trl.training.run_folder import saved_models, trained

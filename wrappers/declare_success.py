@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.options import check_option, expected
+from gym_trl.kinds import check_option, expected, load_function
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import load_function
 
 Success: TypeAlias = Annotated[
     float | str | Callable[[Mapping[str, Any], float], bool | None], 'a return to reach, "info" or a function'

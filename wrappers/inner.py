@@ -1,13 +1,9 @@
 """Helpers for wrappers: attributes of the inner environment, and checks of arguments."""
 
 import math
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import load_env_creator
 
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import MAX_LENGTH, holds_text
@@ -113,28 +109,3 @@ def check_gamma(gamma: float) -> None:
     """
     if not 0 <= gamma <= 1:
         raise ConfigError(f"gamma must be between 0 and 1, got {gamma}")
-
-
-def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Return a function given directly or by its name, which can be stored in a spec as JSON.
-
-    >>> load_function("math:sqrt")(9.0)
-    3.0
-
-    Modules in the working directory are found, also by an installed command.
-
-    Raises:
-        ConfigError: The function does not exist.
-    """
-    if isinstance(function, str):
-        if function.count(":") != 1:
-            raise ConfigError(f"a function is named as 'package.module:function', got {function!r}")
-        if str(Path.cwd()) not in sys.path:
-            sys.path.append(str(Path.cwd()))
-        try:
-            function = load_env_creator(function)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{function!r} names no function, as 'package.module:function' would: {error}") from error
-    if not callable(function):
-        raise ConfigError(f"expected a function, or its name as 'package.module:function', got {function!r}")
-    return function

@@ -7,11 +7,12 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, apart_from_the_model
+from gym_trl.kinds import load_function
 from gym_trl.seeding import derive_seed, generator_key
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_text, load_function
+from gym_trl.wrappers.inner import check_text
 
 _MOST_ACTIONS = 1_000
 

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
+from gym_trl.kinds import load_function
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import check_gamma, load_function
+from gym_trl.wrappers.inner import check_gamma
 
 Potential = Callable[[Any], float]
 """Function from the unwrapped environment to a number that measures progress."""

@@ -28,9 +28,9 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, described, raise_interrupt, safe_str
+from gym_trl.kinds import load_function
 from gym_trl.types import StateName
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import load_function
 from gym_trl.wrappers.minigrid_text import minigrid_key
 from gym_trl.wrappers.settlement import layers_of, pays_at_limit, turns_left
 from gym_trl.wrappers.toy_text import toy_text_key

@@ -35,7 +35,7 @@ from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
 from gym_trl.envspec import check_spec_options, spec_names
 from gym_trl.errors import ConfigError
 from gym_trl.files import read_text
-from gym_trl.options import check_option, option_types
+from gym_trl.kinds import check_option, option_types
 from gym_trl.records.json_lines import to_json
 from gym_trl.registration import is_registered
 from gym_trl.text.textify import counted

@@ -39,9 +39,9 @@ def replay(
     """
     from gym_trl.evaluation.replay import replay as replay_records
     from gym_trl.evaluation.scores import Scoreboard
+    from gym_trl.kinds import load_function
     from gym_trl.records.files import read_records
     from gym_trl.records.json_lines import write_json_lines
-    from gym_trl.wrappers.inner import load_function
 
     trusted = read_trust(trust, names, f"gym-trl replay {shlex.quote(str(path))}", [(".*", "")])
     function = None if reward is None else load_function(reward)

@@ -34,7 +34,7 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.terminal import say
 from gym_trl.grpo.trl_versions import import_trainer_alone
-from gym_trl.options import Positive, check_option
+from gym_trl.kinds import Positive, check_option
 from gym_trl.training.options import DEFAULT_ENV, WRAPPING, TrainOptions, read_options
 from gym_trl.training.sources import EPISODES, Keep, find_source
 

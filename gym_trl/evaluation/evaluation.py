@@ -29,7 +29,7 @@ from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_declares_success
-from gym_trl.options import Arguments, Count, Seed, check_options, option_types
+from gym_trl.kinds import Arguments, Count, Seed, check_options, option_types
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import Attempt, TextPolicy

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
-from gym_trl.options import Count, Seconds, check_fields
+from gym_trl.kinds import Count, Seconds, check_fields
 
 Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
 """Name of an executor (see ``EXECUTORS``), or a pool's class or factory (``ProcessPool``)."""

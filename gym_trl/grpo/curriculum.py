@@ -9,7 +9,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.training_tasks import Choice, TrainingTasks
-from gym_trl.options import Arguments, Count, Range, Whole, check_options, expected, option_types
+from gym_trl.kinds import Arguments, Count, Range, Whole, check_options, expected, option_types
 from gym_trl.registration import did_you_mean
 from gym_trl.types import EpisodeResult, Task, counted_successes
 

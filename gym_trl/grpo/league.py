@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, TypeAlias
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.options import Arguments, Count, Range, check_options, expected, option_types
+from gym_trl.kinds import Arguments, Count, Range, check_options, expected, option_types
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.server import server
 from gym_trl.registration import did_you_mean

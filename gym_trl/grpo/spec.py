@@ -27,7 +27,7 @@ from gym_trl.grpo.rollout_func import ATTACH, Rollout, RolloutFunc, make_rollout
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.training_tasks import at_level
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.options import Arguments, Count, Penalty, Seconds, Share, Whole, check_options, option_types, part_of
+from gym_trl.kinds import Arguments, Count, Penalty, Seconds, Share, Whole, check_options, option_types, part_of
 from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption

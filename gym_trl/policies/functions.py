@@ -6,11 +6,12 @@ from typing import TypeAlias
 
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.kinds import load_function
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.rollout.random_play import random_policy
 from gym_trl.types import Policy
-from gym_trl.wrappers.inner import attribute_of, instructions_of, load_function
+from gym_trl.wrappers.inner import attribute_of, instructions_of
 
 NamedPolicy: TypeAlias = TextPolicy | Model
 _BASELINES = ("solver", "random", "constant", "garbage", "noop")

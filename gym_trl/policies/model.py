@@ -15,7 +15,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.options import Arguments, Count, check_fields
+from gym_trl.kinds import Arguments, Count, check_fields
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     first_line,

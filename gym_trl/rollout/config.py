@@ -7,7 +7,7 @@ from typing import Any
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ConfigError
-from gym_trl.options import Arguments, Count, check_fields
+from gym_trl.kinds import Arguments, Count, check_fields
 from gym_trl.rollout.cutoff import WAIT, Cutoff
 from gym_trl.rollout.history import History, HistoryOption, appends, read_history
 from gym_trl.rollout.limits import Limits

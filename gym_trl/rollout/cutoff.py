@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass, fields
 from typing import Annotated, Any, Literal, TypeAlias
 
 from gym_trl.errors import ConfigError
-from gym_trl.options import Range, Seconds, check_fields, check_option
+from gym_trl.kinds import Range, Seconds, check_fields, check_option
 from gym_trl.registration import did_you_mean
 
 

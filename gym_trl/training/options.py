@@ -19,7 +19,7 @@ from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
 from gym_trl.grpo.league import League
 from gym_trl.grpo.spec import GymSpec, check_arguments
 from gym_trl.grpo.trl_versions import names_compared_with
-from gym_trl.options import (
+from gym_trl.kinds import (
     Arguments,
     Count,
     Penalty,

@@ -16,7 +16,7 @@ from gym_trl.errors import ConfigError, GymTRLError, UntrustedError, described, 
 from gym_trl.evaluation.play import Result, Score
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
-from gym_trl.options import Count, Positive, Whole, check_fields
+from gym_trl.kinds import Count, Positive, Whole, check_fields
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer
 from gym_trl.records.json_lines import read_object

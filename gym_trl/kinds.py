@@ -1,0 +1,284 @@
+"""Types of options with their bounds, and the check of values against them."""
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from inspect import signature
+from math import isfinite
+from numbers import Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from gymnasium.envs.registration import load_env_creator
+
+from gym_trl.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Bounds of a number, in the type of an option.
+
+    >>> check_option("share", 1.5, Annotated[float, Range(least=0, most=1)])
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: share must be a number from 0 to 1, got 1.5
+    """
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        if self.least is not None and (self.most is not None or self.below is not None):
+            return f"from {self.least:g} to {f'below {self.below:g}' if self.most is None else f'{self.most:.10g}'}"
+        words = (("of at least", self.least), ("above", self.above), ("of at most", self.most), ("below", self.below))
+        return " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    """Mark of an option that is a function or its name ``"module:function"``, in the type of the option."""
+
+
+Count: TypeAlias = Annotated[int, Range(least=1)]
+"""Number of things, at least one."""
+Whole: TypeAlias = Annotated[int, Range(least=0)]
+"""Number of things, or none."""
+Seed: TypeAlias = Annotated[int, Range(least=0, most=2**32 - 1)]
+"""Seed that NumPy's generators take."""
+Positive: TypeAlias = Annotated[float, Range(above=0)]
+Penalty: TypeAlias = Annotated[float, Range(least=0)]
+"""Reward that is subtracted."""
+Share: TypeAlias = Annotated[float, Range(least=0, most=1)]
+Seconds: TypeAlias = Annotated[float, Range(above=0)]
+Arguments: TypeAlias = Mapping[str, Any]
+"""Arguments by name."""
+
+
+def check_option(name: str, value: Any, kind: Any) -> None:
+    """Check that an option has a value of its type: a number within its bounds, and no ``bool`` for a number.
+
+    >>> check_option("num_tasks", 8, Count)
+    >>> check_option("num_tasks", True, Count)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: num_tasks must be an integer of at least 1, got True
+
+    Args:
+        name: Name of the option, as the user wrote it.
+        value: The value.
+        kind: Its type: ``bool``, ``int``, ``float`` (finite), ``str``, a class or an enumeration, ``Literal``,
+            ``Callable``, ``Mapping`` and ``Sequence`` of these, unions, and ``Annotated`` with a ``Range`` or a text
+            that describes the type.
+
+    Raises:
+        ConfigError: It has not.
+    """
+    if not _accepts(kind, value):
+        raise ConfigError(f"{name} must be {expected(kind)}, got {value!r:.200}")
+
+
+def check_options(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    """Check all options that have a type.
+
+    Raises:
+        ConfigError: One has a value of another type.
+    """
+    for name, value in given.items():
+        if name in kinds:
+            check_option(name, value, kinds[name])
+
+
+def check_fields(options: Any) -> None:
+    """Check the fields of a data class against their types, in its ``__post_init__``.
+
+    Raises:
+        ConfigError: One has a value of another type.
+    """
+    kinds = option_types(type(options))
+    check_options({name: getattr(options, name) for name in kinds}, kinds)
+
+
+def option_types(owner: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the types of a function's arguments, or of the arguments that make a class.
+
+    >>> def play(*, turns: Count = 3, name: str | None = None) -> None: ...
+    >>> sorted(option_types(play))
+    ['name', 'turns']
+    """
+    return _types(owner)
+
+
+@contextmanager
+def part_of(option: str) -> Iterator[None]:
+    """Name the option in messages about a part of its value.
+
+    >>> with part_of("cutoff"):
+    ...     check_option("episode_s", 0, Seconds)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: cutoff: episode_s must be a number above 0, got 0
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if str(error).startswith(option):
+            raise
+        raise ConfigError(f"{option}: {error}") from error
+
+
+@cache
+def _types(owner: Any) -> Mapping[str, Any]:
+    if is_dataclass(owner):
+        hints, names = get_type_hints(owner, include_extras=True), [one.name for one in fields(owner) if one.init]
+    else:
+        makes = vars(owner)["__init__"] if isinstance(owner, type) else owner
+        hints, names = get_type_hints(makes, include_extras=True), [*signature(makes).parameters]
+    return {name: hints[name] for name in names if name in hints}
+
+
+def expected(kind: Any) -> str:
+    """Return the description of a type, for the end of "must be".
+
+    >>> expected(Count | None), expected(bool), expected(Literal["reject", "accept"])
+    ('an integer of at least 1', 'True or False', "'reject' or 'accept'")
+    """
+    return _listed(list(dict.fromkeys(_parts(kind))))
+
+
+def _parts(kind: Any) -> Iterator[str]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        words = next((one for one in arguments[1:] if isinstance(one, str)), None)
+        bounds = "".join(f" {one}" for one in arguments[1:] if isinstance(one, Range))
+        yield words or f"{expected(arguments[0]).replace('finite ' if bounds else '', '')}{bounds}"
+    elif origin in (Union, UnionType):
+        for one in arguments:
+            if one is not NoneType:  # None is the value of an option that is not given
+                yield from _parts(one)
+    elif origin is Literal:
+        yield from map(repr, arguments)
+    elif kind is bool:
+        yield from ("True", "False")
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        yield from (repr(one.value) for one in kind)
+    elif (base := origin or kind) in _WORDS:
+        yield _WORDS[base]
+    elif base is Callable or _name(kind) == "Callable":
+        yield "a function"
+    elif isinstance(base, type) and issubclass(base, Mapping):
+        yield "a mapping with names as keys" if arguments[:1] == (str,) else "a mapping"
+    elif isinstance(base, type) and issubclass(base, Collection):
+        yield f"a list, each element {expected(arguments[0])}" if arguments else "a list"
+    else:
+        yield f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
+
+
+_WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class"}
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _accepts(kind: Any, value: Any) -> bool:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        ranges = [one for one in arguments[1:] if isinstance(one, Range)]
+        accepted = _accepts(arguments[0], value) and all(value in one for one in ranges)
+    elif origin in (Union, UnionType):
+        accepted = any(_accepts(one, value) for one in arguments)
+    elif origin is Literal:
+        accepted = any(type(value) is type(one) and value == one for one in arguments)
+    elif kind is int or kind is float:
+        number = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
+        accepted = number and (isinstance(value, int) or isfinite(value))
+    elif kind is Any or not isinstance(origin or kind, type):
+        accepted = True
+    elif issubclass(origin or kind, Enum):
+        accepted = value in set(kind)
+    else:
+        of_class = isinstance(value, type) and bool(vars(origin or kind).get("_is_protocol"))  # of its objects, not it
+        accepted = isinstance(value, origin or kind) and not of_class and _holds(arguments, value)
+    return accepted
+
+
+def _holds(arguments: Sequence[Any], value: Any) -> bool:
+    """Return whether what a collection holds is of the types that its type names."""
+    if isinstance(value, Mapping) and len(arguments) == 2:
+        return all(_accepts(arguments[0], key) and _accepts(arguments[1], one) for key, one in value.items())
+    if isinstance(value, Collection) and not callable(value) and arguments:
+        return not isinstance(value, str | bytes) and all(_accepts(arguments[0], one) for one in value)
+    return True
+
+
+def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return a function given directly or by its name, which can be stored in a spec as JSON.
+
+    >>> load_function("math:sqrt")(9.0)
+    3.0
+
+    Modules in the working directory are found, also by an installed command.
+
+    Raises:
+        ConfigError: The function does not exist.
+    """
+    if isinstance(function, str):
+        if function.count(":") != 1:
+            raise ConfigError(f"a function is named as 'package.module:function', got {function!r}")
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        try:
+            function = load_env_creator(function)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{function!r} names no function, as 'package.module:function' would: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"expected a function, or its name as 'package.module:function', got {function!r}")
+    return function
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function or class from which ``load_function`` loads it.
+
+    >>> import json
+    >>> name_of(json.loads)
+    'json:loads'
+    >>> name_of(lambda: 0)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: a lambda, which has no name that another process could load
+
+    Raises:
+        ConfigError: It has none that another process could load.
+    """
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if name is None or module is None:
+        raise ConfigError(f"{function!r:.100}, which has no name: define a function in a module")
+    if "<lambda>" in name:
+        raise ConfigError("a lambda, which has no name that another process could load")
+    if module == "__main__" or "<locals>" in name:
+        raise ConfigError(f"{name}, which is defined in {'a function' if '<locals>' in name else 'the program itself'}")
+    try:
+        same = load_function(f"{module}:{name}") is function
+    except ConfigError:
+        same = False
+    if not same:
+        raise ConfigError(f"{function!r:.100}, which is not what {module}:{name} names")
+    return f"{module}:{name}"
