@@ -3,16 +3,23 @@
 $ python examples/openenv_catch.py --base_url https://openenv-openspiel-env.hf.space     # or your own copy
 """
 
+from dataclasses import dataclass
 from typing import Any
 
-from transformers import HfArgumentParser
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from gym_trl import GymSpec
 
-parser = HfArgumentParser(GRPOConfig)
-parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B-Instruct")
-parser.add_argument("--base_url", default="https://openenv-openspiel-env.hf.space")
+
+@dataclass
+class ScriptArguments:
+    """Arguments beside those of GRPOConfig."""
+
+    model: str = "Qwen/Qwen2.5-0.5B-Instruct"
+    base_url: str = "https://openenv-openspiel-env.hf.space"
+
+
+parser = TrlParser((ScriptArguments, GRPOConfig))
 parser.set_defaults(output_dir="runs/openenv_catch", max_steps=200, num_generations=8, max_completion_length=1024)
 RULES = "Catch the ball (o) with the paddle (=) in the last row. Answer 0 to move left, 1 to stay, 2 to move right."
 
@@ -30,7 +37,7 @@ def read(text: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    args, own = parser.parse_args_into_dataclasses()
+    own, args = parser.parse_args_and_config()
     server = {"base_url": own.base_url, "prompt_builder": say, "action_parser": read, "instructions": RULES}
     spec = GymSpec(
         "TrlEnv/OpenEnv-v0", env_kwargs=server, action_format=None, max_tokens_per_turn=16, executor="thread"

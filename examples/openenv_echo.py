@@ -4,20 +4,28 @@ $ gym-trl serve TrlEnv/Echo-v0 --env reward=length --port 8000     # or OpenEnv'
 $ python examples/openenv_echo.py --learning_rate 1e-6             # any field of GRPOConfig
 """
 
-from transformers import HfArgumentParser
-from trl import GRPOConfig, GRPOTrainer
+from dataclasses import dataclass
+
+from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from gym_trl import GymSpec
 
-parser = HfArgumentParser(GRPOConfig)
-parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B-Instruct")
-parser.add_argument("--base_url", default="http://127.0.0.1:8000")
+
+@dataclass
+class ScriptArguments:
+    """Arguments beside those of GRPOConfig."""
+
+    model: str = "Qwen/Qwen2.5-0.5B-Instruct"
+    base_url: str = "http://127.0.0.1:8000"
+
+
+parser = TrlParser((ScriptArguments, GRPOConfig))
 parser.set_defaults(
     output_dir="runs/openenv_echo", max_steps=100, num_generations=8, max_completion_length=512, report_to=[]
 )
 
 if __name__ == "__main__":
-    args, own = parser.parse_args_into_dataclasses()
+    own, args = parser.parse_args_and_config()
     spec = GymSpec(
         "TrlEnv/OpenEnv-v0",
         env_kwargs={"base_url": own.base_url},

@@ -4,16 +4,23 @@ $ python examples/openenv_sudoku.py --base_url https://openenv-sudoku.hf.space  
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
-from transformers import HfArgumentParser
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from gym_trl import GymSpec
 
-parser = HfArgumentParser(GRPOConfig)
-parser.add_argument("--model", default="Qwen/Qwen2.5-1.5B-Instruct")
-parser.add_argument("--base_url", default="https://openenv-sudoku.hf.space")
+
+@dataclass
+class ScriptArguments:
+    """Arguments beside those of GRPOConfig."""
+
+    model: str = "Qwen/Qwen2.5-1.5B-Instruct"
+    base_url: str = "https://openenv-sudoku.hf.space"
+
+
+parser = TrlParser((ScriptArguments, GRPOConfig))
 parser.set_defaults(output_dir="runs/openenv_sudoku", max_steps=200, num_generations=8, max_completion_length=4096)
 
 
@@ -31,7 +38,7 @@ def read(text: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    args, own = parser.parse_args_into_dataclasses()
+    own, args = parser.parse_args_and_config()
     server = {"base_url": own.base_url, "prompt_builder": say, "action_parser": read, "max_episode_steps": 40}
     spec = GymSpec(
         "TrlEnv/OpenEnv-v0", env_kwargs=server, action_format=None, max_tokens_per_turn=16, executor="thread"

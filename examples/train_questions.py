@@ -2,16 +2,16 @@
 
 $ python examples/train_questions.py --data crosswords --learning_rate 2e-6      # any field of GRPOConfig
 
-The data sets are in the packages reasoning-gym, textarena and datasets. See docs/guides/questions_and_answers.md for
-other verifiers, such as a judge, and examples/train_transformers.py for a trial without a GPU.
+The data sets are in the packages reasoning-gym, textarena and datasets; other verifiers, such as a judge, are in
+docs/guides/questions_and_answers.md.
 """
 
 import json
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
-from transformers import HfArgumentParser
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from gym_trl import GymSpec
 
@@ -39,18 +39,22 @@ def languages() -> dict[str, Any]:
     return {"dataset": rows, "prompt": question, "answer": "name", "verify": "exact"}
 
 
-DATA = {"arithmetic": arithmetic, "crosswords": crosswords, "languages": languages}
-parser = HfArgumentParser(GRPOConfig)
-parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
-parser.add_argument("--data", choices=list(DATA), default="arithmetic")
-sizes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 8, "num_generations": 8}
-parser.set_defaults(output_dir="runs/questions", max_steps=200, max_completion_length=1024, **sizes)
-parser.set_defaults(learning_rate=1e-6, logging_steps=1, report_to=[])
+@dataclass
+class ScriptArguments:
+    """Arguments beside those of GRPOConfig."""
+
+    model: str = "Qwen/Qwen3-0.6B"
+    data: Literal["arithmetic", "crosswords", "languages"] = "arithmetic"
+
+
+parser = TrlParser((ScriptArguments, GRPOConfig))
+parser.set_defaults(output_dir="runs/qa", max_steps=200, max_completion_length=1024, learning_rate=1e-6, report_to=[])
+parser.set_defaults(per_device_train_batch_size=8, gradient_accumulation_steps=8, num_generations=8, logging_steps=1)
 
 if __name__ == "__main__":
-    args, own = parser.parse_args_into_dataclasses()
-    spec = GymSpec.from_dataset(**DATA[own.data](), max_tokens_per_turn=512)
-    functions = {"rollout_func": spec.rollout_func, "reward_funcs": spec.reward_funcs}
-    trainer = GRPOTrainer(model=own.model, args=args, train_dataset=spec.train_dataset, **functions)
+    own, args = parser.parse_args_and_config()
+    make = {"arithmetic": arithmetic, "crosswords": crosswords, "languages": languages}[own.data]
+    spec = GymSpec.from_dataset(**make(), max_tokens_per_turn=512)
+    trainer = GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func)
     trainer.train()
     trainer.save_model()

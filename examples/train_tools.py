@@ -5,13 +5,21 @@ $ python examples/train_tools.py --learning_rate 2e-6 --use_vllm true --vllm_mod
 See docs/migrate_from_environment_factory.md for the limits of that loop and the advantages of spec.rollout_func.
 """
 
-from transformers import HfArgumentParser
-from trl import GRPOConfig, GRPOTrainer
+from dataclasses import dataclass
+
+from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from gym_trl import GymSpec
 
-parser = HfArgumentParser(GRPOConfig)
-parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+
+@dataclass
+class ScriptArguments:
+    """Arguments beside those of GRPOConfig."""
+
+    model: str = "Qwen/Qwen3-0.6B"
+
+
+parser = TrlParser((ScriptArguments, GRPOConfig))
 parser.set_defaults(
     output_dir="runs/tools",
     max_steps=200,
@@ -25,7 +33,7 @@ parser.set_defaults(
 )
 
 if __name__ == "__main__":
-    args, own = parser.parse_args_into_dataclasses()
+    own, args = parser.parse_args_and_config()
     # The penalty also applies to games left before their end; otherwise not playing would equal losing.
     spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 100, "turns": 7}, num_tasks=2_000, invalid_penalty=0.1)
     trainer = GRPOTrainer(

@@ -1,7 +1,10 @@
 """Train a model to guess a number, generating with Transformers, which needs no further packages.
 
 $ python examples/train_transformers.py --learning_rate 2e-6      # any field of GRPOConfig
+$ python examples/train_transformers.py --config examples/train_transformers.yaml --max_steps 400
 $ accelerate launch examples/train_transformers.py                # on all GPUs of this machine
+
+The file of --config sets the same arguments, and those of the command line override it; so do all of our examples.
 
 Without a GPU, a tiny model shows that everything works:
 
@@ -9,13 +12,21 @@ $ python -c "from gym_trl.testing import save_tiny; save_tiny('tiny')"
 $ python examples/train_transformers.py --model tiny --use_cpu true --bf16 false --max_steps 2
 """
 
-from transformers import HfArgumentParser
-from trl import GRPOConfig, GRPOTrainer
+from dataclasses import dataclass
+
+from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from gym_trl import GymSpec
 
-parser = HfArgumentParser(GRPOConfig)
-parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+
+@dataclass
+class ScriptArguments:
+    """Arguments beside those of GRPOConfig."""
+
+    model: str = "Qwen/Qwen3-0.6B"
+
+
+parser = TrlParser((ScriptArguments, GRPOConfig))
 parser.set_defaults(
     output_dir="runs/transformers",
     max_steps=200,
@@ -29,7 +40,7 @@ parser.set_defaults(
 )
 
 if __name__ == "__main__":
-    args, own = parser.parse_args_into_dataclasses()
+    own, args = parser.parse_args_and_config()
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         env_kwargs={"high": 100, "turns": 7},

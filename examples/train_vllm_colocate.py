@@ -9,13 +9,21 @@ $ python -c "from gym_trl.testing import save_tiny; save_tiny('tiny')"
 $ python examples/train_vllm_colocate.py --model tiny --max_steps 2
 """
 
-from transformers import HfArgumentParser
-from trl import GRPOConfig, GRPOTrainer
+from dataclasses import dataclass
+
+from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from gym_trl import GymSpec
 
-parser = HfArgumentParser(GRPOConfig)
-parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
+
+@dataclass
+class ScriptArguments:
+    """Arguments beside those of GRPOConfig."""
+
+    model: str = "Qwen/Qwen3-0.6B"
+
+
+parser = TrlParser((ScriptArguments, GRPOConfig))
 parser.set_defaults(
     output_dir="runs/vllm_colocate",
     use_vllm=True,
@@ -32,7 +40,7 @@ parser.set_defaults(
 )
 
 if __name__ == "__main__":
-    args, own = parser.parse_args_into_dataclasses()
+    own, args = parser.parse_args_and_config()
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         env_kwargs={"high": 100, "turns": 7},
@@ -41,12 +49,6 @@ if __name__ == "__main__":
         end_after_invalid=3,
         max_tokens_per_turn=256,
     )
-    trainer = GRPOTrainer(
-        model=own.model,
-        args=args,
-        train_dataset=spec.train_dataset,
-        rollout_func=spec.rollout_func,
-        reward_funcs=spec.reward_funcs,
-    )
+    trainer = GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func)
     trainer.train()
     trainer.save_model()

