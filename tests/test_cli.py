@@ -142,6 +142,18 @@ def test_every_help_has_an_example_that_names_the_command(command: list[str]) ->
     assert " ".join(["gym-trl", *command]) in examples
 
 
+@pytest.mark.parametrize("arguments", [["--help"], []], ids=["help", "nothing"])
+def test_the_help_begins_with_the_six_commands_of_a_first_hour(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", gym_trl_(*arguments).output)
+    start, more = shown.split(" Start here ")[1].split(" More ")
+    names = [re.findall(r"^│ (\S*) ", panel, re.MULTILINE) for panel in (start, more)]
+    assert names[0] == ["list", "play", "new", "validate", "train", "view"]
+    assert sorted([*names[0], *names[1]]) == sorted([*COMMANDS, "card", "warm-start"])  # each has one line of help
+
+
 def test_the_help_of_train_says_that_the_tiny_model_cannot_read() -> None:
     assert "It cannot read English" in text(gym_trl_("train", "--help").output)
 

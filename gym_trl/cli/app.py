@@ -33,11 +33,11 @@ def _examples(lines: str) -> str:
     return "\n\n".join(["Examples:", *lines.strip().splitlines()])
 
 
-def _add(name: str, command: Callable[..., None], examples: str) -> None:
-    """Add a command with the paragraphs of its docstring as the help text."""
+def _add(panel: str, name: str, command: Callable[..., None], examples: str) -> None:
+    """Add a command with the paragraphs of its docstring as the help text; the first is its line in the list."""
     paragraphs = (command.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(name, help=text, epilog=_examples(examples))(command)
+    app.command(name, help=text, epilog=_examples(examples), rich_help_panel=panel)(command)
 
 
 app = typer.Typer(
@@ -66,20 +66,22 @@ def _root(
         raise typer.Exit
 
 
-_add("list", list_envs.list_envs, list_envs.EXAMPLES)
-_add("info", info.info, info.EXAMPLES)
-_add("new", new.new, new.EXAMPLES)
-_add("play", play.play, play.EXAMPLES)
-_add("validate", validate.validate, validate.EXAMPLES)
-_add("card", card.card, card.EXAMPLES)
-_add("view", view.view, view.EXAMPLES)
-_add("serve", serve.serve, serve.EXAMPLES)
-_add("eval", evaluate.evaluate, evaluate.EXAMPLES)
-_add("tournament", tournament.tournament, tournament.EXAMPLES)
-_add("compare", compare.compare, compare.EXAMPLES)
-_add("replay", replay.replay, replay.EXAMPLES)
-_add("export", export.export, export.EXAMPLES)
-_add("import", import_records.import_records, import_records.EXAMPLES)
-_add("doctor", doctor.doctor, doctor.EXAMPLES)
-_add("warm-start", warm_start.warm_start, warm_start.EXAMPLES)
-_add("train", train.train, train.EXAMPLES)
+START, MORE = "Start here", "More"
+"""Panels of commands: those that a newcomer needs first, and the others."""
+_add(START, "list", list_envs.list_envs, list_envs.EXAMPLES)
+_add(START, "play", play.play, play.EXAMPLES)
+_add(START, "new", new.new, new.EXAMPLES)
+_add(START, "validate", validate.validate, validate.EXAMPLES)
+_add(START, "train", train.train, train.EXAMPLES)
+_add(START, "view", view.view, view.EXAMPLES)
+_add(MORE, "info", info.info, info.EXAMPLES)
+_add(MORE, "card", card.card, card.EXAMPLES)
+_add(MORE, "doctor", doctor.doctor, doctor.EXAMPLES)
+_add(MORE, "warm-start", warm_start.warm_start, warm_start.EXAMPLES)
+_add(MORE, "eval", evaluate.evaluate, evaluate.EXAMPLES)
+_add(MORE, "compare", compare.compare, compare.EXAMPLES)
+_add(MORE, "tournament", tournament.tournament, tournament.EXAMPLES)
+_add(MORE, "replay", replay.replay, replay.EXAMPLES)
+_add(MORE, "export", export.export, export.EXAMPLES)
+_add(MORE, "import", import_records.import_records, import_records.EXAMPLES)
+_add(MORE, "serve", serve.serve, serve.EXAMPLES)

@@ -74,7 +74,7 @@ def card(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure an environment, and write a page with all that a user of it asks.
+    """Measure an environment, and write a page about it for its users.
 
     The page has the rules, an example episode, licence and source; scores of the solver, random play, the best blind
     policy and the best constant action, with 95% intervals; tokens, turns and speed; and findings: what validate

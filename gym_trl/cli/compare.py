@@ -30,7 +30,10 @@ def compare(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Compare two evaluations on the tasks that both contain: mean differences B - A with 95% intervals."""
+    """Compare two evaluations on the tasks that both contain.
+
+    The differences are means of B - A, with 95% intervals.
+    """
     from gym_trl.evaluation.scores import compare as compare_records
     from gym_trl.records.files import read_records
 

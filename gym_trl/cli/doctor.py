@@ -81,13 +81,14 @@ def doctor(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Play a few groups as a training would, and report what to change before it starts.
+    """Find what stands in the way of a training, before it starts.
 
-    The options are those of gym-trl train. The report says how many responses contain a readable action, and which
-    other action format would have read more from the same responses; how many groups have different returns, without
-    which GRPO learns nothing; if turns and episodes fit their limits, and if the model ends its turns; what prompt the
-    model really sees; success beside random play, the blind baseline and the optimum; and an estimate of memory and
-    time. It ends with the command to run next. Nothing is trained or written.
+    It plays a few groups as the training would. The options are those of gym-trl train. The report says how many
+    responses contain a readable action, and which other action format would have read more from the same responses; how
+    many groups have different returns, without which GRPO learns nothing; if turns and episodes fit their limits, and
+    if the model ends its turns; what prompt the model really sees; success beside random play, the blind baseline and
+    the optimum; and an estimate of memory and time. It ends with the command to run next. Nothing is trained or
+    written.
 
     Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error, 130 if interrupted.
     """

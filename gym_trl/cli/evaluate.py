@@ -99,12 +99,13 @@ def evaluate(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Evaluate models and other policies on held-out tasks, with 95% intervals.
+    """Evaluate models and other policies on held-out tasks.
 
-    Policies are the environments' own (solver, random, constant, garbage, noop), package.module:function (which returns
-    the policy of an episode for its environment), and person. Models are paths, hub ids (ORG/NAME), or folders of runs,
-    which are prompted as they were trained unless an option says otherwise; with --base-url they are models of an
-    OpenAI-compatible server. All play the same tasks, whose seeds do not occur in training.
+    Results have 95% intervals. Policies are the environments' own (solver, random, constant, garbage, noop),
+    package.module:function (which returns the policy of an episode for its environment), and person. Models are paths,
+    hub ids (ORG/NAME), or folders of runs, which are prompted as they were trained unless an option says otherwise;
+    with --base-url they are models of an OpenAI-compatible server. All play the same tasks, whose seeds do not occur in
+    training.
 
     With --out, every finished episode is recorded. The same command resumes an interrupted evaluation, and other
     policies are added to the folder. Instead of ids, a file.toml can set any of the options by name, but for --trust.

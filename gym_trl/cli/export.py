@@ -58,7 +58,9 @@ def export(
     ] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Convert records to a data set or to the files of another tool, or an adapter to a model.
+    """Convert records to data sets or other tools' files.
+
+    An adapter is converted to a model.
 
     --to sft writes conversations, --to preferences pairs, and --to parquet a table of whole episodes.
 

@@ -28,9 +28,10 @@ def import_records(
     out: Annotated[Path, Option(help="New folder for the records.")],
     debug: DebugOption = False,
 ) -> None:
-    """Convert a log of Inspect or an evaluation by verifiers to records, for gym-trl view and gym-trl export.
+    """Convert logs of Inspect and of verifiers to records.
 
-    What a file does not have, such as token ids, stays empty. Files of other people are safe to read.
+    gym-trl view and gym-trl export read these. What a file does not have, such as token ids, stays empty. Files of
+    other people are safe to read.
     """
     from gym_trl.records.files import RecordWriter
     from gym_trl.records.foreign_files import read_foreign

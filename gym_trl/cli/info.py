@@ -36,7 +36,7 @@ def info(
     seed: Annotated[int, Option(min=0, help="Seed of the example episode.")] = 0,
     debug: DebugOption = False,
 ) -> None:
-    """Show an environment's arguments, instructions, measured scores and an example episode."""
+    """Show an environment's arguments, scores and an example episode."""
     kwargs = read_pairs(env)
     made = make_text_env(env_id, kwargs)
     if description := describe(env_id):

@@ -21,7 +21,7 @@ gym-trl list --all | grep -i maze
 def list_envs(
     everything: Annotated[bool, Option("--all", help="List every id registered with Gymnasium.")] = False,
 ) -> None:
-    """List the available environments: this library's, and those of installed packages that build on it."""
+    """List the environments of this library and of installed packages."""
     installed = load_plugins()
     if everything:
         for env_id in sorted(gym.registry):

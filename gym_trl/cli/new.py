@@ -72,10 +72,11 @@ def new(
     out: Annotated[Path | None, Option(help="Folder to write, which must not exist. Default: NAME.")] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Write a small package with an environment that is ready to be trained on, changed and shared.
+    """Write a package with an environment of your own to start from.
 
-    It contains the environment with its solver, tests with the conformance kit, a README with a card, a CI file, and a
-    pyproject.toml with an entry point: once the package is installed, every command finds the environment by its id.
+    It is ready to be trained on, changed and shared. It contains the environment with its solver, tests with the
+    conformance kit, a README with a card, a CI file, and a pyproject.toml with an entry point: once the package is
+    installed, every command finds the environment by its id.
 
     The templates: game, for one player; qa, questions from a file with answers that are checked; tool, a task with a
     function to call; two-player, a board game with a perfect opponent, ready for self-play; code, programming problems

@@ -58,10 +58,11 @@ def play(
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Play an environment in the terminal; "quit", Ctrl-C or Ctrl-D ends the session.
+    """Play an environment in the terminal.
 
-    ":undo" takes back your last action, ":hint" asks the environment's solver, ":history" shows the episode so far, and
-    ":help" lists these commands. None of them costs a turn. Arrow keys recall earlier input.
+    "quit", Ctrl-C or Ctrl-D ends the session. ":undo" takes back your last action, ":hint" asks the environment's
+    solver, ":history" shows the episode so far, and ":help" lists these commands. None of them costs a turn. Arrow keys
+    recall earlier input.
 
     --against POLICY adds an opponent: solver, random or another of the environment's own policies; the path, hub id or
     run of a model; the address of an OpenAI-compatible server (with the key $OPENAI_API_KEY); or

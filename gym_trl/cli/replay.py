@@ -33,7 +33,9 @@ def replay(
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Replay recorded actions and report differences; with --env or --reward, compute new rewards.
+    """Replay recorded actions, and report differences.
+
+    With --env or --reward, new rewards are computed.
 
     Exit status: 1 if an observation, a reward or an episode's end differs from the record, 2 for an error, otherwise 0.
     """

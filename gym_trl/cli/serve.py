@@ -40,11 +40,12 @@ def serve(
     env: EnvOption = None,
     debug: DebugOption = False,
 ) -> None:
-    """Serve an environment to OpenEnv clients, one instance per client.
+    """Serve an environment to OpenEnv clients.
 
-    gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a client. An action is {"message": TEXT};
-    reset accepts a seed and the environment's options. Messages over one megabyte are rejected, slow clients
-    disconnected. On a public address, put a proxy with TLS in front of it (docs/guides/openenv.md).
+    Each client has an instance of its own. gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a
+    client. An action is {"message": TEXT}; reset accepts a seed and the environment's options. Messages over one
+    megabyte are rejected, slow clients disconnected. On a public address, put a proxy with TLS in front of it
+    (docs/guides/openenv.md).
     """
     kwargs = read_pairs(env)
     make_text_env(env_id, kwargs).close()

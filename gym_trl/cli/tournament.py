@@ -76,7 +76,9 @@ def tournament(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Play a round robin on a game of several seats, and rate the players on the Elo scale, with 95% intervals.
+    """Rate players by a round robin on a game of several seats.
+
+    Ratings are on the Elo scale, with 95% intervals.
 
     Players are the environment's own policies (solver, random, constant, ...), package.module:function (which returns
     the policy of a seat for its environment), folders of models and LoRA adapters, hub ids (ORG/NAME), checkpoints

@@ -152,7 +152,9 @@ def train(
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Train a model on an environment with TRL's GRPOTrainer, and record the run in a folder.
+    """Train a model on an environment with TRL's GRPOTrainer.
+
+    The run is recorded in a folder.
 
     Without --model, a tiny model with 100,000 random weights is trained, whose tokens are characters. It cannot read
     English, so it receives no instructions, responds with the action only, and learns a small environment from nothing;

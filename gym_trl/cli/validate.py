@@ -81,7 +81,7 @@ def validate(
     ] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Check that environments meet the requirements of training: the library's or your own.
+    """Check that environments meet the requirements of training.
 
     The library's environments are played by their solver and their baselines, and compared with reference values. For
     any other environment (with text or other spaces; a registered id, module:id, package.module:Class, or a file.py

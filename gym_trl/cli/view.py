@@ -29,7 +29,10 @@ def view(
     tokenizer: Annotated[Path | None, Option(help="Folder of the tokenizer. Default: the run's own.")] = None,
     debug: DebugOption = False,
 ) -> None:
-    """Write a run as an HTML page with its curves and its episodes, with every token; it works offline."""
+    """Write a run as an HTML page with its curves and its episodes.
+
+    Episodes are shown with every token. The page works offline.
+    """
     if live and out is not None:
         raise ConfigError("--live serves the page instead of writing it: remove --out")
     if port and not live:

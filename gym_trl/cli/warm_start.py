@@ -87,7 +87,9 @@ def warm_start(
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Train a model on episodes of a solver, of random legal play, or on recorded ones, before gym-trl train.
+    """Train a model on episodes of a solver, before gym-trl train.
+
+    Other sources of episodes are random legal play and recorded ones.
 
     A small pretrained model often knows neither the action format nor the game, and GRPO learns nothing from episodes
     that all fail. Episodes of a solver teach both; those of random play teach the format and leave the game to GRPO.
