@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -22,6 +23,7 @@ from gym_trl.kinds import Arguments, Count, Penalty, check_options, load_functio
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, did_you_mean, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
+from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, probe_functions, watched
 from gym_trl.rollout.history import read_history
 from gym_trl.rollout.random_play import random_play
 from gym_trl.seeding import derive_seed, task_seed
@@ -185,14 +187,19 @@ class EnvSpec:
 
         If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
 
+        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset and
+        stepped once (``gym_trl.rollout.functions``), unless its executor has processes or a timeout is given: such an
+        environment may hang or exit, so only the arguments of the functions are checked, and ``state_key`` by a reset.
+
         Raises:
-            ConfigError: An environment cannot be made, or not be stepped by the executor.
+            ConfigError: An environment cannot be made, or not be stepped by the executor, or a function does not take
+                or return what it must.
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
         seats, criteria, images = dict[str, int](), list[dict[str, float]](), False
         for env_id in self.weights:
-            with self.checked(env_id) as env:
+            with self._watched().checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 count = attribute_of(env, "num_instances")
@@ -200,8 +207,7 @@ class EnvSpec:
                 images = images or shows_images(env)
                 criteria.append(dict(attribute_of(env, "criteria", {})))
                 seats[env_id] = 1 if self.seats is None else num_seats(env)
-                if self.state_key is not None:
-                    _check_key(env)
+                self._check_functions(env, stepping)
                 if self.success == "info":
                     self._check_info(env_id)
                 if (limit := stepping.step_timeout) is not None and limit <= attribute_of(env, "longest_wait_s", 0):
@@ -229,6 +235,33 @@ class EnvSpec:
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
         shared = criteria[0] if all(one == criteria[0] for one in criteria) else {}
         return Probed(instructions, num_instances, stepping, seats, images, shared)
+
+    def _watched(self) -> Self:
+        """Return the same specification with functions that report what is wrong with them.
+
+        Raises:
+            ConfigError: A function takes other arguments than it is called with.
+        """
+        spec = copy(self)
+        for name in _FUNCTIONS:
+            if callable(function := getattr(self, name)) or (isinstance(function, str) and ":" in function):
+                object.__setattr__(spec, name, watched(name, function))
+        for place, wrap in enumerate(self.wrappers):
+            check_arguments(f"wrappers[{place}]", wrap, "env")
+        return spec
+
+    def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
+        """Reset and step an environment that was made with watched functions, as far as ``probe`` says."""
+        executor = stepping.executor or attribute_of(env, "preferred_executor", "auto")
+        kind = EXECUTORS.get(executor) if isinstance(executor, str) else None
+        is_safe = kind is not None and not kind.processes and not (stepping.reset_timeout or stepping.step_timeout)
+        given = self.success
+        success = None if given is None or given == "info" or isinstance(given, float | int) else load_function(given)
+        if is_safe and (success or self.act or callable(self.observe) or self.state_key not in (None, "auto")):
+            probe_functions(env, act=self.act, success=success)
+        elif self.state_key is not None:
+            with left_to_the_rollout():
+                env.reset(seed=0)
 
     def _check_info(self, env_id: str) -> None:
         """Play a few episodes to see that ``success="info"`` has something to read.
@@ -347,6 +380,7 @@ def _play(env: TextEnvironment, seed: int, infos: list[Mapping[str, Any]], *, so
 
 
 _EPISODES, _STEPS = 8, 200
+_FUNCTIONS = ("observe", "act", "success", "state_key")
 
 
 def check_spec_options(given: Mapping[str, Any]) -> None:
@@ -406,20 +440,6 @@ def spec_names(spec: Mapping[str, Any], env: Any, *, field: str = "spec.") -> It
                 yield from argument_names(env, level, field=f"{field}curriculum.levels[{place}]")
         elif name not in _TEXTS:
             yield from names_in(f"{field}{name}", value)
-
-
-def _check_key(env: TextEnvironment) -> None:
-    """Reset an environment to check its state key.
-
-    Raises:
-        ConfigError: The key cannot be read, or is not hashable.
-    """
-    try:
-        env.reset(seed=0)
-    except BaseException as error:  # any other failure is left to the first rollout, which counts it
-        raise_interrupt(error)
-        if isinstance(error, ConfigError):
-            raise
 
 
 ENV_ARGS = frozenset(one.name for one in fields(EnvSpec) if one.init) - {"env", "env_kwargs", "levels"}

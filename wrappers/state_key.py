@@ -166,6 +166,8 @@ class StateKey(FrozenAfterEnd):
         assert self._function is not None
         try:
             return self._function(self.unwrapped)
+        except ConfigError:
+            raise
         except BaseException as error:
             raise_interrupt(error)
             raise ConfigError(f"state_key for {safe_str(self.unwrapped)} raised {described(error)}") from error

@@ -1,0 +1,220 @@
+"""Checks of the functions that a user gives for an environment, by one reset and one step of it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gym_trl.envs.external.own_global_random import OwnGlobalRandom
+from gym_trl.errors import (
+    ConfigError,
+    GymTRLError,
+    caused_by_model,
+    described,
+    failures_ignored,
+    raise_interrupt,
+    stops_a_rollout,
+)
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.kinds import load_function
+from gym_trl.rollout.random_play import played_space, random_play
+from gym_trl.spaces import holds, holds_text
+from gym_trl.wrappers.admissible_actions import listed_actions
+from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.settlement import layers_of
+from gym_trl.wrappers.state_key import as_text_key
+from gym_trl.wrappers.text_action import TextAction
+
+
+class _Contract(NamedTuple):
+    arguments: tuple[str, ...]
+    returns: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_key(value: Any) -> bool:
+    try:
+        as_text_key(value)
+    except ConfigError:
+        return False
+    return True
+
+
+_CONTRACTS = {
+    "observe": _Contract(("observation", "info"), "text", lambda value: isinstance(value, str)),
+    "act": _Contract(("text",), "an action", lambda value: True),  # of a space, see _check_act
+    "success": _Contract(
+        ("info", "return"), "True, False or None", lambda value: value is None or isinstance(value, bool | np.bool_)
+    ),
+    "state_key": _Contract(
+        ("environment",), "a hashable value of strings, numbers, booleans, None and tuples of these", _is_key
+    ),
+}
+
+
+def check_arguments(name: str, function: Callable[..., Any], *arguments: str) -> None:
+    """Check that a function can be called with these arguments, by position.
+
+    >>> check_arguments("observe", lambda observation: "", "observation", "info")
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: observe must take (observation, info), got <function ...>: too many positional arguments
+
+    Args:
+        name: Name of the option, for the message.
+        function: The function, or a class. One without a signature, such as some of Python's own, is not checked.
+        arguments: Names of the arguments, for the message.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        taken = signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        taken.bind(*arguments)
+    except TypeError as error:
+        raise ConfigError(f"{name} must take ({', '.join(arguments)}), got {function!r:.100}: {error}") from error
+
+
+def watched(name: str, function: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return a function given as an option, with a check of what it takes and returns.
+
+    >>> watched("success", lambda info, total: total)({}, 7.0)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: success must return True, False or None, got float 7.0 from <function ...>
+
+    An exception of it is an error of the option, too, but for what ``act`` and ``state_key`` raise, and for what the
+    infrastructure caused (``gym_trl.errors``). A call without an observation, or with an ``info`` that is no mapping,
+    is a fault of the environment, and not checked.
+
+    Args:
+        name: Name of the option: ``observe``, ``act``, ``success`` or ``state_key``.
+        function: The function, or its name.
+
+    Raises:
+        ConfigError: It takes other arguments; in a call, it returned something else or raised.
+    """
+    called, contract = load_function(function), _CONTRACTS[name]
+    check_arguments(name, called, *contract.arguments)
+
+    @wraps(called)  # with its attributes, such as markov_state_key
+    def call(*given: Any) -> Any:
+        named = dict(zip(contract.arguments, given, strict=True))
+        sound = named.get("observation", 0) is not None and isinstance(named.get("info", {}), Mapping)
+        try:
+            returned = called(*given)
+        except BaseException as error:
+            raise_interrupt(error)
+            own = sound and name in ("observe", "success") and not isinstance(error, GymTRLError)
+            if own and caused_by_model(error):  # not by a server, a file or a package that is missing
+                raise ConfigError(f"{name} raised {described(error)}, in {called!r:.100}") from error
+            raise
+        if sound and not contract.accepts(returned):
+            raise _wrong(name, contract.returns, returned, called)
+        return returned
+
+    return call
+
+
+def _wrong(name: str, wanted: str, returned: Any, function: Callable[..., Any]) -> ConfigError:
+    got = f"{type(returned).__name__} {returned!r:.80}"
+    return ConfigError(f"{name} must return {wanted}, got {got} from {function!r:.100}")
+
+
+def probe_functions(
+    env: TextEnvironment, *, act: Callable[[str], Any] | None = None, success: Callable[..., Any] | None = None
+) -> None:
+    """Reset an environment whose functions are ``watched``, and step it once.
+
+    What the environment itself raises is left to the first rollout, which counts it. The step plays an action of the
+    environment's solver, otherwise of random play. A text that nothing declares to be an action is not played: it may
+    be a command, which would be executed. The global random generators are not changed.
+
+    Args:
+        env: The environment; afterwards it is in the middle of an episode.
+        act: The user's function from text to an action, which is called with the text that is played.
+        success: The user's definition of success, which is called with the last ``info`` and the return so far. What
+            it raises in the middle of an episode is ignored.
+
+    Raises:
+        ConfigError: A function returned what it must not, or raised.
+    """
+    info: Any = None
+    total = 0.0
+    with OwnGlobalRandom(0):
+        with left_to_the_rollout():
+            observation, info = env.reset(seed=0)
+            text, is_legal = _choose(env, observation, info)
+            if act is not None:
+                _check_act(env, act, text)
+            if is_legal and (response := _response(env, text)) is not None:
+                _, reward, _, _, info = env.step(response)
+                total = float(reward)
+        if success is None or not isinstance(info, Mapping):
+            return
+        said = None
+        with failures_ignored():
+            said = success(info, total)
+        if not _CONTRACTS["success"].accepts(said):
+            raise _wrong("success", _CONTRACTS["success"].returns, said, success)
+
+
+@contextmanager
+def left_to_the_rollout() -> Iterator[None]:
+    """Ignore what an environment raises in the block, but for mistakes of the user and interrupts of this program."""
+    try:
+        yield
+    except BaseException as error:
+        raise_interrupt(error)
+        if stops_a_rollout(error):
+            raise
+
+
+def _choose(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return a text to play, and whether the environment declares it to be an action."""
+    layers = layers_of(env)
+    with failures_ignored():
+        if env.has_wrapper_attr("solver"):
+            return env.get_wrapper_attr("solver")()(observation), True
+    text = ""
+    with failures_ignored():
+        text = random_play(env, 0)(observation, info)
+    reader = _reader(env)
+    takes = played_space(env) if reader is None else reader.env.action_space
+    owners = [layer for layer in layers if not isinstance(layer, TextAction)]
+    declares = any(hasattr(layer, "random_policy") or hasattr(layer, "baselines") for layer in owners)
+    return text, bool(text) and (declares or not holds_text(takes) or bool(listed_actions(env, info)))
+
+
+def _response(env: TextEnvironment, action: str) -> str | None:
+    """Return a response with this action; ``None`` if the action format cannot express it."""
+    write: Callable[[str], str] = attribute_of(env, "write_action", str)
+    try:
+        return write(action)
+    except ConfigError:
+        return None
+
+
+def _reader(env: TextEnvironment) -> TextAction | None:
+    """Return the outermost wrapper that reads actions."""
+    return next((layer for layer in reversed(layers_of(env)) if isinstance(layer, TextAction)), None)
+
+
+def _check_act(env: TextEnvironment, act: Callable[[str], Any], text: str) -> None:
+    """Check that a text becomes an action; one that raises is no action, as far as is known."""
+    if (reader := _reader(env)) is None:
+        return
+    try:
+        made = act(text)
+    except BaseException as error:
+        raise_interrupt(error)
+        return
+    space = reader.env.action_space
+    if not (isinstance(made, str) if holds_text(space) else holds(space, made)):
+        raise _wrong("act", f"an action of {space!s:.100}, or raise ValueError for a text that is none", made, act)

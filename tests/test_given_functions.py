@@ -1,0 +1,241 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
+"""Functions that a user gives for an environment are tried by one reset and one step when a specification is made."""
+
+import pickle
+import random
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, strategies as st
+from lanes import examples
+
+import gym_trl
+from gym_trl import GymSpec
+from gym_trl.envspec import EnvSpec
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.executors.make import ExecutorConfig
+from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
+
+assert gym_trl
+
+
+class Counts(gym.Env):
+    """Counts its resets and steps, and says which actions it was given."""
+
+    observation_space: Any = spaces.Discrete(9)
+    action_space: Any = spaces.Discrete(3)
+    shown: Any = 4
+    made: list[Any] = []  # noqa: RUF012 -- of all instances
+
+    def __init__(self):
+        self.made.append(self)
+        self.calls: list[Any] = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.calls.append("reset")
+        return self.shown, {"board": "empty"}
+
+    def step(self, action):
+        self.calls.append(action)
+        return self.shown, 1.0, len(self.calls) > 3, False, {"board": "full"}
+
+
+class Dicts(Counts):
+    """The same with named parts."""
+
+    observation_space = spaces.Dict(place=spaces.Discrete(9), speed=spaces.Box(-1, 1, (2,)))
+    action_space = spaces.Dict(go=spaces.Discrete(3))
+
+    @property
+    def shown(self):
+        return {"place": 2, "speed": np.zeros(2, np.float32)}
+
+
+class Texts(Counts):
+    """The same with texts, whose actions it lists."""
+
+    observation_space = action_space = spaces.Text(99)
+    shown = "You are in a room."
+
+    def random_policy(self, seed):
+        return lambda observation: "go north"
+
+
+class Shell(Counts):
+    """Texts of which nothing says that they are actions."""
+
+    observation_space = action_space = spaces.Text(99)
+    shown = "$"
+
+
+ENVS = st.sampled_from([Counts, Dicts, Texts, Shell])
+
+
+def make(env, **options):
+    Counts.made.clear()
+    return EnvSpec(env, **options).probe(ExecutorConfig(options.pop("executor", None)))
+
+
+NOT_TEXT = st.one_of(st.none(), st.integers(), st.binary(max_size=3), st.lists(st.text(max_size=3), max_size=2))
+NOT_BOOL = st.one_of(st.integers(), st.floats(), st.text(max_size=3), st.lists(st.booleans(), max_size=2))
+NO_KEY = st.one_of(st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=2), st.integers(), max_size=2))
+
+
+class NoAction:
+    """Value that is in no space."""
+
+
+@examples(40)
+@given(ENVS, NOT_TEXT, NOT_BOOL, NO_KEY)
+def test_a_function_that_returns_something_else_is_named(env, no_text, no_bool, no_key):
+    wrong = {
+        "observe": (lambda observation, info: no_text, "observe must return text, got "),
+        "act": (lambda text: NoAction(), "act must return an action of "),
+        "success": (lambda info, total: no_bool, "success must return True, False or None, got "),
+        "state_key": (lambda env: no_key, "state_key must return a hashable value of "),
+    }
+    for name, (function, message) in wrong.items():
+        with pytest.raises(ConfigError) as raised:
+            make(env, **{name: function})
+        assert str(raised.value).startswith(message)
+        assert "<function " in str(raised.value)
+
+
+ARITIES = st.sampled_from([lambda: None, lambda a, b, c: None, lambda *, keyword: None])
+
+
+@examples(20)
+@given(ENVS, ARITIES, st.sampled_from(["observe", "act", "success", "state_key", "wrappers"]))
+def test_a_function_of_other_arguments_is_named_in_every_executor(env, function, name):
+    wrong: Any = [function] if name == "wrappers" else function
+    for executor in ("inline", "thread", "process"):
+        with pytest.raises(ConfigError, match=rf"^{name}(\[0\])? must take \(.*\), got <function .*: "):
+            EnvSpec(env, **{name: wrong}).probe(
+                ExecutorConfig(executor, **({"step_timeout": 9} if executor != "inline" else {}))
+            )
+
+
+@pytest.mark.parametrize("name", ["observe", "success"])
+@pytest.mark.parametrize("env", [Counts, Dicts, Texts])
+def test_a_function_that_raises_is_named(name, env):
+    class Ends(env):  # type: ignore[misc,valid-type]
+        def step(self, action):
+            return *super().step(action)[:2], True, False, {}
+
+    with pytest.raises(ConfigError, match=rf"^{name} raised KeyError: 'score', in <function "):
+        make(Ends, **{name: lambda first, second: (first if name == "success" else second)["score"]})
+
+
+def test_success_may_need_what_only_the_end_of_an_episode_says():
+    assert make(Counts, success=lambda info, total: info["winner"] == "me")
+
+
+@pytest.mark.parametrize("env", [Counts, Dicts, Texts])
+def test_a_wrapper_that_returns_no_environment_is_named(env):
+    with pytest.raises(ConfigError, match=r"^wrappers\[0\] must return a gymnasium.Env, got None from "):
+        make(env, wrappers=[lambda env: None])
+
+
+SOUND: dict[str, Any] = {
+    "observe": lambda observation, info: f"{info['board']} {observation}",
+    "success": lambda info, total: np.bool_(total > 1),
+    "state_key": lambda env: ("calls", len(env.calls), np.int64(3)),
+}
+
+
+@examples(30)
+@given(
+    ENVS, st.sets(st.sampled_from(sorted(SOUND)), min_size=1), st.sampled_from(["tag", "plain", "regex:(.*)z", None])
+)
+def test_sound_functions_pass_with_one_instance_reset_and_stepped_once(env, names, action_format):
+    class Chosen(env):  # type: ignore[misc,valid-type]
+        preferred_executor = "inline"
+
+    assert make(Chosen, action_format=action_format, **{name: SOUND[name] for name in names})
+    [only] = Counts.made
+    assert only.calls[0] == "reset"
+    assert len(only.calls) == (2 if env is not Shell and action_format != "regex:(.*)z" else 1)
+    assert env is Texts or all(only.action_space.contains(action) for action in only.calls[1:])
+
+
+@pytest.mark.parametrize("options", [{}, {"wrappers": [gym.wrappers.RecordEpisodeStatistics]}, {"success": 1.0}])
+def test_nothing_is_reset_without_a_function(options):
+    class Chosen(Counts):
+        preferred_executor = "inline"
+
+    make(Chosen, **options)
+    assert [one.calls for one in Counts.made] == [[]]
+
+
+@examples(40)
+@given(
+    st.sampled_from(["reset", "step", "render"]),
+    st.sampled_from([*EXCEPTIONS, *MALFORMED]),
+    st.sampled_from(
+        [
+            ("observe", lambda observation, info: str(observation)),
+            ("act", str),
+            ("state_key", id),
+            ("success", lambda info, total: True),
+        ]
+    ),
+)
+def test_what_the_environment_raises_is_left_to_the_first_rollout(place, failure, option):
+    name, function = option
+    assert EnvSpec(partial(FailingEnv, place, failure, share=1), **{name: function}).probe(ExecutorConfig("inline"))
+
+
+@pytest.mark.parametrize("failure", ["hang", "exit"])
+@pytest.mark.parametrize("place", ["reset", "step"])
+@pytest.mark.parametrize(
+    "stepping", [{"executor": "process"}, {"executor": "thread", "reset_timeout": 9, "step_timeout": 9}]
+)
+def test_an_environment_that_may_hang_or_exit_is_not_tried(place, failure, stepping):
+    env = partial(FailingEnv, place, failure, share=1)
+    wrong: Any = lambda observation, info: 7  # noqa: E731
+    assert EnvSpec(env, observe=wrong, act=str).probe(ExecutorConfig(**stepping))
+
+
+def test_a_text_that_nobody_declares_to_be_an_action_is_not_played():
+    assert make(Shell, act=str.upper, observe=lambda observation, info: observation)
+    assert all(one.calls == ["reset"] * len(one.calls) for one in Counts.made)
+
+
+def test_a_try_leaves_the_global_generators_and_the_seeds_of_tasks_as_they_are():
+    class Draws(Counts):
+        def reset(self, *, seed=None, options=None):
+            random.random()
+            np.random.rand()
+            return super().reset(seed=seed, options=options)
+
+    random.seed(5)
+    np.random.seed(5)
+    spec = GymSpec(Draws, num_tasks=3, num_eval_tasks=1, executor="inline", **SOUND)
+    assert (random.random(), np.random.rand()) == (random.Random(5).random(), np.random.RandomState(5).rand())
+    plain = GymSpec(Draws, num_tasks=3, num_eval_tasks=1, executor="inline")
+    assert list(spec.tasks("train")) == list(plain.tasks("train"))
+
+
+def board(observation, info):
+    """Return what the model reads."""
+    return f"{info['board']} {observation}"
+
+
+def test_pickling_a_specification_tries_nothing_again():
+    spec = GymSpec(Counts, num_tasks=1, num_eval_tasks=0, executor="inline", observe=board)
+    assert spec.env_spec.observe is board
+    Counts.made.clear()
+    again = pickle.loads(pickle.dumps(spec))
+    assert not Counts.made
+    assert again.env_spec.observe is board
+
+
+def test_evaluations_try_functions_before_the_first_episode():
+    with pytest.raises(ConfigError, match=r"^observe must return text, got int 7 from "):
+        evaluate(Counts, "random", episodes=2, spec={"observe": lambda observation, info: 7})
