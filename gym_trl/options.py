@@ -123,14 +123,14 @@ class Options:
 
 def converted(name: str, value: Any, kind: Any) -> Any:
     """Return a value as its option holds it."""
-    choices = list(_choices(kind))
-    named = isinstance(value, str) and ":" in value and any(isinstance(one, ByName) for one in _marks(kind))
-    if named and value not in _literals(kind):
+    choices = list(types_in(kind))
+    named = isinstance(value, str) and ":" in value and any(isinstance(one, ByName) for one in marks_in(kind))
+    if named and value not in literals_in(kind):
         try:
             return load_function(value)
         except ConfigError as error:
             raise ConfigError(f"{name} must be {expected(kind)}, got {value!r}: {error}") from error
-    nested = [one for one in choices if isinstance(one, type) and issubclass(one, Options)]
+    nested = nested_in(kind)
     if nested and isinstance(value, Mapping):
         return _nested(name, value, nested)
     for one in choices:
@@ -203,29 +203,47 @@ def _key(name: str, key: Any) -> str:
     raise ConfigError(f"{name} must have texts as names, to be written to a file, got {key!r:.100}")
 
 
-def _choices(kind: Any) -> Iterator[Any]:
-    """Yield the types of a union, or the one type."""
+def types_in(kind: Any) -> Iterator[Any]:
+    """Yield the types of a union, or the one type, without their bounds and without ``None``.
+
+    >>> list(types_in(Count | Literal["all"] | None))
+    [<class 'int'>, typing.Literal['all']]
+    """
     origin = get_origin(kind)
     if origin is Annotated:
-        yield from _choices(get_args(kind)[0])
+        yield from types_in(get_args(kind)[0])
     elif origin in (Union, UnionType):
         for one in get_args(kind):
-            yield from _choices(one)
+            yield from types_in(one)
     elif kind is not NoneType:
         yield kind
 
 
-def _marks(kind: Any) -> Iterator[Any]:
+def nested_in(kind: Any) -> list[type[Options]]:
+    """Return the types of options that a value of a type may be.
+
+    >>> nested_in(Cutoff | None)
+    [<class 'gym_trl.options.Cutoff'>]
+    """
+    return [one for one in types_in(kind) if isinstance(one, type) and issubclass(one, Options)]
+
+
+def marks_in(kind: Any) -> Iterator[Any]:
     """Yield what annotates a type, or one of a union."""
     if get_origin(kind) is Annotated:
         yield from get_args(kind)[1:]
     if get_origin(kind) in (Annotated, Union, UnionType):
         for one in get_args(kind):
-            yield from _marks(one)
+            yield from marks_in(one)
 
 
-def _literals(kind: Any) -> set[Any]:
-    return {value for one in _choices(kind) if get_origin(one) is Literal for value in get_args(one)}
+def literals_in(kind: Any) -> set[Any]:
+    """Return the values that a type lists.
+
+    >>> literals_in(Count | Literal["all"] | None)
+    {'all'}
+    """
+    return {value for one in types_in(kind) if get_origin(one) is Literal for value in get_args(one)}
 
 
 # Options that have options of their own

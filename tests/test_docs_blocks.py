@@ -313,8 +313,10 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
     assert name is not None
     try:
         parsed = command.make_context(name, rest, parent=context).params
-    except typer.Exit:  # --help
-        return
+    except typer.Exit as stop:
+        if stop.exit_code:
+            raise AssertionError(f"{block}: gym-trl {shlex.join(words)} is refused") from stop
+        return  # --help
     except Exception as error:
         raise AssertionError(f"{block}: gym-trl {shlex.join(words)}: {error}") from error
     ids = parsed.get("ids") or [parsed.get("env_id")]
@@ -323,7 +325,7 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
             continue
         assert env_id in gym.registry or Path(env_id).is_file(), f"{block}: there is no environment {env_id}"
         if env_id in gym_trl.GAMES:
-            gym.make(env_id, **read_pairs(parsed.get("env"))).close()
+            gym.make(env_id, **read_pairs(parsed.get("env") or parsed.get("env_kwargs"))).close()
     if parsed.get("grpo"):
         check_grpo(read_pairs(parsed["grpo"]))
     unknown = set(read_pairs(parsed.get("spec"))) - set(inspect.signature(GymSpec).parameters)
@@ -361,8 +363,9 @@ def test_a_command_named_in_a_sentence_has_the_options_that_it_is_given(page):
                 continue
             command = GROUP.commands.get(name)
             assert command is not None, f"{page.name}: there is no command {name!r}: `gym-trl {said}`"
-            options = {option for parameter in command.params for option in (*parameter.opts, "--help")}
-            asked = set(re.findall(r"(?<![\w-])--[a-z-]+", said))
+            context = typer.Context(command, info_name=name)
+            options = {option for parameter in command.get_params(context) for option in (*parameter.opts, "--help")}
+            asked = set(re.findall(r"(?<![\w-])--[a-z-]+(?:\.[a-z-]+)*", said))
             assert asked <= options, f"{page.name}: gym-trl {name} has no {sorted(asked - options)}"
     targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     unknown = [name for name in re.findall(r"`make ([a-z-]+)`", prose) if name not in targets]
@@ -371,7 +374,7 @@ def test_a_command_named_in_a_sentence_has_the_options_that_it_is_given(page):
 
 WRONG_COMMANDS = {
     "gym-trl evil": "No such command",
-    "gym-trl eval --modle x": "No such option",
+    "gym-trl eval --modle x": "is refused",
     "gym-trl info TrlEnv/Chess-v0": "there is no environment",
     "gym-trl train --grpo learning_rat=1": "has no field",
     "gym-trl eval TrlEnv/Echo-v0 --spec turn_limits=3": "takes no",

@@ -26,6 +26,7 @@ from gym_trl.cli import (
     view,
     warm_start,
 )
+from gym_trl.cli.flags import Command
 from gym_trl.cli.terminal import say
 
 
@@ -37,7 +38,7 @@ def _add(panel: str, name: str, command: Callable[..., None], examples: str) -> 
     """Add a command with the paragraphs of its docstring as the help text; the first is its line in the list."""
     paragraphs = (command.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(name, help=text, epilog=_examples(examples), rich_help_panel=panel)(command)
+    app.command(name, cls=Command, help=text, epilog=_examples(examples), rich_help_panel=panel)(command)
 
 
 app = typer.Typer(

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, ParamSpec
@@ -27,7 +28,8 @@ def clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
         except (GymTRLError, OSError) as error:
             if kwargs.get("debug"):
                 raise
-            fail(by_flag(one_line(error), kwargs))
+            context: Any = kwargs.get("context")
+            fail(by_flag(one_line(error), kwargs if context is None else context.params))
 
     return run
 
@@ -43,17 +45,24 @@ _FLAGS = {
 
 
 def by_flag(message: str, given: Mapping[str, Any]) -> str:
-    """Return a message that begins with an option, with the name that the user wrote.
+    """Return a message that begins with an option, with the flag that the user wrote.
 
-    >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": 0})
+    >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": "0"})
     '--step-timeout must be a number above 0, got 0'
+    >>> by_flag("cutoff.episode_s must be a number above 0, got 0", {"cutoff__episode_s": "0"})
+    '--cutoff.episode-s must be a number above 0, got 0'
     >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": None, "spec": ["step_timeout=0"]})
     'step_timeout must be a number above 0, got 0'
     """
-    word, _, rest = message.partition(" ")
-    name = word.rstrip(":")
-    written = next((one for one in (name, _FLAGS.get(name)) if one and given.get(one) is not None), None)
-    return message if written is None else f"{option_name(written)}{word[len(name) :]} {rest}"
+    words = re.match(r"\w*(\.\w+)*", message)
+    name = words[0].replace(".", "__") if words else ""
+    while name:
+        for parameter in (name, _FLAGS.get(name, name)):
+            written = [one for one in given if one == parameter or one.startswith(f"{parameter}__")]
+            if any(given[one] not in (None, (), []) for one in written):
+                return f"{option_name(parameter)}{message[len(name.replace('__', '.')) :]}"
+        name = name.rpartition("__")[0]
+    return message
 
 
 def check_finite(options: Mapping[str, Any]) -> None:
@@ -84,10 +93,10 @@ def refuse_other_options(context: typer.Context, allowed: Collection[str]) -> No
 def option_name(name: str) -> str:
     """Return the option of a parameter.
 
-    >>> option_name("max_tokens")
-    '--max-tokens'
+    >>> option_name("turn_limit"), option_name("cutoff__episode_s")
+    ('--turn-limit', '--cutoff.episode-s')
     """
-    return f"--{name.replace('_', '-')}"
+    return f"--{name.replace('__', '.').replace('_', '-')}"
 
 
 def one_line(error: Exception) -> str:

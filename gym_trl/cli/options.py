@@ -193,7 +193,7 @@ def read_pairs(given: list[str] | None) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"expected NAME=VALUE, got {text!r}")
-        pairs[name.strip()] = _value(value.strip())
+        pairs[name.strip()] = read_value(value.strip())
     return pairs
 
 
@@ -203,12 +203,16 @@ def write_pair(name: str, value: Any) -> str:
     >>> [write_pair("word", value) for value in (8, "yes", "12", None, [1, 2])]
     ['word=8', 'word=yes', 'word="12"', 'word=null', 'word=[1, 2]']
     """
-    plain = isinstance(value, str) and _value(value) == value and value == value.strip()
+    plain = isinstance(value, str) and read_value(value) == value and value == value.strip() and is_argument(value)
     return f"{name}={value if plain else json.dumps(value)}"
 
 
-def _value(text: str) -> Any:
-    """Return the value of a string: JSON, ``true``, ``false`` or ``none`` in any case, or the string itself."""
+def read_value(text: str) -> Any:
+    """Return the value of a text: JSON, ``true``, ``false`` or ``none`` in any case, or the text itself.
+
+    >>> [read_value(text) for text in ("8", ".5", "none", "[1, 2]", '"8"', "eight")]
+    [8, 0.5, None, [1, 2], '8', 'eight']
+    """
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -217,6 +221,18 @@ def _value(text: str) -> Any:
     except (ValueError, RecursionError):
         # The only additions to JSON's numbers; Python would also accept 01 and 1_000.
         return float(text) if _POINTED.fullmatch(text) else text
+
+
+def is_argument(text: str) -> bool:
+    r"""Return whether a command line can have a text, which a null character and half of a surrogate pair prevent.
+
+    >>> is_argument("ä"), is_argument("a\0")
+    (True, False)
+    """
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def read_success(success: str | float | None) -> str | float | None:

@@ -1,0 +1,507 @@
+'''Flags of the commands, derived from the types in ``gym_trl.options``, and words of the command line from options.
+
+A command has its own parameters as written, and one flag for every option of a type::
+
+    @clear_errors
+    @with_options(SpecOptions, omit=["num_tasks"], presets={"turn_limit": "8 (tiny)"})
+    def train(*, env_id: Annotated[str, Argument()], options: dict[str, Any], debug: DebugOption = False) -> None:
+        """Train a model."""
+        given = SpecOptions.of({"env": env_id, **options})
+
+* ``options`` has what the user gave, by the names of the options and as ``Options.of`` accepts it; an option that is
+  not given is missing. ``turn_limit`` has the flag ``--turn-limit``, and ``cutoff.episode_s`` has
+  ``--cutoff.episode-s`` and is in the mapping ``options["cutoff"]``. An option with the name of one of the command's
+  own parameters has no flag.
+* A text is read by the option's type (``read_text``). A text that is no value of the type is passed on, so that
+  ``Options.of`` refuses it with the same sentence as in Python; ``clear_errors`` writes the name at the beginning of
+  the message as a flag. Functions are passed on by their names, and are loaded when the options are made.
+* ``none`` is ``None``, and a text in double quotes is that text: ``--system-prompt '"none"'``. A list is a repeated
+  flag or a list in JSON, and a mapping is repeated ``NAME=VALUE`` or an object in JSON.
+* An option that is options itself has their flags (``--seats.every 25``) and one for its other values
+  (``--seats self``, ``--history none``); that one takes an object in JSON as well.
+* The flags are made when the command runs or its help is shown, by ``Command``, the class of all commands: the other
+  commands do not pay for them.
+* ``write_flags`` is the inverse: the words that give these options.
+'''
+
+import functools
+import inspect
+import json
+import operator
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand
+
+from gym_trl.cli.errors import fail, option_name
+from gym_trl.cli.options import is_argument, read_pairs, read_value, write_pair
+from gym_trl.errors import ConfigError
+from gym_trl.kinds import ByName, option_types
+from gym_trl.options import Options, declared, group_of, kind_of, literals_in, marks_in, nested_in, stored, types_in
+from gym_trl.registration import did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """Flag of an option.
+
+    >>> from gym_trl.options import SpecOptions
+    >>> flag = next(one for one in flags_of(SpecOptions) if one.path == ("cutoff", "stragglers"))
+    >>> flag.name, flag.parameter, flag.panel, flag.metavar
+    ('--cutoff.stragglers', 'cutoff__stragglers', 'Rollout', 'NUMBER')
+    """
+
+    path: tuple[str, ...]
+    """Names of the option and of the options that it is in."""
+    kind: Any
+    sentence: str
+    default: str
+    """Description of the default; empty if there is none."""
+    panel: str | None
+    """Panel of the help: the group that declares the option."""
+
+    @property
+    def name(self) -> str:
+        """Flag as the user writes it."""
+        return option_name(self.parameter)
+
+    @property
+    def parameter(self) -> str:
+        """Name of the command's parameter."""
+        return "__".join(self.path)
+
+    @property
+    def off(self) -> str | None:
+        """Flag that sets ``False``; ``None`` if the flag has a value."""
+        return _switch(self.path, on=False) if self.kind is bool else None
+
+    @property
+    def metavar(self) -> str | None:
+        """Description of the value in the help; ``None`` if the flag has none."""
+        return None if self.off else _metavar(self.kind, self.sentence)
+
+    @property
+    def help(self) -> str:
+        """Sentence, and the default."""
+        words = [self.sentence, "Repeatable." if is_repeatable(self.kind) else ""]
+        return " ".join(word for word in (*words, f"Default: {self.default}." if self.default else "") if word)
+
+
+def flags_of(options: type[Options], presets: Mapping[str, str] = {}) -> Iterator[Flag]:
+    """Yield the flags of all options that have one, in the order of their groups.
+
+    Args:
+        options: Type of options.
+        presets: Descriptions of defaults that a preset changes, by the names of the options.
+    """
+    for name, one in declared(options).items():
+        if one.metadata["flag"]:
+            group = group_of(name, options)
+            panel = None if group is options else group.__name__
+            yield from _flags((name,), option_types(options)[name], [one], panel, presets)
+
+
+def _flags(
+    path: tuple[str, ...], kind: Any, declarations: Sequence[Field[Any]], panel: str | None, presets: Mapping[str, str]
+) -> Iterator[Flag]:
+    defaults = {_default(one, path) for one in declarations}
+    default = presets.get(".".join(path)) or (defaults.pop() if len(defaults) == 1 else "")
+    yield Flag(path=path, kind=kind, sentence=declarations[0].metadata["sentence"], default=default, panel=panel)
+    nested = nested_in(kind)
+    if len(nested) > 1:
+        kinds = Literal[tuple(kind_of(one) for one in nested)]  # type: ignore[valid-type]
+        yield Flag(
+            path=(*path, "kind"), kind=kinds, panel=panel, default="the one that has the options given",
+            sentence=f"Type of {path[-1]}.",
+        )  # fmt: skip
+    for name, (inner, own) in _options_of(nested).items():
+        yield from _flags((*path, name), inner, own, panel, presets)
+
+
+def _options_of(nested: Sequence[type[Options]]) -> dict[str, tuple[Any, list[Field[Any]]]]:
+    """Return the types and declarations of the options of several types, by name."""
+    found: dict[str, tuple[list[Any], list[Field[Any]]]] = {}
+    for options in nested:
+        for name, one in declared(options).items():
+            kinds, declarations = found.setdefault(name, ([], []))
+            declarations.append(one)
+            if option_types(options)[name] not in kinds:
+                kinds.append(option_types(options)[name])
+    return {name: (functools.reduce(operator.or_, kinds), own) for name, (kinds, own) in found.items()}
+
+
+def _default(one: Field[Any], path: tuple[str, ...]) -> str:
+    """Return the description of a default."""
+    default = one.default if one.default_factory is MISSING else one.default_factory()
+    if default is MISSING or isinstance(default, Options):
+        return ""
+    if default is None:
+        return str(one.metadata["unset"])
+    if isinstance(default, bool):
+        return _switch(path, on=default) if one.type is bool else str(default).lower()
+    if default in ({}, (), []):
+        return "none"
+    return f"{default:g}" if isinstance(default, float) else str(default) or '""'
+
+
+def _switch(path: tuple[str, ...], *, on: bool) -> str:
+    """Return the flag that turns an option on or off."""
+    return option_name("__".join([*path[:-1], path[-1] if on else f"no_{path[-1]}"]))
+
+
+def _metavar(kind: Any, sentence: str) -> str:
+    nested = nested_in(kind)
+    words: list[str] = []
+    for one in types_in(kind):
+        base = get_origin(one) or one
+        if base is Literal:
+            words += map(str, get_args(one))
+        elif base is bool:
+            words += ["true", "false"]
+        elif _is_a(base, Mapping):
+            words.append("NAME=VALUE")
+        elif is_repeatable(one):
+            words.append(_metavar(_part(one), sentence))
+        elif base is float:
+            words.append("SECONDS" if "seconds" in sentence else "NUMBER")
+        elif one not in nested:
+            words.append(_METAVARS.get(base, "TEXT"))
+    if any(isinstance(one, ByName) for one in marks_in(kind)):
+        words = [word for word in words if word != "TEXT"] + ["module:function"]
+    words = list(dict.fromkeys(words + (["none"] if nested and is_optional(kind) else [])))
+    if nested and not words:
+        return "JSON"
+    return words[0] if len(words) == 1 else f"[{'|'.join(words)}]"
+
+
+_METAVARS: Mapping[Any, str] = {int: "INTEGER", str: "TEXT", Path: "PATH"}
+
+
+def _is_a(base: Any, kind: type) -> bool:
+    return isinstance(base, type) and issubclass(base, kind)
+
+
+def is_optional(kind: Any) -> bool:
+    """Return whether ``None`` is of a type.
+
+    >>> is_optional(int | None), is_optional(int)
+    (True, False)
+    """
+    if get_origin(kind) is Annotated:
+        return is_optional(get_args(kind)[0])
+    return kind is NoneType or (get_origin(kind) in (Union, UnionType) and any(map(is_optional, get_args(kind))))
+
+
+def is_repeatable(kind: Any) -> bool:
+    """Return whether the flag of a type can be repeated, because it has lists or mappings.
+
+    >>> is_repeatable(tuple[int, ...]), is_repeatable(Mapping[str, Any] | None), is_repeatable(str)
+    (True, True, False)
+    """
+    bases = [get_origin(one) or one for one in types_in(kind)]
+    return any(_is_a(one, Mapping) or (_is_a(one, Sequence) and one is not str) for one in bases)
+
+
+def _part(kind: Any) -> Any:
+    """Return the type of the elements of a list."""
+    return next((part for one in types_in(kind) if _fits(one, []) for part in get_args(one)[:1]), Any)
+
+
+# Reading
+
+
+def read_text(kind: Any, text: str) -> Any:
+    """Return the value that a text has for an option of a type; a text that has none is returned as it is.
+
+    >>> read_text(int, "8"), read_text(float | None, "none"), read_text(int, "many"), read_text(str, "8")
+    (8, None, 'many', '8')
+    >>> read_text(str | None, '"none"'), read_text(bool | Literal["only"], "true"), read_text(Mapping[str, Any], "a=1")
+    ('none', True, {'a': 1})
+    """
+    if text in literals_in(kind):
+        return text
+    value = read_value(text)
+    if value is None and is_optional(kind):
+        return None
+    kinds = list(types_in(kind))
+    if isinstance(value, str) and "=" in value and any(_fits(one, {}) and not nested_in(one) for one in kinds):
+        try:
+            return read_pairs([text])
+        except ConfigError:
+            return text
+    if isinstance(value, str) or any(_fits(one, value) for one in kinds):
+        return value
+    takes_text = any(_fits(one, text) or get_origin(one) is Literal for one in kinds)
+    return text if takes_text or any(isinstance(one, ByName) for one in marks_in(kind)) else value
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Return whether a value that JSON has is of a type, but for its bounds and what it holds."""
+    base = get_origin(kind) or kind
+    if base is Any:
+        return True
+    if base is Literal:
+        return any(type(one) is type(value) and one == value for one in get_args(kind))
+    if isinstance(value, bool | int | float):
+        return base is type(value) or (base is float and type(value) is int)
+    if isinstance(value, dict):
+        return _is_a(base, Mapping) or _is_a(base, Options)
+    if isinstance(value, list):
+        return _is_a(base, Sequence) and base is not str
+    return base is str and isinstance(value, str)
+
+
+def read_texts(kind: Any, texts: Sequence[str]) -> Any:
+    """Return the value of a flag that is repeated.
+
+    >>> read_texts(tuple[int, ...], ["1", "2"]), read_texts(tuple[int, ...], ["[1, 2]"])
+    ([1, 2], [1, 2])
+    >>> read_texts(Mapping[str, Any], ["high=8", '{"word": "a=b"}'])
+    {'high': 8, 'word': 'a=b'}
+    """
+    values = [read_text(kind, text) for text in texts]
+    if any(_fits(one, {}) for one in types_in(kind)):
+        wrong = next((one for one in values if not isinstance(one, dict)), None)
+        return wrong if wrong is not None else _united(values)
+    if values == [None] and is_optional(kind):
+        return None
+    inner = _part(kind)
+    lists = (
+        one if isinstance(one, list) else [read_text(inner, text)] for one, text in zip(values, texts, strict=True)
+    )
+    return [part for one in lists for part in one]
+
+
+def _united(values: Sequence[Any]) -> dict[str, Any] | None:
+    return None if None in values else {name: one for value in values for name, one in value.items()}
+
+
+def read_flags(flags: Collection[Flag], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, from the texts of the command's parameters.
+
+    >>> from gym_trl.options import SpecOptions
+    >>> read_flags(list(flags_of(SpecOptions)), {"turn_limit": "8", "cutoff__episode_s": "60", "strict": False})
+    {'strict': False, 'turn_limit': 8, 'cutoff': {'episode_s': 60}}
+
+    Raises:
+        ConfigError: An option is given as a value and by its own options.
+    """
+    given: dict[str, Any] = {}
+    for flag in flags:
+        text = arguments.get(flag.parameter)
+        if text is None or text in ((), []):
+            continue
+        holder = given
+        for place, part in enumerate(flag.path[:-1], 1):
+            holder = holder.setdefault(part, {})
+            if not isinstance(holder, dict):
+                whole = option_name("__".join(flag.path[:place]))
+                raise ConfigError(f"{flag.name} cannot be combined with {whole} {holder}: leave out one of them")
+        if isinstance(text, str):
+            holder[flag.path[-1]] = read_text(flag.kind, text)
+        else:
+            holder[flag.path[-1]] = text if isinstance(text, bool) else read_texts(flag.kind, list(text))
+    return given
+
+
+# Writing
+
+
+def write_flags(given: Mapping[str, Any], options: type[Options]) -> list[str]:
+    """Return the words of a command line that give these options.
+
+    >>> from gym_trl.options import SpecOptions
+    >>> write_flags({"turn_limit": 8, "cutoff": {"episode_s": 60}, "strict": False, "success": None}, SpecOptions)
+    ['--turn-limit', '8', '--cutoff.episode-s', '60', '--no-strict', '--success', 'none']
+
+    Args:
+        given: Options by name, as ``as_dict()`` returns them or as a user gives them.
+        options: Their type.
+
+    Raises:
+        ConfigError: An option is unknown, has no flag, or has a value that only Python has, such as a lambda.
+    """
+    known = declared(options)
+    words: list[str] = []
+    for name, value in given.items():
+        if name not in known or not known[name].metadata["flag"]:
+            raise ConfigError(f"there is no flag for {name}{did_you_mean(name, known) if name not in known else ''}")
+        words += _words((name,), option_types(options)[name], stored(name, value))
+    return words
+
+
+def _words(path: tuple[str, ...], kind: Any, value: Any) -> list[str]:
+    flag = option_name("__".join(path))
+    nested = nested_in(kind)
+    inner = {name: one for name, (one, _) in _options_of(nested).items()}
+    if len(nested) > 1:
+        inner["kind"] = str
+    if nested and isinstance(value, dict) and value and value.keys() <= inner.keys():
+        return [word for name, one in value.items() for word in _words((*path, name), inner[name], one)]
+    if kind is bool and isinstance(value, bool):
+        return [_switch(path, on=value)]
+    texts = [write_text(kind, value)]
+    if is_repeatable(kind) and isinstance(value, dict):
+        texts = [write_pair(name, one) for name, one in value.items()] or texts
+    elif is_repeatable(kind) and isinstance(value, list):
+        texts = [write_text(_part(kind), one) for one in value] or texts
+    if is_repeatable(kind) and (not all(map(is_argument, texts)) or read_texts(kind, texts) != value):
+        texts = [json.dumps(value)]
+    return [word for text in texts for word in (flag, text)]
+
+
+def write_text(kind: Any, value: Any) -> str:
+    """Return the text that ``read_text`` reads as a value.
+
+    >>> write_text(str | None, "left"), write_text(str | None, "none"), write_text(str | None, None)
+    ('left', '"none"', 'none')
+    """
+    if value is None:
+        return "none"
+    same = isinstance(value, str) and is_argument(value) and read_text(kind, value)
+    return value if same == value and isinstance(same, str) else json.dumps(value)
+
+
+# The commands
+
+
+_OF_COMMANDS: dict[Any, "_Declared"] = {}
+"""Options of the commands that have any, by the function as it is written."""
+
+
+@dataclass
+class _Declared:
+    """Options of a command."""
+
+    options: type[Options]
+    names: Collection[str]
+    presets: Mapping[str, str]
+    own: Collection[str]
+    """Names of the command's own parameters."""
+
+    @functools.cached_property
+    def flags(self) -> list[Flag]:
+        found = flags_of(self.options, self.presets)
+        return [one for one in found if one.path[0] in self.names and one.path[0] not in self.own]
+
+    @functools.cached_property
+    def parameters(self) -> list[Any]:
+        """The flags as Click's parameters."""
+        from rich.markup import escape
+
+        def command(**_: Any) -> None: ...
+
+        made = []
+        for one in self.flags:
+            names = [f"{one.name}/{one.off}" if one.off else one.name]
+            kind: Any = bool | None if one.off else list[str] | None if is_repeatable(one.kind) else str | None
+            shown = typer.Option(
+                *names,
+                help=escape(one.help),
+                metavar=one.metavar,
+                rich_help_panel=one.panel,
+                show_default=False,
+                hidden=one.metavar == "JSON",
+            )
+            made.append(
+                inspect.Parameter(
+                    one.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, shown]
+                )
+            )
+        vars(command)["__signature__"] = inspect.Signature(made)
+        alone = typer.Typer(add_completion=False)
+        alone.command()(command)
+        return typer.main.get_command(alone).params
+
+
+def with_options(
+    options: type[Options],
+    *,
+    only: Collection[str] | None = None,
+    omit: Collection[str] = (),
+    presets: Mapping[str, str] = {},
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of the options of a type; the command receives those that were given as ``options``.
+
+    Args:
+        options: Type of options.
+        only: Names of those that the command has. Default: all.
+        omit: Names of those that it has not.
+        presets: Descriptions of defaults that a preset changes, by the names of the options (``cutoff.episode_s``).
+
+    Raises:
+        ConfigError: There is no option with a name in ``only`` or ``omit``.
+    """
+    known = declared(options)
+    for name in (*(only or ()), *omit):
+        if name not in known:
+            raise ConfigError(f"there is no option {name}{did_you_mean(name, known)}")
+    names = [one for one in known if (only is None or one in only) and one not in omit]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters = {**inspect.signature(command, eval_str=True).parameters}
+        del parameters["options"]
+        this = _Declared(options, names, presets, parameters.keys())
+
+        @functools.wraps(command)
+        def run(*, context: typer.Context, **own: Any) -> None:
+            own |= {"context": context} if "context" in parameters else {}
+            command(**own, options=read_flags(this.flags, context.params))
+
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        vars(run)["__signature__"] = inspect.Signature(list({**parameters, "context": context}.values()))
+        _OF_COMMANDS[inspect.unwrap(command)] = this
+        return run
+
+    return decorate
+
+
+def _near(flag: str, known: Iterable[str]) -> str:
+    """Return the question with similar flags, which compares names as in Python: those of the same nested options."""
+    names = {_option(one): one for one in known}
+    before, dot, last = _option(flag).rpartition(".")
+    beside = {name.rpartition(".")[2]: one for name, one in names.items() if dot and name.startswith(before + dot)}
+    compared, name = (beside, last) if beside else (names, _option(flag))
+    return re.sub("'(.*?)'", lambda found: repr(compared[found[1]]), did_you_mean(name, compared))
+
+
+def _option(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+_NoSuchOption = vars(sys.modules[typer.BadParameter.__module__])["NoSuchOption"]
+"""Click's error for an unknown option, of the copy of Click that Typer uses."""
+
+
+class Command(TyperCommand):
+    """Command with the flags of its options, which names the nearest ones in the message about an unknown one."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the command's own parameters, its options' and the one for help."""
+        own = super().get_params(ctx)
+        return [*self.params, *self._declared.parameters, *own[len(self.params) :]] if self._declared else own
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except _NoSuchOption as error:
+            known = [name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)]
+            fail(f"there is no option {error.option_name}{_near(error.option_name, known)}")
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; its function takes the texts of its options from the context."""
+        if self._declared is None:
+            return super().invoke(ctx)
+        own = {one.name for one in self.params}
+        return ctx.invoke(self.callback, **{name: value for name, value in ctx.params.items() if name in own})
+
+    @property
+    def _declared(self) -> "_Declared | None":
+        return _OF_COMMANDS.get(inspect.unwrap(self.callback)) if self.callback else None

@@ -1,0 +1,309 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+"""Flags that are derived from the types of options, and words that are written from options."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+import typer
+from hypothesis import example, given, strategies as st
+from lanes import examples
+from typer.testing import CliRunner, Result
+
+from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.flags import Command, flags_of, is_optional, is_repeatable, read_text, with_options, write_flags
+from gym_trl.errors import ConfigError
+from gym_trl.kinds import ByName, option_types
+from gym_trl.options import (
+    Curriculum,
+    Cutoff,
+    History,
+    League,
+    Options,
+    PrioritizedTasks,
+    SpecOptions,
+    declared,
+    kind_of,
+    literals_in,
+    marks_in,
+    nested_in,
+    types_in,
+)
+
+GIVEN: list[dict[str, Any]] = []
+"""Options that the last command received."""
+app = typer.Typer(add_completion=False)
+
+
+@clear_errors
+@with_options(SpecOptions, omit=["num_tasks"], presets={"turn_limit": "8 (tiny)", "cutoff.stragglers": "0.9 (tiny)"})
+def play(*, env_id: Annotated[str, typer.Argument()] = "E", seed: int = 3, options: dict[str, Any]) -> None:
+    """Receive options."""
+    GIVEN[:] = [options]
+    SpecOptions.of({"env": env_id, **options})
+
+
+app.command("play", cls=Command)(play)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, [*words])
+
+
+def received(*words: str) -> dict[str, Any]:
+    result = run(*words)
+    assert GIVEN, result.stderr
+    return GIVEN.pop()
+
+
+def refusal(*words: str) -> str:
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("Error: ").strip()
+
+
+# Values of all options
+
+TEXTS = st.one_of(
+    st.text(),
+    st.sampled_from(
+        ["", " ", "none", "None", "null", "true", "8", ".5", "1e3", "-1", "--turn-limit", "-h", "--", "a=b"]
+    ),
+    st.sampled_from(
+        ['"', '"x"', '"none"', "[1]", "[", "{}", '{"a": 1}', "line\nbreak", "\0", "\ud800", "ä", "NaN", "@x"]
+    ),
+)
+NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=4,
+)
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Return values of a type as ``as_dict()`` writes them, without the bounds of numbers."""
+    found: list[st.SearchStrategy[Any]] = [st.none()] if is_optional(kind) else []
+    if literals := literals_in(kind):
+        found.append(st.sampled_from(sorted(literals)))
+    if any(isinstance(one, ByName) for one in marks_in(kind)):
+        found.append(st.sampled_from(["math:sqrt", "json:loads"]))
+    for one in types_in(kind):
+        base = get_origin(one) or one
+        if one in nested_in(kind):
+            found.append(nested(one, several=len(nested_in(kind)) > 1))
+        elif base is tuple:
+            found.append(st.lists(values(get_args(one)[0]), max_size=3))
+        elif base in (bool, int, float, str):
+            found.append({bool: st.booleans(), int: st.integers(), float: NUMBERS, str: TEXTS}[base])
+        elif one is Any:
+            found.append(JSON)
+        elif isinstance(base, type) and issubclass(base, Mapping):
+            found.append(st.dictionaries(TEXTS, JSON, max_size=3))
+    return st.one_of(found)
+
+
+def nested(options: type[Options], *, several: bool) -> st.SearchStrategy[dict[str, Any]]:
+    kinds = {name: values(kind) for name, kind in option_types(options).items()}
+    kind = {"kind": st.just(kind_of(options))} if several else {}
+    return st.fixed_dictionaries(kind, optional=kinds)
+
+
+OPTIONS = (SpecOptions, Cutoff, History, Curriculum, PrioritizedTasks, League)
+FLAGGED = {
+    name: kind for name, kind in option_types(SpecOptions).items() if declared(SpecOptions)[name].metadata["flag"]
+}
+ANY_OPTIONS = st.fixed_dictionaries({}, optional={name: values(kind) for name, kind in FLAGGED.items()})
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether values are equal and of one type, at every depth."""
+    if isinstance(one, Mapping):
+        return isinstance(other, Mapping) and {*one} == {*other} and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return isinstance(other, list) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+only = typer.Typer(add_completion=False)
+
+
+@with_options(SpecOptions)
+def take(*, options: dict[str, Any]) -> None:
+    GIVEN[:] = [options]
+
+
+only.command("take", cls=Command)(take)
+
+
+@examples(200)
+@given(ANY_OPTIONS)
+@example({"system_prompt": "none", "instructions": "--turn-limit", "action_format": None, "images": False})
+@example({"system_prompt": None, "env_kwargs": {"": 1, "a=b": "8", "-x": [1], "word": "\0"}, "wrappers": []})
+@example({"seats": {"opponents": ["[1]", 8, "8", None, {"a": 1}], "every": None}, "cutoff": {}, "env_kwargs": {}})
+@example({"curriculum": {"kind": "curriculum", "levels": [{}, {"high": 10}]}, "strict": False, "history": None})
+def test_words_written_from_any_options_are_read_as_these_options(options) -> None:
+    words = write_flags(options, SpecOptions)
+    result = CliRunner().invoke(only, words)
+    assert result.exit_code == 0, result.output
+    assert same(GIVEN.pop(), options)
+
+
+def test_valid_options_are_equal_after_their_words_are_read() -> None:
+    options = SpecOptions.of(
+        {
+            "env": "E",
+            "wrappers": ["gymnasium.wrappers:OrderEnforcing"],
+            "observe": "math:sqrt",
+            "history": {"last": 2, "summary": "json:loads"},
+            "max_tokens_per_turn": 8,
+            "cutoff": Cutoff(60, stragglers=0.5),
+            "curriculum": {"levels": [{"high": 3}, {"high": "4"}], "rise": 0.5},
+            "success": 0.5,
+            "images": "only",
+        }
+    )
+    written = {name: value for name, value in options.as_dict().items() if name in FLAGGED}
+    result = CliRunner().invoke(only, write_flags(written, SpecOptions))
+    assert result.exit_code == 0, result.output
+    assert SpecOptions.of({"env": "E", **GIVEN.pop()}) == options
+
+
+def test_a_value_that_only_python_has_is_not_written() -> None:
+    with pytest.raises(ConfigError, match="observe must be a function with a name"):
+        write_flags({"observe": lambda observation, info: ""}, SpecOptions)
+    with pytest.raises(ConfigError, match="there is no flag for env"):
+        write_flags({"env": "E"}, SpecOptions)
+
+
+# Wrong values
+
+WRONG = [
+    ("turn_limit", "abc", "abc"),
+    ("turn_limit", "0", 0),
+    ("turn_limit", "8.5", 8.5),
+    ("turn_limit", "true", True),
+    ("turn_limit", "[3]", [3]),
+    ("invalid_penalty", "-1", -1),
+    ("invalid_penalty", "none", None),
+    ("cut_actions", "rejekt", "rejekt"),
+    ("observe", "rendr", "rendr"),
+    ("observe", "no.such:function", "no.such:function"),
+    ("max_unscored", "1.5", 1.5),
+    ("env_kwargs", "high", "high"),
+    ("executor", "procces", "procces"),
+    ("credit", "poool", "poool"),
+    ("images", "all", "all"),
+    ("cutoff.episode_s", "0", 0),
+    ("cutoff.stragglers", "1", 1),
+    ("cutoff.on_cutoff", "scored", "scored"),
+    ("history.last", "-1", -1),
+    ("history.last", "many", "many"),
+    ("history", "last=8", "last=8"),
+    ("curriculum", "priorized", "priorized"),
+    ("curriculum.explore", "0", 0),
+    ("curriculum.kind", "levels", "levels"),
+    ("seats", "selfish", "selfish"),
+    ("seats.schedule", "last", "last"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), WRONG)
+def test_a_wrong_flag_is_refused_with_the_sentence_of_python(name, text, value) -> None:
+    outer, _, inner = name.partition(".")
+    with pytest.raises(ConfigError) as error:
+        SpecOptions.of({"env": "E", outer: {inner: value} if inner else value})
+    flag = f"--{name.replace('_', '-')}"
+    assert " ".join(str(error.value).split()) == f"{name}{refusal(flag, text).removeprefix(flag)}"
+
+
+@pytest.mark.parametrize(("wrong", "path"), [("turn_limt", ()), ("episode", ("cutoff",)), ("colour_of_money", ())])
+def test_a_misspelt_flag_is_refused_with_the_sentence_of_python(wrong, path) -> None:
+    with pytest.raises(ConfigError) as error:
+        SpecOptions.of({"env": "E", path[0]: {wrong: 1}} if path else {"env": "E", wrong: 1})
+    prefix = ".".join([*path, ""])
+    expected = re.sub(r"did you mean '(\w+)'", lambda found: f"did you mean '--{prefix}{found[1]}'", str(error.value))
+    assert refusal(f"--{prefix}{wrong}".replace("_", "-"), "1").replace("-", "_") == expected.replace(
+        f"option {prefix}", f"option --{prefix}"
+    ).replace("-", "_")
+
+
+def test_a_value_and_options_of_its_own_cannot_be_combined() -> None:
+    assert refusal("--seats", "self", "--seats.every", "3") == (
+        "--seats.every cannot be combined with --seats self: leave out one of them"
+    )
+    assert received("--seats", '{"every": 3}', "--seats.most", "2") == {"seats": {"every": 3, "most": 2}}
+
+
+# Commands
+
+
+def test_a_command_receives_only_what_the_user_gave() -> None:
+    assert received() == {}
+    assert received("--turn-limit", "8", "--no-strict", "--history", "none") == {
+        "turn_limit": 8,
+        "strict": False,
+        "history": None,
+    }
+    assert received("--env-kwargs", "high=8", "--env-kwargs", '{"low": "1"}') == {"env_kwargs": {"high": 8, "low": "1"}}
+
+
+def test_a_parameter_of_the_command_stands_for_the_option_of_its_name() -> None:
+    assert received("--seed", "5") == {}
+    assert "there is no option --num-tasks" in refusal("--num-tasks", "5")
+
+
+def test_the_help_has_each_group_in_a_panel_and_each_default_once() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    for panel in ("Task", "Text", "Rollout", "Stepping", "Learning"):
+        assert f"─ {panel} ─" in shown
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", shown).split())
+    assert "Maximum turns of an episode, after which it is truncated. Default: 8 (tiny)." in shown
+    assert "cuts off the last 5%. Default: 0.9 (tiny)." in shown
+    assert "Default: --history.no-template." in shown
+    assert shown.count("[default") == 2  # of the command's own parameters
+    assert "[reject|accept]" in shown
+
+
+def test_every_option_with_a_flag_has_one_and_names_are_unique() -> None:
+    flags = list(flags_of(SpecOptions))
+    assert {one.path[0] for one in flags} == {*FLAGGED}
+    names = [name for one in flags for name in (one.name, one.off) if name]
+    assert len(names) == len({*names})
+    assert all(one.metavar for one in flags if not one.off)
+
+
+def test_an_option_that_is_not_declared_cannot_be_chosen() -> None:
+    with pytest.raises(ConfigError, match=r"there is no option turn_limt; did you mean 'turn_limit'\?"):
+        with_options(SpecOptions, only=["turn_limt"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (int | None, "NONE", None),
+        (int, "1_000", "1_000"),
+        (int, "007", "007"),
+        (float, "inf", "inf"),
+        (float, "60", 60),
+        (str, "none", "none"),
+        (str | None, '"none"', "none"),
+        (str, "8", "8"),
+        (str, '{"a": 1}', '{"a": 1}'),
+        (bool | Literal["only"], "only", "only"),
+        (float | Literal["info"] | str, "0.5", 0.5),
+        (tuple[str, ...], "[1]", [1]),
+        (Any, "true", True),
+    ],
+)
+def test_a_text_is_read_by_the_type_of_its_option(kind, text, value) -> None:
+    assert same(read_text(kind, text), value)
+
+
+def test_lists_and_mappings_are_repeatable_and_texts_are_not() -> None:
+    assert is_repeatable(Sequence[str] | None)
+    assert is_repeatable(Mapping[str, Any])
+    assert not is_repeatable(str | None)
