@@ -316,9 +316,9 @@ def main() -> None:
     if len(folders) != (not QUICK) and not (QUICK and len(folders) == 1):
         raise SystemExit(f"give one model: make bench-gpu MODEL=FOLDER [ARGS='{' '.join(SECTIONS)}'], got {folders}")
     if folders:
-        from gym_trl.policies.model import check_model
+        from gym_trl.policies.model import find_model
 
-        check_model(folders[0])
+        folders = [find_model(folders[0])]
     else:
         from gym_trl.testing import pretrained_folder
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.policies.model import Model, check_model
+from gym_trl.policies.model import Model, find_model
 from gym_trl.policies.weights import load_config, load_tokenizer, load_weights, read_adapter, save_merged, whole_model
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.models import LORA_ALPHA, ModelChoice, load_model
@@ -152,7 +152,7 @@ def _changed(adapter: Path, folder: Path, **changes: Any) -> Path:
 def test_an_adapter_whose_base_is_gone_is_refused_before_anything_is_loaded(adapter: Path, tmp_path: Path) -> None:
     lost = _changed(adapter, tmp_path / "lost", base_model_name_or_path="/nowhere/base")
     with pytest.raises(ConfigError, match=r"'/nowhere/base', which does not exist; set base_model_name_or_path in"):
-        check_model(str(lost))
+        find_model(str(lost))
     with pytest.raises(ConfigError, match="which does not exist"):
         ModelChoice(path=str(lost))
 
@@ -217,7 +217,7 @@ def test_an_adapter_that_would_load_more_than_weights_is_refused(
     changes: dict[str, Any], message: str, adapter: Path, tmp_path: Path
 ) -> None:
     theirs = _changed(adapter, tmp_path / "theirs", **changes)
-    for read in (read_adapter, check_model, load_weights):
+    for read in (read_adapter, find_model, load_weights):
         with pytest.raises(ConfigError, match=message):
             read(str(theirs))
 

@@ -11,14 +11,13 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
-from gym_trl.policies.weights import load_weights, read_adapter
+from gym_trl.policies.weights import is_run, load_weights, read_adapter
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.model_checks import ROWS_AT_ONCE, MicroBatch, choose_micro_batch
 from gym_trl.training.models import ModelChoice
 from gym_trl.training.options import PRETRAINED, TrainOptions, read_options
 from gym_trl.training.run import resume, train
-from gym_trl.training.run_folder import is_run
 
 pytestmark = pytest.mark.trl
 

@@ -32,7 +32,6 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.terminal import coloured, say, say_styled
 from gym_trl.grpo.trl_versions import import_trainer_alone
-from gym_trl.policies.model import check_model
 from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import TrainOptions
 
@@ -62,7 +61,7 @@ def doctor(
     context: typer.Context,
     *,
     env_id: Annotated[str, Argument(metavar="ID", help="Environment.", show_default=False)],
-    model: Annotated[str, Option(help="Path or hub id of the model to train.", show_default=False)],
+    model: Annotated[str, Option(help="Path, hub id or run of the model to train.", show_default=False)],
     env: EnvOption = None,
     groups: Annotated[int, Option(min=1, help="Groups to play, each of --group-size episodes of one task.")] = _GROUPS,
     group_size: GroupSizeOption = None,
@@ -114,7 +113,6 @@ def doctor(
     )
     # Before slow imports:
     make_text_env(options.env, options.env_kwargs, observe=options.spec.get("observe")).close()
-    check_model(model)
     found = _diagnose(options, groups)
     commands = _commands(context, found)
     if as_json:

@@ -36,11 +36,12 @@ from gym_trl.envspec import check_spec_options, spec_names
 from gym_trl.errors import ConfigError
 from gym_trl.files import read_text
 from gym_trl.kinds import check_option, option_types
+from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
 from gym_trl.registration import is_registered
 from gym_trl.text.textify import counted
 from gym_trl.training.options import TrainOptions, read_options
-from gym_trl.training.run_folder import is_run, trained
+from gym_trl.training.run_folder import trained
 from gym_trl.trust import Named, Trust, env_names, texts_in
 
 if TYPE_CHECKING:

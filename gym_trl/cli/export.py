@@ -130,12 +130,10 @@ def export(
 
 
 def _export_model(path: Path, out: Path) -> None:
-    from gym_trl.policies.model import check_model
+    from gym_trl.policies.model import find_model
     from gym_trl.policies.weights import save_merged
-    from gym_trl.training.run_folder import is_run
 
-    model = str(path / "model" if is_run(path) else path)
-    check_model(model)
+    model = find_model(str(path))
     check_empty(out)
     save_merged(model, out)
     say(f"Wrote the model to {out}.")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -16,20 +15,20 @@ from typer import Argument, Option
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail
 from gym_trl.cli.options import ENV_PLACE, ID_HELP, DebugOption, EnvOption, TrustOption, read_pairs, read_trust
+from gym_trl.cli.policies import find_policy
 from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.policies.functions import NamedPolicy, as_policy
+from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.model import Model
 from gym_trl.policies.opponents import Opponent
 from gym_trl.policies.server import server
 from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
-from gym_trl.training.run_folder import is_run, trained
 from gym_trl.trust import Trust
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
@@ -165,7 +164,7 @@ def _read_policy(against: str, trust: Trust) -> NamedPolicy:
         raise ConfigError("--against must name a policy, a model, a server or package.module:function, got 'person'")
     if against.startswith(("http://", "https://")):
         return server(against, api_key=os.environ.get("OPENAI_API_KEY"))
-    return trained(Path(against), trust=trust) if is_run(Path(against)) else as_policy(against)
+    return find_policy(against, trust=trust)
 
 
 def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: int) -> Against:

@@ -4,26 +4,38 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gym_trl.errors import ConfigError
-from gym_trl.records.json_lines import read_object
-from gym_trl.training.run_folder import is_run, run_of, saved_models, trained
+from gym_trl.policies.weights import is_run
+from gym_trl.training.run_folder import run_of, saved_models, trained
 from gym_trl.trust import Trust
 
+if TYPE_CHECKING:
+    from gym_trl.policies.functions import NamedPolicy
 
-def read_policy(name: str, *, trust: Trust) -> Any:
-    """Return the policy of ``--policy``; a run's model keeps its training settings, if ``trust`` has what it names.
+
+def find_policy(name: str, *, trust: Trust) -> "NamedPolicy":
+    """Return a policy by its name; a run's model keeps its training settings, if ``trust`` has what they name.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    from gym_trl.policies.functions import as_policy
+
+    folder = Path(name).expanduser()
+    return trained(folder, trust=trust) if is_run(folder) else as_policy(name)
+
+
+def read_policy(name: str, *, trust: Trust) -> "NamedPolicy":
+    """Return the policy of ``--policy``.
 
     Raises:
         ConfigError: there is no such policy, or it is a model on the hub.
     """
-    from gym_trl.policies.functions import as_policy
     from gym_trl.policies.model import Model
 
-    if is_run(Path(name)):
-        return trained(Path(name), trust=trust)
-    policy = as_policy(name)
+    policy = find_policy(name, trust=trust)
     if isinstance(policy, Model) and not Path(name).exists():
         raise ConfigError(f"there is no policy {name!r}; for a model on the hub, use --model {name}")
     return policy
@@ -35,7 +47,6 @@ def read_players(name: str, given: Mapping[str, Any], *, trust: Trust) -> list[A
     Raises:
         ConfigError: there is no such policy, or an option does not apply to it.
     """
-    from gym_trl.policies.functions import as_policy
     from gym_trl.policies.model import Model
 
     if name == "person":
@@ -48,9 +59,7 @@ def read_players(name: str, given: Mapping[str, Any], *, trust: Trust) -> list[A
         return [_saved(one, folder, given, trust) for one, folder in saved.items()]
     if (folder := saved_models(path.parent, trust=trust).get(str(path))) is not None:
         return [_saved(str(path), folder, given, trust)]
-    if (path / "config.json").is_file() and "options" in read_object(path / "config.json"):
-        raise ConfigError(f"{name} is a run that has not saved a model yet")
-    policy = as_policy(name)
+    policy = find_policy(name, trust=trust)
     return [_saved(str(path), path, given, trust)] if isinstance(policy, Model) else [policy]
 
 
@@ -82,7 +91,8 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any],
     options |= {"vllm": given.get("vllm", False), "llm": given.get("llm", {})}
     if given.get("max_completion") is not None:
         options["max_completion"] = given["max_completion"]
-    return trained(Path(name), trust=trust, **options) if is_run(Path(name)) else Model(name, **options)
+    folder = Path(name).expanduser()
+    return trained(folder, trust=trust, **options) if is_run(folder) else Model(name, **options)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,6 @@ from gym_trl.executors.make import EXECUTORS
 from gym_trl.grpo.credit.estimators import CREDITS, EPISODE
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.policies.model import check_model
 from gym_trl.training.options import DEFAULT_ENV, TrainOptions, VLLMMode, read_options
 from gym_trl.training.session import check_new
 
@@ -76,7 +75,7 @@ def train(
     *,
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
     env: EnvOption = None,
-    model: Annotated[str | None, Option(help="Path or hub id. Default: a tiny model with random weights.")] = None,
+    model: Annotated[str | None, Option(help="Path, hub id or run. Default: a tiny model with random weights.")] = None,
     lora: LoRAOption = None,
     lora_alpha: LoRAAlphaOption = None,
     lora_targets: LoRATargetsOption = None,
@@ -222,8 +221,6 @@ def train(
         if out is not None and first:
             check_new(out)
     make_text_env(options.env, options.env_kwargs, observe=options.spec.get("observe")).close()
-    if options.model is not None and resume is None:
-        check_model(options.model)
     check_vllm(options.grpo)
     if first:
         say("Loading PyTorch and TRL")

@@ -43,7 +43,7 @@ gym-trl warm-start TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --lora 16 --dty
 gym-trl warm-start TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --policy random --eval-episodes 64
 gym-trl warm-start TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --policy evals/larger-model --min-return 1
 gym-trl warm-start TrlEnv/Echo-v0 --episodes 64 --steps 20
-gym-trl train TrlEnv/GuessNumber-v0 --model runs/warm/model
+gym-trl train TrlEnv/GuessNumber-v0 --model runs/warm
 """
 _POLICY_HELP = "solver, random, package.module:function, or a folder or file of records."
 
@@ -54,9 +54,7 @@ def warm_start(
     *,
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
     env: EnvOption = None,
-    model: Annotated[
-        str | None, Option(help="Path or hub id, or an adapter. Default: a tiny model with random weights.")
-    ] = None,
+    model: Annotated[str | None, Option(help="Path, hub id or run. Default: a tiny model with random weights.")] = None,
     policy: Annotated[str, Option(help=f"Source of the episodes: {_POLICY_HELP}")] = "solver",
     keep: Annotated[
         Keep | None, Option(help='Episodes to train on. Default: "all" of random, "successful" of others.')

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.files import read_text
 from gym_trl.kinds import Arguments, Count, check_fields
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     first_line,
     has_model,
+    is_run,
     load_tokenizer,
     load_weights,
     read_adapter,
@@ -37,33 +40,47 @@ from gym_trl.wrappers.inner import instructions_of
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def check_model(name: str) -> None:
-    """Check that a model is an existing folder or a hub id, so that a misspelt path is not looked up on the network.
+def find_model(name: str) -> str:
+    """Return the hub id or the folder of a model that is named by either, by the folder of an adapter or by a run's.
 
-    >>> check_model("Qwen/Qwen3-0.6B")
-    >>> check_model("qwen")
+    >>> find_model("Qwen/Qwen3-0.6B")
+    'Qwen/Qwen3-0.6B'
+    >>> find_model("qwen")
     Traceback (most recent call last):
         ...
     gym_trl.errors.ConfigError: there is no folder 'qwen', and a model on the hub is called ORG/NAME
 
+    A misspelt path is therefore not looked up on the network.
+
     Raises:
-        ConfigError: it is neither, it is the folder of a run and not of the run's model, or it is an adapter whose base
-            does not exist.
+        ConfigError: it is none of these, the run has not saved its model, or the base of the adapter does not exist.
     """
     path = Path(name).expanduser()
     if path.exists():
-        if has_model(path / "model"):
-            raise ConfigError(f"{name} is the folder of a run: its model is {path / 'model'}")
+        if is_run(path):
+            return find_model(f"{name.rstrip('/')}/model")
+        if _is_new_run(path):
+            raise ConfigError(f"{name} is a run that has not saved a model yet")
         if not has_model(path):
             raise ConfigError(f"there is no model in {name!r}: it has no config.json")
         read_adapter(name)
-        return
+        return name
     if name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"there is no folder {name!r}")
     beside = path.parent != Path() and path.parent.is_dir()
     if beside or not _HUB_ID.fullmatch(name):
         near = did_you_mean(path.name, [one.name for one in path.parent.iterdir()]) if beside else ""
         raise ConfigError(f"there is no folder {name!r}, and a model on the hub is called ORG/NAME{near}")
+    return name
+
+
+def _is_new_run(folder: Path) -> bool:
+    """Return whether a folder has the options of a run, where a model's configuration would be."""
+    try:
+        config = loads(read_text(folder / "config.json"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and "options" in config and "model_type" not in config
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +117,16 @@ class Model:
     marks = True
 
     def __post_init__(self) -> None:
-        """Check the options, and that the path may be a model."""
+        """Check the options, and that the path may be a model.
+
+        A run's folder is refused, because its model is played with the settings of its training.
+        """
         check_fields(self)
-        check_model(self.path)
+        if (found := find_model(self.path)) != self.path:
+            raise ConfigError(
+                f"{self.path} is the folder of a run: its model alone is {found}, and gym_trl.training.run_folder."
+                "trained has its settings, too"
+            )
 
     @property
     def name(self) -> str:

@@ -42,6 +42,11 @@ def has_model(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("config.json", _ADAPTER))
 
 
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run that has saved a model."""
+    return (folder / "config.json").is_file() and has_model(folder / "model")
+
+
 def read_adapter(path: str) -> Adapter | None:
     """Return the adapter in the folder ``path``; ``None`` for a whole model.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gym_trl.errors import ConfigError, check_counts, needs
-from gym_trl.policies.model import check_model
+from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import first_line, load_tokenizer, load_weights, read_adapter
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -24,7 +24,7 @@ class ModelChoice:
     True
 
     Args:
-        path: A folder or hub id; the folder of an adapter trains this adapter further.
+        path: A folder, hub id or run; the folder of an adapter trains this adapter further.
         dtype: Type of the weights, one of ``DTYPES``. Default: ``"float32"``. A new adapter's own weights are float32
             in any case, because small steps vanish in shorter types.
         lora: Rank of a new LoRA adapter (Hu et al. 2021, arXiv:2106.09685). Default: all weights are trained.
@@ -44,8 +44,8 @@ class ModelChoice:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the options without loading anything."""
-        check_model(self.path)
+        """Find the model, and check the options without loading anything."""
+        object.__setattr__(self, "path", find_model(self.path))
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         adapter = read_adapter(self.path)

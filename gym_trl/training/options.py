@@ -32,6 +32,7 @@ from gym_trl.kinds import (
     check_option,
     option_types,
 )
+from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object, to_json
 from gym_trl.registration import did_you_mean
@@ -277,7 +278,7 @@ class TrainOptions:
 
         Args:
             env: The id of an environment with text observations and actions.
-            model: A path or hub id. Default: the tiny model, which is made on the spot.
+            model: A path, hub id or run. Default: the tiny model, which is made on the spot.
             env_kwargs: Arguments for ``gym.make``.
             seed: Seed of the tasks, of the sampling and of the tiny model's weights.
             records_per_step: Number of episodes per step that are written to ``rollouts.jsonl``.
@@ -292,7 +293,8 @@ class TrainOptions:
             MissingDependencyError: the executor is Ray, which is not installed.
         """
         preset = TINY.get(env, TINY_ELSEWHERE)
-        if model:
+        if model is not None:
+            model = find_model(model)
             adapted = given.get("lora") is not None or read_adapter(model) is not None
             preset = PRETRAINED_ADAPTER if adapted else PRETRAINED
         known = {**{item.name: getattr(preset, item.name) for item in fields(preset)}, "seed": seed}

@@ -20,7 +20,7 @@ from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
-from gym_trl.policies.weights import has_model, saving
+from gym_trl.policies.weights import has_model, is_run, saving
 from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, read_object, to_json
@@ -115,11 +115,6 @@ def sampling(options: TrainOptions) -> dict[str, Any]:
     """Return the sampling options of a run's episodes."""
     given = {name: options.grpo[name] for name in SAMPLING if name in options.grpo}
     return {"temperature": 1.0, **given, **(options.grpo.get("generation_kwargs") or {})}
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run that has saved a model."""
-    return (folder / "config.json").is_file() and has_model(folder / "model")
 
 
 def is_warm_start(folder: Path) -> bool:
