@@ -231,6 +231,19 @@ def test_a_misspelt_flag_is_refused_with_the_sentence_of_python(wrong, path) -> 
     ).replace("-", "_")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--turn-limit"], "Option '--turn-limit' requires an argument."),
+        (["--strict=maybe"], "Option '--strict' does not take a value."),
+        (["--seed", "three"], "'--seed'"),
+        (["E", "further"], "Got unexpected extra argument"),
+    ],
+)
+def test_a_command_line_that_click_refuses_is_one_line(words, said) -> None:
+    assert said in refusal(*words)
+
+
 def test_a_value_and_options_of_its_own_cannot_be_combined() -> None:
     assert refusal("--seats", "self", "--seats.every", "3") == (
         "--seats.every cannot be combined with --seats self: leave out one of them"

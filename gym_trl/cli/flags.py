@@ -29,7 +29,6 @@ import inspect
 import json
 import operator
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
@@ -475,12 +474,12 @@ def _option(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-_NoSuchOption = vars(sys.modules[typer.BadParameter.__module__])["NoSuchOption"]
-"""Click's error for an unknown option, of the copy of Click that Typer uses."""
+_UsageError: Any = typer.BadParameter.__base__
+"""Click's error for a wrong command line, of the copy of Click that Typer uses."""
 
 
 class Command(TyperCommand):
-    """Command with the flags of its options, which names the nearest ones in the message about an unknown one."""
+    """Command with the flags of its options; a wrong command line is refused in one line, as a wrong option is."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the command's own parameters, its options' and the one for help."""
@@ -491,7 +490,9 @@ class Command(TyperCommand):
         """Read the words of the command line."""
         try:
             return super().parse_args(ctx, args)
-        except _NoSuchOption as error:
+        except _UsageError as error:
+            if type(error).__name__ != "NoSuchOption":
+                fail(" ".join(error.format_message().split()))
             known = [name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)]
             fail(f"there is no option {error.option_name}{_near(error.option_name, known)}")
 
