@@ -38,11 +38,11 @@ from gym_trl.types import EpisodeResult, Task
 ROOT = HERE.parent / "runs" / ("segments-quick" if QUICK else "segments")
 CONTEXT, TURNS, EPISODES, ROUNDS = 2048, 30 if QUICK else 120, 4 if QUICK else 16, 1 if QUICK else 3
 GAMES = ("TrlEnv/2048-v0", "TrlEnv/Minesweeper-v0")
-HISTORIES: dict[str, str | None] = {
+HISTORIES: dict[str, History | None] = {
     "all of it": None,
-    "last=4": "last=4",
-    "last=4,most=4": "last=4,most=4",
-    "summary": "summary",
+    "last=4": History(last=4),
+    "last=4,most=4": History(last=4, most=4),
+    "summary": History(summary="model"),
 }
 LEARNING: dict[str, str | None] = {"all of it": None, "last=1,most=6": "last=1,most=6"}
 SEEDS, STEPS, WINDOW = range(1 if QUICK else 3), 2 if QUICK else 120, 5
@@ -72,10 +72,9 @@ class Played:
     """Share of the prompts' tokens in vLLM's prefix cache (blocks of 32 tokens); ``None`` if it is not installed."""
 
 
-def play_with(engine: Any, chat: TemplateChat, game: str, words: str | None) -> list[EpisodeResult]:
+def play_with(engine: Any, chat: TemplateChat, game: str, history: History | None) -> list[EpisodeResult]:
     """Play the episodes of a game."""
     limits = Limits(tokens_per_turn=4, tokens=CONTEXT, context=CONTEXT)
-    history = None if words is None else History.read(words)
     episodes = [
         Episode(Task(game, seed), chat=chat, limits=limits, seed=seed, history=history) for seed in range(EPISODES)
     ]
@@ -84,13 +83,13 @@ def play_with(engine: Any, chat: TemplateChat, game: str, words: str | None) -> 
         return run_episodes(episodes, pool=pool, engine=engine)
 
 
-def play(game: str, words: str | None) -> tuple[dict[str, Any], float]:
+def play(game: str, history: History | None) -> tuple[dict[str, Any], float]:
     """Play the episodes of a game with Transformers, and return what they cost."""
     tokenizer = tiny_tokenizer()
     chat = TemplateChat(tokenizer)
     engine: Any = transformers_engine(tiny_model(tokenizer), tokenizer, chat, sampling={"temperature": 1.0})
     began = time.perf_counter()
-    results = play_with(engine, chat, game, words)
+    results = play_with(engine, chat, game, history)
     seconds = time.perf_counter() - began
     rows = [len(one.prompt_ids) + len(one.completion_ids) for result in results for one in result.trace.segments]
     cost = {
@@ -107,7 +106,7 @@ def play(game: str, words: str | None) -> tuple[dict[str, Any], float]:
     return cost, seconds
 
 
-def vllm_hits(game: str, words: str | None) -> float:
+def vllm_hits(game: str, history: History | None) -> float:
     """Return the share of the prompts' tokens that vLLM's prefix cache holds already."""
     import vllm_cpu
 
@@ -123,7 +122,7 @@ def vllm_hits(game: str, words: str | None) -> float:
         settings |= {"logprobs_mode": "processed_logprobs", "disable_log_stats": False}
         llm = LLM(folder, **vllm_cpu.ENGINE, **settings)
         chat = TemplateChat(tokenizer)
-        play_with(VLLMEngine(llm, eos_ids=chat.stop_ids), chat, game, words)
+        play_with(VLLMEngine(llm, eos_ids=chat.stop_ids), chat, game, history)
         counts = {one.name: one.value for one in llm.get_metrics() if hasattr(one, "value")}
     return float(counts["vllm:prefix_cache_hits"] / counts["vllm:prefix_cache_queries"])
 
@@ -135,13 +134,15 @@ def rollouts() -> list[Played]:
     costs: dict[tuple[str, str], dict[str, Any]] = {}
     for _ in range(ROUNDS):
         for game in GAMES[: 1 if QUICK else None]:
-            for name, words in HISTORIES.items():
-                costs[game, name], took = play(game, words)
+            for name, history in HISTORIES.items():
+                costs[game, name], took = play(game, history)
                 seconds.setdefault((game, name), []).append(took)
                 print(f"{game} {name}: {took:.1f} s", flush=True)
     hits: dict[tuple[str, str], float] = {}
     if find_spec("vllm") is not None and not QUICK:
-        hits = {(game, name): in_process(vllm_hits, game, words) for game in GAMES for name, words in HISTORIES.items()}
+        hits = {
+            (game, name): in_process(vllm_hits, game, history) for game in GAMES for name, history in HISTORIES.items()
+        }
     return [Played(*key, **cost, seconds=seconds[key], vllm_hits=hits.get(key)) for key, cost in costs.items()]
 
 

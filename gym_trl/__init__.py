@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from gym_trl.grpo.rewards import env_reward as env_reward
     from gym_trl.grpo.rollout_func import make_rollout_func as make_rollout_func
     from gym_trl.grpo.spec import GymSpec as GymSpec
-    from gym_trl.rollout.cutoff import Cutoff as Cutoff
+    from gym_trl.options import (
+        Curriculum as Curriculum,
+        Cutoff as Cutoff,
+        History as History,
+        League as League,
+        PrioritizedTasks as PrioritizedTasks,
+    )
     from gym_trl.spaces import AnyText as AnyText
     from gym_trl.types import (
         Answer as Answer,

@@ -19,12 +19,11 @@ from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, mak
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.kinds import Arguments, Count, Penalty, check_options, load_function, option_types, part_of
+from gym_trl.kinds import Arguments, Count, Penalty, check_options, load_function, option_types
+from gym_trl.options import Cutoff, History, converted
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, did_you_mean, env_name, find_maker
 from gym_trl.rollout.config import RolloutConfig
-from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
 from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, probe_functions, watched
-from gym_trl.rollout.history import read_history
 from gym_trl.rollout.random_play import random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat, check_format
@@ -178,7 +177,8 @@ class EnvSpec:
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
                     "would not be what the model saw. A transcript keeps the past by itself: use "
-                    'History(env, show="new"), or none. To shorten what the model sees: GymSpec(history="last=8")'
+                    'History(env, show="new"), or none. To shorten what the model sees: '
+                    "GymSpec(history=gym_trl.History(last=8))"
                 )
             yield env
 
@@ -396,11 +396,9 @@ def check_spec_options(given: Mapping[str, Any]) -> None:
     """
     kinds = {**option_types(RolloutConfig), **option_types(ExecutorConfig), **option_types(EnvSpec)}
     kinds.pop("env")  # which is read by itself, and names the one of several that is wrong
-    check_options(given, {**kinds, "cutoff": CutoffOption | None, "chat_template_kwargs": Arguments | None})
-    with part_of("cutoff"):
-        Cutoff.read(WAIT if given.get("cutoff") is None else given["cutoff"])
-    with part_of("history"):
-        read_history(given.get("history"))
+    nested: dict[str, Any] = {"cutoff": Cutoff | None, "history": History | None}
+    given = {**given, **{name: converted(name, given[name], kind) for name, kind in nested.items() if name in given}}
+    check_options(given, {**kinds, **nested, "chat_template_kwargs": Arguments | None})
     ExecutorConfig(**{"executor": None, **{name: given[name] for name in EXECUTOR_ARGS if name in given}})
     style, strict = given.get("action_format", "tag"), given.get("strict", False)
     if style is not None:
@@ -416,7 +414,7 @@ def check_spec_options(given: Mapping[str, Any]) -> None:
             raise ConfigError(f'state_key must be "auto" or a function, got {key!r}: {error}') from error
 
 
-_TEXTS = frozenset({"action_format", "chat_template_kwargs", "history", "instructions", "system_prompt"})
+_TEXTS = frozenset({"action_format", "chat_template_kwargs", "instructions", "system_prompt"})
 """Arguments of ``GymSpec`` with texts that are no names of code. A new argument is searched for names by default."""
 
 
@@ -438,6 +436,8 @@ def spec_names(spec: Mapping[str, Any], env: Any, *, field: str = "spec.") -> It
             levels = value.get("levels")
             for place, level in enumerate(levels if isinstance(levels, list) else [levels]):
                 yield from argument_names(env, level, field=f"{field}curriculum.levels[{place}]")
+        elif name == "history" and isinstance(value, Mapping):
+            yield from names_in(f"{field}history", {key: one for key, one in value.items() if key != "ask"})
         elif name not in _TEXTS:
             yield from names_in(f"{field}{name}", value)
 

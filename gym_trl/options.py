@@ -134,7 +134,7 @@ def converted(name: str, value: Any, kind: Any) -> Any:
     if nested and isinstance(value, Mapping):
         return _nested(name, value, nested)
     for one in choices:
-        if get_origin(one) is tuple and isinstance(value, list | tuple):
+        if get_origin(one) in (tuple, Sequence) and isinstance(value, list | tuple):
             inner = get_args(one)[0]
             return tuple(converted(f"{name}[{place}]", part, inner) for place, part in enumerate(value))
     return value
@@ -174,7 +174,7 @@ def stored(name: str, value: Any) -> Any:
     """
     if isinstance(value, Options):
         kind = {"kind": kind_of(type(value))} if isinstance(value, Curriculum | PrioritizedTasks) else {}
-        return {**kind, **{key: stored(f"{name}.{key}", one) for key, one in value.as_dict().items()}}
+        return {**kind, **{key: stored(f"{name}.{key}", getattr(value, key)) for key in option_types(type(value))}}
     if isinstance(value, Mapping):
         return {_key(name, key): stored(f"{name}.{key}", one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -340,7 +340,7 @@ class History(Options):
         if self.last is None and self.most is not None:
             raise ConfigError(f"most={self.most} needs last=..., the number of turns that are kept")
         if not cuts and not self.template:
-            raise ConfigError("History needs last=, summary= or template=True, got none")
+            raise ConfigError("last must be given, or summary, or template=True; got none of them")
         if self.ask is not None and (self.summary != "model" or not self.ask.strip()):
             raise ConfigError(f'ask is the message before summary="model", got ask={self.ask!r}')
         if not cuts:
@@ -375,7 +375,7 @@ class Curriculum(Options):
             environment declares no success.
     """
 
-    levels: tuple[Arguments, ...] = option(
+    levels: Sequence[Arguments] = option(
         MISSING, "Arguments of the environment by level, from easy to hard, in addition to env_kwargs."
     )
     _: KW_ONLY
@@ -387,6 +387,8 @@ class Curriculum(Options):
     def __post_init__(self) -> None:
         """Check the arguments together."""
         super().__post_init__()
+        if not self.levels:
+            raise ConfigError("levels must be a list of at least one level, got none")
         if not 0 <= self.level < len(self.levels):
             raise ConfigError(
                 f"level must be the index of one of the levels, got {self.level} of {len(self.levels)} levels"
@@ -427,7 +429,7 @@ class PrioritizedTasks(Options):
             is streamed, has only one task, or has prompts without tasks.
     """
 
-    levels: tuple[Arguments, ...] = option(
+    levels: Sequence[Arguments] = option(
         (), "Arguments of the environment by level, in addition to env_kwargs; none are the tasks as they are."
     )
     _: KW_ONLY
@@ -473,7 +475,7 @@ class League(Options):
         ConfigError: An argument is out of range or unknown, two opponents have one name, or there never are any.
     """
 
-    opponents: tuple[Any, ...] = option(
+    opponents: Annotated[Sequence[Any], "a list of policies or their names"] = option(
         (),
         "Policies that the environment provides (random, solver, ...), model folders or adapters, hub ids, functions "
         "module:name that make a policy from an environment, and servers (http://localhost:8000/v1#MODEL).",
@@ -505,7 +507,7 @@ class League(Options):
         if self.prefer is not None and self.schedule != "prioritized":
             raise ConfigError(f'prefer={self.prefer!r} needs schedule="prioritized", got schedule={self.schedule!r}')
         if not self.opponents and self.every is None:
-            raise ConfigError('a league needs opponents, or every=N for snapshots of the model; or use seats="self"')
+            raise ConfigError("opponents must have at least one policy, or every=N add snapshots; got none")
 
 
 # Groups

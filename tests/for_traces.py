@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
 from gym_trl import GymSpec
-from gym_trl.rollout.history import History
+from gym_trl.options import History
 
 BATCHES: dict[str, Any] = {
     "per_device_train_batch_size": 2,

@@ -16,8 +16,8 @@ import transformers
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
+from gym_trl.options import History
 from gym_trl.rollout.episode import Episode, Sample
-from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
 from gym_trl.types import Completion, Message, StepResult, StopReason, Task, TokenIds
 
@@ -152,7 +152,7 @@ def judge(found: Foreign, *, conversations: int = 6, seed: int = 0) -> Verdict:
 
     ``"one rendering"``: without thinking, every prompt of the engine is the rendering of the whole conversation.
     ``"turn by turn"``: every prompt adds to the one before what the template writes around the new message.
-    ``"segments"``: this is refused. In all three cases every prompt is a rendering with ``history="template"``.
+    ``"segments"``: this is refused. In all three cases every prompt is a rendering with ``History(template=True)``.
     ``"refused"``: this is refused, too. ``"wrong"``: something else.
     """
     tokenizer, kind, refusal = tokenizer_for(*found), "", ""

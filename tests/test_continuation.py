@@ -10,8 +10,8 @@ from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
+from gym_trl.options import History
 from gym_trl.rollout.episode import Episode, Sample
-from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
 from gym_trl.types import Completion, EpisodeResult, Message, StepResult, StopReason, Task
 
@@ -240,7 +240,7 @@ def test_a_template_that_depends_on_what_is_said_is_a_warning_and_a_metric(why: 
     with pytest.warns(UserWarning, match="depends on what is said: it writes the user message") as warned:
         assert talk(template, [odd[0], "7", odd[0]]).template_differences > 0
     assert len(warned) == 1
-    assert 'history="template"' in str(warned[0].message)
+    assert "history=History(template=True)" in str(warned[0].message)
 
 
 def test_a_text_that_the_template_rejects_stands_where_another_would_when_all_is_rendered_anew() -> None:
@@ -262,7 +262,7 @@ THINKS = (
 
 def test_a_switch_in_the_system_message_is_no_reason_to_refuse() -> None:
     assert talk(THINKS, ["7", "8"], system="Play well.").template_differences == 0
-    with pytest.raises(ChatTemplateError, match=r"'/no_think'.* history=\"template\""):
+    with pytest.raises(ChatTemplateError, match=r"'/no_think'.* history=History\(template=True\)"):
         talk(THINKS, ["7"], system="/no_think")
     assert talk(THINKS, ["7", "8"], system="/no_think", history=History(template=True)).trace.mask
 
@@ -270,7 +270,7 @@ def test_a_switch_in_the_system_message_is_no_reason_to_refuse() -> None:
 @pytest.mark.parametrize(("index", "text"), [(0, "/no_think"), (1, "<think>")])
 def test_a_refusal_quotes_the_text_that_makes_the_difference(index: int, text: str) -> None:
     template = where(f"loop.last and messages | length > 2 and '{text}' in messages[{index}].content")
-    with pytest.raises(ChatTemplateError, match=rf"such as .*{text}.*history=\"template\""):
+    with pytest.raises(ChatTemplateError, match=rf"such as .*{text}.*history=History\(template=True\)"):
         TemplateChat(make_tokenizer(CHATML), chat_template=template)
 
 

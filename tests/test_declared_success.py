@@ -17,8 +17,9 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import Result, Score, play_policy, play_tasks
 from gym_trl.evaluation.scores import Scoreboard, compare
 from gym_trl.executors.step import read_declares_success
-from gym_trl.grpo.curriculum import Curriculum
+from gym_trl.grpo.curriculum import LevelCurriculum
 from gym_trl.integrations.evaluation_rows import as_row
+from gym_trl.options import Curriculum
 from gym_trl.records.export import sft_rows
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.schema import as_record
@@ -231,7 +232,7 @@ def test_what_shows_records_shows_no_undeclared_success() -> None:
 
 
 def test_a_curriculum_refuses_to_climb_by_what_nothing_declares() -> None:
-    curriculum = Curriculum([{}, {}], episodes=4)
+    curriculum = LevelCurriculum(Curriculum([{}, {}], episodes=4))
     curriculum.report([(0, None), (0, None), (0, True)])
     curriculum.report([(0, None)] * 3)
     assert curriculum.level == 0

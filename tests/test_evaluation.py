@@ -567,7 +567,7 @@ def test_other_rows_have_the_limits_that_the_models_of_a_table_were_trained_with
         return next(row.turns for row in rows if row.policy == "saying_b")
 
     assert turns({"turn_limit": 2}) == 2
-    assert turns({"turn_limit": 2}, {"turn_limit": 2, "history": "last=1"}) == 2
+    assert turns({"turn_limit": 2}, {"turn_limit": 2, "history": {"last": 1}}) == 2
     assert turns({"turn_limit": 2}, {}) == 2
     assert turns({"turn_limit": 2}, {"turn_limit": 3}, spec={"turn_limit": 4}) == 4
     with pytest.raises(ConfigError, match=r"no turn_limit .*\(turn_limit=2 for tiny 0 and turn_limit=3"):
@@ -580,7 +580,7 @@ def test_other_rows_have_the_limits_that_the_models_of_a_table_were_trained_with
         ({"turn_limt": 2}, "spec contains 'turn_limt', which is not an argument of GymSpec; did you mean 'turn_limit'"),
         ({"num_tasks": 2}, "spec must not contain 'num_tasks'"),
         (
-            {"history": "last=2"},
+            {"history": {"last": 2}},
             "spec contains 'history', which requires a model in this process, and 'solver' is none",
         ),
         ({"action_format": "boxed"}, "spec contains 'action_format', which requires a language model"),

@@ -13,7 +13,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.options import Cutoff
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.game import Game, GameResult, SeatPolicy
 from gym_trl.rollout.limits import Limits

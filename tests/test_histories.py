@@ -15,9 +15,10 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.step import MAX_TURNS
+from gym_trl.options import History
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.history import ASK, History
+from gym_trl.rollout.history import ASK
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
@@ -230,11 +231,12 @@ def test_a_function_that_does_not_summarise_leaves_the_episode_unscored(summary,
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({}, r"History\(\) changes nothing"),
+        ({}, "^last must be given, or summary, or template=True; got none of them"),
         ({"most": 3}, "most=3 needs last"),
-        ({"last": 4, "most": 2}, "most must be an integer of at least 4, got 2"),
+        ({"last": 4, "most": 2}, "most must be at least last=4, got 2"),
+        ({"last": 4, "most": 0}, "most must be an integer of at least 1, got 0"),
         ({"last": -1}, "last must be an integer of at least 0, got -1"),
-        ({"last": 1, "summary": "me"}, "summary must be \"model\" or a function of messages, got 'me'"),
+        ({"last": 1, "summary": "me"}, "summary must be 'model' or a function or its name module:function, got 'me'"),
         ({"last": 1, "ask": "Notes?"}, "ask is the message before"),
         ({"last": 1, "template": "no"}, "template must be True or False, got 'no'"),
     ],
@@ -244,15 +246,23 @@ def test_arguments_of_a_history_are_checked(arguments, error):
         History(**arguments)
 
 
-def test_a_history_can_be_given_in_words():
-    assert History.read("last=4,most=6,summary") == History(last=4, most=6, summary="model")
-    assert RolloutConfig(history={"template": True}).shown == History(template=True)
+def test_a_history_can_be_given_as_a_mapping_and_only_so():
+    made: Any = RolloutConfig(history={"template": True})  # type: ignore[arg-type]
+    assert made.history == History(template=True)
+    with pytest.raises(ConfigError, match=r"^history\.last must be an integer of at least 0, got -1$"):
+        RolloutConfig(history={"last": -1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^there is no option history\.lst; did you mean 'last'\?$"):
+        RolloutConfig(history={"lst": 8})  # type: ignore[arg-type]
+    for words in ("last=4", "template", 3):
+        with pytest.raises(ConfigError, match=rf"^history must be a History, got {words!r}$"):
+            RolloutConfig(history=words)  # type: ignore[arg-type]
+
+
+def test_a_history_needs_room_for_a_turn_and_the_models_own_template():
     with pytest.raises(ConfigError, match="history needs max_tokens_per_turn"):
-        RolloutConfig(history="last=4")
+        RolloutConfig(history=History(last=4))
     with pytest.raises(ConfigError, match="needs the tokenizer's chat template"):
-        RolloutConfig(history="template", chat=CHAT)
-    with pytest.raises(ConfigError, match="history must be a History, or words"):
-        History.read(3)  # type: ignore[arg-type]
+        RolloutConfig(history=History(template=True), chat=CHAT)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -362,9 +372,8 @@ def test_an_episode_of_responses_without_an_action_has_an_end():
     spec = GymSpec("TrlEnv/GuessNumber-v0", history=History(last=1), **options)
     assert spec.env_spec.end_after_invalid == 3
     assert GymSpec("TrlEnv/GuessNumber-v0", **options).env_spec.end_after_invalid is None
-    assert (
-        GymSpec("TrlEnv/GuessNumber-v0", history="last=1", turn_limit=9, **options).env_spec.end_after_invalid is None
-    )
+    limited = GymSpec("TrlEnv/GuessNumber-v0", history=History(last=1), turn_limit=9, **options)
+    assert limited.env_spec.end_after_invalid is None
     endless, _ = play(History(last=0, most=1), MAX_TURNS + 1)
     assert endless.stop_reason is StopReason.TURN_LIMIT
     assert f"nothing has ended the episode after {MAX_TURNS} turns" in str(endless.error)

@@ -14,7 +14,7 @@ from gym_trl import GymSpec
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.step import take_step as take
-from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.options import Cutoff
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes

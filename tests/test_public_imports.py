@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 DOCUMENTED = {
-    "gym_trl": "Cutoff GymSpec evaluate",
+    "gym_trl": "Curriculum Cutoff GymSpec History League PrioritizedTasks evaluate",
     "gym_trl.adaptive": "AdaptivePool",
     "gym_trl.blind": "search_blind",
     "gym_trl.chat": "DelimiterChat Transcript",
@@ -41,7 +41,7 @@ DOCUMENTED = {
     "gym_trl.executors": "ProcessPool make_pool",
     "gym_trl.export": "sft_rows",
     "gym_trl.faults": "FaultyEngine FaultyEnv",
-    "gym_trl.grpo.curriculum": "Curriculum PrioritizedTasks",
+    "gym_trl.grpo.curriculum": "LevelCurriculum PrioritizedCurriculum",
     "gym_trl.grpo.dataset": "make_dataset",
     "gym_trl.grpo.dead_groups": "ReplacedEpisode is_dead",
     "gym_trl.grpo.environment_factory": "EnvironmentFactory ToolEnvironment",
@@ -100,7 +100,7 @@ DOCUMENTED = {
     "gym_trl.discovery": "",
     "gym_trl.envs": "",
     "gym_trl.loading": "",
-    "gym_trl.options": "",
+    "gym_trl.options": "Curriculum Cutoff History League PrioritizedTasks",
     "gym_trl.parsing": "",
     "gym_trl.play": "",
     "gym_trl.probe": "",

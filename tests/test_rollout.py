@@ -22,7 +22,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.rollout.cutoff import Cutoff
+from gym_trl.options import Cutoff
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes, stream_episodes

@@ -14,8 +14,8 @@ from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ChatTemplateError
 from gym_trl.executors.inline import InlinePool
+from gym_trl.options import History
 from gym_trl.rollout.episode import Episode, as_response
-from gym_trl.rollout.history import History
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.text.chat_client import read_reply

@@ -528,7 +528,7 @@ def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(
 @pytest.mark.full
 def test_a_run_with_a_history_trains_records_and_evaluates_segments(tmp_path: Path) -> None:
     given = {**SMALL, "steps": 1, "eval_episodes": 4}
-    run = TrainOptions.choose("TrlEnv/GuessNumber-v0", spec={"history": "last=0,most=1"}, **given)
+    run = TrainOptions.choose("TrlEnv/GuessNumber-v0", spec={"history": {"last": 0, "most": 1}}, **given)
     train(run, out=tmp_path / "run", console=silent())
     records = lines(tmp_path / "run", "rollouts.jsonl")
     assert {record["step"] for record in records} == {0, 1}

@@ -272,7 +272,7 @@ def test_a_place_in_a_module_of_the_working_directory_needs_trust(mark: Path) ->
 # ---------------------------------------------------------------------------------------------------------------------
 
 HOSTILE = ("stranger:won", ["stranger:won"], {"opponents": ["random", "stranger:won"]}, "random stranger.py every=5")
-TEXTS = {"action_format", "chat_template_kwargs", "history", "instructions", "lora_targets", "model", "system_prompt"}
+TEXTS = {"action_format", "chat_template_kwargs", "instructions", "lora_targets", "model", "system_prompt"}
 """Options of which no text is ever a name of code."""
 USUAL = asdict(TrainOptions.choose(ECHO, steps=1))
 
@@ -308,6 +308,8 @@ def test_every_argument_of_a_spec_is_searched_for_names(argument: str, value: An
     levels = {"levels": [{"verify": "judge:http://localhost"}, {"high": 5}], "rise": 0.9}
     for env, refused in (("TrlEnv/QA-v0", True), ("TrlEnv/GuessNumber-v0", False)):
         assert bool([*run_names({**USUAL, "env": env, "spec": {"curriculum": levels}})]) == refused
+    asks, calls = ({"last": 1, "summary": one, "ask": "stranger:won"} for one in ("model", "stranger:won"))
+    assert [len([*run_names({**USUAL, "spec": {"history": one}})]) for one in (asks, calls)] == [0, 1]
     assert nothing_ran(mark)
 
 
@@ -345,7 +347,8 @@ def test_a_file_sets_the_usual_fields_of_the_trainer() -> None:
 @pytest.mark.parametrize("model", [None, "some/model"])
 @pytest.mark.parametrize("env", [*GAMES, "FrozenLake-v1"])
 def test_a_run_of_a_registered_environment_needs_no_trust(env: str, model: str | None) -> None:
-    assert list(run_names(asdict(TrainOptions.choose(env, model=model, success=0.5, spec={"history": "last=8"})))) == []
+    options = TrainOptions.choose(env, model=model, success=0.5, spec={"history": {"last": 8}})
+    assert list(run_names(asdict(options))) == []
 
 
 RESUMED = {

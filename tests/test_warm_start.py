@@ -611,7 +611,7 @@ def test_demonstrations_for_the_pretrained_model_are_what_it_would_sample(pretra
 
 
 def test_demonstrations_with_a_history_are_trained_segment_by_segment() -> None:
-    found = play("solver", spec_of(history="last=0,most=1", max_tokens_per_turn=16))
+    found = play("solver", spec_of(history={"last": 0, "most": 1}, max_tokens_per_turn=16))
     for result in found.kept:
         seen = [trace.prompt_ids + trace.completion_ids for trace in result.trace.segments]
         assert [row["input_ids"] for row in sft_rows(result)] == seen

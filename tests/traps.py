@@ -121,6 +121,7 @@ def specs() -> Iterator[dict[str, Any]]:
     yield {"opponents": "trap_module:run"}
     yield {"seats": {"opponents": ["trap_module:run", "http://evil.invalid/v1"]}}
     yield {"seats": "trap_module:run every=1"}
+    yield {"history": {"last": 1, "summary": "trap_module:run"}}
 
 
 def episode(**changes: Any) -> dict[str, Any]:

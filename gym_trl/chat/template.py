@@ -348,8 +348,8 @@ class TemplateChat:
                 self._warned = True
                 message = (
                     f"{self._name}'s chat template depends on what is said: it {error}. The model is shown what it "
-                    'writes after other texts; env/template_differences counts such turns, and history="template" '
-                    "shows the whole conversation as the template writes it"
+                    "writes after other texts; env/template_differences counts such turns, and "
+                    "history=History(template=True) shows the whole conversation as the template writes it"
                 )
                 warnings.warn(message, stacklevel=2)
             return False
@@ -486,7 +486,9 @@ class TemplateChat:
         return frame if known else None
 
     def _refusal(self, why: str, *, raises: bool = False) -> ChatTemplateError:
-        anew = "" if raises or not self._appends else 'render it anew at each turn with history="template", '
+        anew = (
+            "" if raises or not self._appends else "render it anew at each turn with history=History(template=True), "
+        )
         return ChatTemplateError(
             f"{self._name}'s chat template cannot be extended turn by turn: it {why}; "
             f"{anew}pass another with chat_template=..., or define the markers with DelimiterChat"

@@ -180,7 +180,11 @@ def train(
         further["resample_dead_groups"] = resample_dead_groups
     if league is not None and seats not in (None, SELF_PLAY):
         raise ConfigError(f"--league plays all seats: leave out --seats {seats}")
-    given = {"credit": credit, "history": history, "seats": seats if league is None else league}
+    given = {
+        "credit": credit,
+        "history": None if history is None else _history(history),
+        "seats": seats if league is None else _league(league),
+    }
     further |= {name: value for name, value in given.items() if value is not None}
     if resume is not None:
         refuse_other_options(context, ("resume", "env_id", "steps", "trust", "debug"))
@@ -236,3 +240,16 @@ def train(
     leave_process_group()
     if summary["interrupted"]:
         raise typer.Exit(130)
+
+
+def _history(words: str) -> dict[str, Any]:
+    """Return the arguments of a ``History`` in words, ``NAME=VALUE`` or a name that is switched on."""
+    alone = {"summary": "summary=model", "template": "template=true"}
+    return read_pairs([alone.get(word.strip(), word) for word in words.split(",")])
+
+
+def _league(words: str) -> dict[str, Any]:
+    """Return the arguments of a ``League`` in words: ``NAME=VALUE``, and any other word is an opponent."""
+    given = words.split()
+    pairs = [word for word in given if "=" in word and word.partition("=")[0].isidentifier()]
+    return {"opponents": [word for word in given if word not in pairs], **read_pairs(pairs)}

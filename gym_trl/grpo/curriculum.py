@@ -1,7 +1,7 @@
 """Choices of training tasks that follow the model's success rate: by level, or by task."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -9,24 +9,22 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import attach
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.training_tasks import Choice, TrainingTasks
-from gym_trl.kinds import Arguments, Count, Range, Whole, check_options, expected, option_types
-from gym_trl.registration import did_you_mean
+from gym_trl.kinds import Arguments
+from gym_trl.options import Curriculum, PrioritizedTasks
 from gym_trl.types import EpisodeResult, Task, counted_successes
 
-PRIORITIZED = "prioritized"
+PRIORITIZED: Literal["prioritized"] = "prioritized"
 """Name of ``PrioritizedTasks()``, for ``GymSpec(curriculum=...)``."""
 _PRIOR = 2.0
 """Number of episodes that the success rate of all tasks counts as in that of one task."""
-_Explore: TypeAlias = Annotated[float, Range(above=0, most=1)]  # above 0, so that no task starves
-_Decay: TypeAlias = Annotated[float, Range(least=0, below=1)]
 _UNDECLARED = 128
 """Number of episodes in a row without declared success after which prioritized tasks are refused."""
 
 
-class Curriculum:
-    """Difficulty levels: one level up if most episodes succeed, one level down if hardly any does.
+class LevelCurriculum:
+    """Level of a training with a ``Curriculum``, and the counts that decide when it changes.
 
-    >>> curriculum = Curriculum([{"high": 10}, {"high": 50}, {"high": 1000, "turns": 10}], episodes=4)
+    >>> curriculum = LevelCurriculum(Curriculum([{"high": 10}, {"high": 50}, {"high": 1000, "turns": 10}], episodes=4))
     >>> curriculum.report([(0, True), (0, True), (0, False), (0, True)])
     >>> curriculum.level
     1
@@ -36,47 +34,20 @@ class Curriculum:
     >>> curriculum.report([(1, False)] * 4)
     >>> curriculum.level
     0
-
-    ``GymSpec("TrlEnv/GuessNumber-v0", curriculum=curriculum)`` plays every task of a rollout on the level at the start
-    of the rollout, and reports the episodes of all processes to the curriculum at its end. The level is therefore the
-    same for all members of a group, even if the group is split between two processes. Evaluations play the last level,
-    so their numbers are comparable. The state is saved with the trainer's checkpoints and restored on resume.
-
-    Args:
-        levels: Arguments of the environment by level, from easy to hard, in addition to ``GymSpec``'s ``env_kwargs``.
-        rise: Success rate at or above which the level rises by one.
-        fall: Success rate at or below which the level falls by one; a negative number never falls.
-        episodes: Number of episodes counted before the level may change.
-        level: Initial level.
-
-    Raises:
-        ConfigError: ``levels`` is empty, ``fall`` is not below ``rise``, or a number is out of range; in training, the
-            environment declares no success.
     """
 
     draws: ClassVar[bool] = False
     """False: a rollout plays the tasks of its prompts."""
 
-    def __init__(
-        self,
-        levels: Sequence[Arguments],
-        *,
-        rise: float = 0.75,
-        fall: float = 0.1,
-        episodes: Count = 128,
-        level: Whole = 0,
-    ) -> None:
-        self.options = {"levels": levels, "rise": rise, "fall": fall, "episodes": episodes, "level": level}
-        """Arguments that make another one."""
-        check_options(self.options, option_types(Curriculum))
-        if not 0 <= level < len(levels):
-            raise ConfigError(f"level must be the index of one of the levels, got {level} of {len(levels)} levels")
-        if not fall < rise <= 1:
-            raise ConfigError(f"fall must be below rise, and rise at most 1; got fall={fall} and rise={rise}")
-        self.levels = [dict(arguments) for arguments in levels]
-        self.level = level
-        self.rise, self.fall, self.episodes = rise, fall, episodes
+    def __init__(self, settings: Curriculum) -> None:
+        self.settings = settings
+        self.level = settings.level
         self._won = self._played = self._undeclared = 0
+
+    @property
+    def levels(self) -> Sequence[Arguments]:
+        """Arguments of the environment by level."""
+        return self.settings.levels
 
     def choose(self, tasks: TrainingTasks, seed: int) -> Choice:
         """Return a row of the dataset, all with the same probability, on the current level."""
@@ -106,62 +77,33 @@ class Curriculum:
         here = [won for level, won in played if level == self.level]
         declared = [won for won in here if won is not None]
         self._undeclared = 0 if declared else self._undeclared + len(here)
-        if self._undeclared >= self.episodes:
+        if self._undeclared >= self.settings.episodes:
             raise _undeclared(self._undeclared)
         self._won += sum(declared)
         self._played += len(declared)
-        if self._played < self.episodes:
+        if self._played < self.settings.episodes:
             return
         share = self._won / self._played
         self._won = self._played = 0
-        if share >= self.rise:
+        if share >= self.settings.rise:
             self.level = min(self.level + 1, len(self.levels) - 1)
-        elif share <= self.fall:
+        elif share <= self.settings.fall:
             self.level = max(self.level - 1, 0)
 
 
-class PrioritizedTasks:
-    """Training tasks drawn by the model's success rate, most often those that it solves about half of the time.
+class PrioritizedCurriculum:
+    """Successes of a training with ``PrioritizedTasks``, from which it draws its tasks.
 
     >>> from gym_trl.grpo.dataset import make_dataset
     >>> played = [Task("TrlEnv/Nim-v0", seed) for seed in (0, 1, 2)]
     >>> tasks = TrainingTasks(make_dataset(played), lambda split, number: played[0])
-    >>> curriculum = PrioritizedTasks(explore=0.1)
+    >>> curriculum = PrioritizedCurriculum(PrioritizedTasks(explore=0.1))
     >>> curriculum.probabilities(tasks).round(2).tolist()
     [[0.33], [0.33], [0.33]]
     >>> curriculum.count([(played[0], True)] * 8 + [(played[1], False)] * 8)
     >>> curriculum.count([(played[2], True), (played[2], False)] * 4)
     >>> curriculum.probabilities(tasks).round(2).tolist()
     [[0.22], [0.22], [0.56]]
-
-    ``GymSpec(..., curriculum=PrioritizedTasks())`` plays each group of a training on a task that is drawn from
-    ``train_dataset``, in place of the prompt's. A task is an instance of an environment (its seed where the environment
-    does not count instances), on each of the ``levels`` if there are any. With the estimated success rate p_i of task
-    *i* of *N*, it is drawn with probability
-
-        P_i = (1 - explore) * w_i / sum_j w_j + explore / N,    w_i = p_i (1 - p_i)
-
-    w_i is the variance of a group's success, which GRPO's gradient grows with ("learnability": Tzannetos et al. 2023,
-    arXiv:2304.12877; Rutherford et al. 2024, arXiv:2408.15099). That a priority is mixed with another
-    distribution, so that no task starves, is prioritized level replay (Jiang et al. 2021, arXiv:2010.03934, section 3),
-    whose second part prefers tasks that were not played for long, where this one is uniform.
-
-    With s_i successes in n_i episodes, p_i = (s_i + 2 q) / (n_i + 2), where q = (S + 1) / (N' + 2) is the rate of all
-    tasks of the same environment and level, with S successes in N' episodes. Where a task is played again its earlier
-    counts are multiplied by ``decay``, because the model has changed.
-
-    The draws depend on the seed, the step and the group, and on the episodes of all processes until then: they are the
-    same on every process and in a resumed training. The counts are saved with the trainer's checkpoints. Evaluations
-    play their own tasks, on the last level.
-
-    Args:
-        levels: Arguments of the environment by level, as for ``Curriculum``. Default: none, the tasks as they are.
-        explore: Share of the groups whose task is drawn uniformly, above 0.
-        decay: Weight of the earlier counts of a task when it is played again, from 0 to below 1.
-
-    Raises:
-        ConfigError: A number is out of range; in training, the environment declares no success, or ``train_dataset``
-            is streamed, has only one task, or has prompts without tasks.
     """
 
     draws: ClassVar[bool] = True
@@ -169,16 +111,17 @@ class PrioritizedTasks:
     level: ClassVar[int] = 0
     """Level of the dataset's tasks before they are drawn."""
 
-    def __init__(self, levels: Sequence[Arguments] = (), *, explore: _Explore = 0.1, decay: _Decay = 0.5) -> None:
-        self.options = {"levels": levels, "explore": explore, "decay": decay}
-        """Arguments that make another one."""
-        check_options(self.options, option_types(PrioritizedTasks))
-        self.levels = [dict(arguments) for arguments in levels]
-        self.explore, self.decay = explore, decay
+    def __init__(self, settings: PrioritizedTasks) -> None:
+        self.settings = settings
         self._tasks: _Counts = {}
         self._all: _Counts = {}
         self._undeclared = 0
         self._cumulative: tuple[TrainingTasks, Any] | None = None
+
+    @property
+    def levels(self) -> Sequence[Arguments]:
+        """Arguments of the environment by level."""
+        return self.settings.levels
 
     @property
     def state(self) -> dict[str, Any]:
@@ -209,12 +152,13 @@ class PrioritizedTasks:
         levels = range(max(1, len(self.levels)))
         rates = np.array([[self.rate(task, level) for level in levels] for task in tasks.tasks])
         weights = rates * (1 - rates)
-        return (1 - self.explore) * weights / weights.sum() + self.explore / weights.size
+        explore = self.settings.explore
+        return (1 - explore) * weights / weights.sum() + explore / weights.size
 
     def rate(self, task: Task, level: int = 0) -> float:
         """Return the estimated success rate of a task on a level.
 
-        >>> PrioritizedTasks().rate(Task("TrlEnv/Nim-v0", 0))
+        >>> PrioritizedCurriculum(PrioritizedTasks()).rate(Task("TrlEnv/Nim-v0", 0))
         0.5
         """
         name, every = _names(task, level)
@@ -242,42 +186,28 @@ class PrioritizedTasks:
             raise _undeclared(self._undeclared)
         for total, counts in zip((self._tasks, self._all), new, strict=True):
             for name, more in counts.items():
-                total[name] = [self.decay * old + one for old, one in zip(total.get(name, (0, 0)), more, strict=True)]
+                before = total.get(name, (0, 0))
+                total[name] = [self.settings.decay * old + one for old, one in zip(before, more, strict=True)]
         self._cumulative = None
 
 
-CurriculumOption: TypeAlias = Annotated[
-    Curriculum | PrioritizedTasks | Arguments | str,
-    'a Curriculum, a PrioritizedTasks, the arguments of one, or "prioritized"',
-]
-"""Value of the option ``curriculum``."""
+TaskCurriculum: TypeAlias = LevelCurriculum | PrioritizedCurriculum
+"""Choice of training tasks, with its state."""
 
 
-def read_curriculum(given: CurriculumOption | None) -> Curriculum | PrioritizedTasks | None:
-    """Return a curriculum from the value of the option, ``None`` for none.
+def make_curriculum(
+    settings: Curriculum | PrioritizedTasks | Literal["prioritized"] | None,
+) -> TaskCurriculum | None:
+    """Return the choice of tasks that the option ``curriculum`` describes, in its initial state; ``None`` for none.
 
-    >>> read_curriculum({"levels": [{"high": 8}, {"high": 50}], "rise": 0.9}).rise
-    0.9
-    >>> read_curriculum({"explore": 0.2}).options
-    {'levels': (), 'explore': 0.2, 'decay': 0.5}
-
-    Raises:
-        ConfigError: It is none, or its arguments are unknown or out of range.
+    >>> make_curriculum("prioritized").settings
+    PrioritizedTasks(levels=(), explore=0.1, decay=0.5)
     """
-    if given is None or isinstance(given, Curriculum | PrioritizedTasks):
-        return given
-    if given == PRIORITIZED:
-        return PrioritizedTasks()
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"curriculum must be {expected(CurriculumOption)}, got {given!r:.200}")
-    kinds: tuple[type[Curriculum], type[PrioritizedTasks]] = (Curriculum, PrioritizedTasks)
-    kind = kinds[bool({"explore", "decay"} & given.keys())]
-    for name in given:
-        if name not in (known := option_types(kind)):
-            raise ConfigError(f"curriculum has no argument {name!r}{did_you_mean(str(name), known)}")
-    if kind is Curriculum and "levels" not in given:
-        raise ConfigError(f"curriculum must have levels, or be {PRIORITIZED!r}; got {given!r:.200}")
-    return kind(**given)
+    if settings is None:
+        return None
+    if isinstance(settings, Curriculum):
+        return LevelCurriculum(settings)
+    return PrioritizedCurriculum(PrioritizedTasks() if settings == PRIORITIZED else settings)
 
 
 _Counts: TypeAlias = dict[str, list[float]]  # successes and episodes
@@ -293,7 +223,7 @@ def _names(task: Task, level: int) -> tuple[str, str]:
 class Follower:
     """Curriculum of one ``rollout_func``, restored from the trainer's state and told what all processes played."""
 
-    def __init__(self, curriculum: Curriculum | PrioritizedTasks) -> None:
+    def __init__(self, curriculum: TaskCurriculum) -> None:
         self.curriculum = curriculum
         self._saved = SavedState(curriculum, "gym_trl.curriculum")
 

@@ -19,7 +19,7 @@ from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.files import check_tree
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.league import League
+from gym_trl.grpo.league import LeagueState
 from gym_trl.grpo.planned_rows import Planned
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.trainer_engine import context_length, transformers_options
@@ -64,7 +64,7 @@ class LeagueGames:
 
     def __init__(
         self,
-        league: League,
+        league: LeagueState,
         *,
         make: EnvFactory,
         env_ids: Collection[str] = (),
@@ -167,7 +167,7 @@ class LeagueGames:
         from gym_trl.engines.transformers import TransformersEngine, free_bytes
 
         device = trainer.accelerator.device
-        share = free_bytes(device) // (2 * self.league.at_once)
+        share = free_bytes(device) // (2 * self.league.settings.at_once)
 
         def make(name: str) -> Engine:
             one = self._loaded[name]

@@ -17,7 +17,7 @@ from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach
 from gym_trl.grpo.credit.columns import turn_columns
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
-from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
+from gym_trl.grpo.curriculum import Follower, TaskCurriculum
 from gym_trl.grpo.dead_groups import ReplacedEpisode, dead_groups
 from gym_trl.grpo.image_rows import attach_images
 from gym_trl.grpo.league import outcome_of
@@ -72,7 +72,7 @@ def make_rollout_func(
     stepping: ExecutorConfig | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
     on_totals: OnTotals | None = None,
-    curriculum: Curriculum | PrioritizedTasks | None = None,
+    curriculum: TaskCurriculum | None = None,
     resample_dead_groups: int = 0,
     credit: TurnCredit | None = None,
     seats: Mapping[str, int] | None = None,
@@ -290,7 +290,7 @@ class _RolloutFunc:
         shared: bool,
         league: LeagueGames | None,
     ) -> list[EpisodeResult]:
-        config, history = self.config, self.config.shown
+        config, history = self.config, self.config.history
         limits = config.limits(trainer.args.max_completion_length, context=context_length(trainer))
 
         def episode(row: Planned) -> Episode:

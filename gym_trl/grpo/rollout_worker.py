@@ -20,7 +20,7 @@ from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.curriculum import Curriculum
+from gym_trl.grpo.curriculum import LevelCurriculum
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.totals import StepTotals, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import SAMPLING, warn_of_bias
@@ -100,7 +100,7 @@ class RolloutWorker:
         engine: Callable[[], Engine] | None = None,
         seed: int = 0,
         system_prompt: str | None = None,
-        curriculum: Curriculum | None = None,
+        curriculum: LevelCurriculum | None = None,
         config: RolloutConfig | None = None,
         stepping: ExecutorConfig | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
@@ -122,7 +122,7 @@ class RolloutWorker:
         self._preamble = [] if system_prompt is None else [Message("system", system_prompt)]
         self.curriculum = curriculum
         """Difficulty schedule, or ``None``."""
-        self._history = config.shown
+        self._history = config.history
         self._chat = config.chat or config.template_chat(self._tokenizer, args.chat_template_kwargs or {})
         self._make_pool = partial(make_pool, make, stepping)
         self._on_rollout = on_rollout

@@ -17,10 +17,10 @@ from gym_trl.executors.make import Executor, ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, Estimator
 from gym_trl.grpo.credit.turn_credit import TurnCredit, find_estimator
-from gym_trl.grpo.curriculum import PRIORITIZED, Curriculum, CurriculumOption, read_curriculum
+from gym_trl.grpo.curriculum import PRIORITIZED, LevelCurriculum, make_curriculum
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
-from gym_trl.grpo.league import League, SeatsOption
+from gym_trl.grpo.league import LeagueState
 from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.rewards import CriterionReward, RestReward, env_reward
 from gym_trl.grpo.rollout_func import ATTACH, Rollout, RolloutFunc, make_rollout_func
@@ -28,10 +28,9 @@ from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.training_tasks import at_level
 from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.kinds import Arguments, Count, Penalty, Seconds, Share, Whole, check_options, option_types, part_of
+from gym_trl.options import WAIT, Curriculum, Cutoff, History, League, PrioritizedTasks, converted
 from gym_trl.registration import EnvSource
 from gym_trl.rollout.config import RolloutConfig
-from gym_trl.rollout.cutoff import WAIT, Cutoff, CutoffOption
-from gym_trl.rollout.history import HistoryOption, read_history
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 from gym_trl.wrappers.declare_success import Success
@@ -115,13 +114,13 @@ class GymSpec:
             ``rollout_func``. Default: ``"episode"``; with ``seats`` the mean of a group is then that of a seat.
         seats: ``"self"``: the model plays all seats of an environment of several (``gym_trl.wrappers.seats``), also of
             this library's games for two. Each seat is a row of the trainer with its own observations and rewards, so
-            ``num_generations`` must be a multiple of the seats. A ``League``, or its arguments in words, such as
-            ``"random every=25"``: the same, with other opponents and the model's past in a part of the groups. Applies
-            to ``rollout_func``. Default: one seat.
+            ``num_generations`` must be a multiple of the seats. A ``League``, or its arguments, such as
+            ``{"opponents": ["random"], "every": 25}``: the same, with other opponents and the model's past in a part of
+            the groups. Applies to ``rollout_func``. Default: one seat.
         system_prompt: First message of every prompt.
         max_tokens_per_turn: Maximum number of tokens sampled in a turn; ``max_completion_length`` bounds the episode.
-        history: Part of the conversation that the model sees (``History``, or its arguments in words, such as
-            ``"last=8"``), for episodes that are longer than its context, and for templates that drop thinking. An
+        history: Part of the conversation that the model sees (``History``, or its arguments, such as
+            ``{"last": 8}``), for episodes that are longer than its context, and for templates that drop thinking. An
             episode then has several segments, each of which is a row of the trainer, and ``max_completion_length``
             bounds a segment. Applies to ``rollout_func`` and ``rollout_worker``. Default: all of it, in one row.
         chat: Converts messages to tokens. Default: the tokenizer's own chat template.
@@ -185,13 +184,13 @@ class GymSpec:
         success: Success | None = None,
         images: bool | Literal["only"] = False,
         state_key: KeyFunction | str | None = None,
-        curriculum: CurriculumOption | None = None,
+        curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | None = None,
         resample_dead_groups: Whole = 0,
         credit: str | Estimator | None = None,
-        seats: SeatsOption | None = None,
+        seats: Literal["self"] | League | None = None,
         system_prompt: str | None = None,
         max_tokens_per_turn: Count | None = None,
-        history: HistoryOption | None = None,
+        history: History | None = None,
         chat: Chat | None = None,
         chat_template_kwargs: Arguments | None = None,
         balance_instances: bool = True,
@@ -203,24 +202,26 @@ class GymSpec:
         max_alive: Count | None = None,
         max_observation: Count | None = None,
         max_action: Count | None = None,
-        cutoff: CutoffOption | None = None,
+        cutoff: Cutoff | None = None,
         max_unscored: Share = 0.5,
         on_rollout: Callable[[Rollout], None] | None = None,
         spread: bool | None = None,
     ) -> None:
         check_arguments({name: value for name, value in locals().items() if name != "self"})
         credit = EPISODE if credit is None else credit
-        self.league = None if seats is None or seats == SELF_PLAY else League.read(seats)
+        league = converted("seats", seats, League)
+        self.league = LeagueState(league) if isinstance(league, League) else None
         """Opponents in a part of the groups; ``None`` without a league."""
         seats = None if seats is None else SELF_PLAY
-        self._curriculum = read_curriculum(curriculum)
-        if seats is not None and self._curriculum is not None:
+        self.curriculum = make_curriculum(converted("curriculum", curriculum, Curriculum | PrioritizedTasks))
+        """Choice of the training tasks by the success rate, with its state; ``None`` without a curriculum."""
+        if seats is not None and self.curriculum is not None:
             raise ConfigError(
                 "a curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
                 f"curriculum or seats={seats!r}"
             )
-        levels = () if self._curriculum is None else self._curriculum.levels
-        shown = read_history(history)
+        levels = () if self.curriculum is None else self.curriculum.levels
+        shown = converted("history", history, History)
         if shown is not None and shown.cuts and turn_limit is None and end_after_invalid is None:
             end_after_invalid = END_AFTER_INVALID  # the context no longer ends an episode
         self.env_spec = EnvSpec(
@@ -257,9 +258,9 @@ class GymSpec:
             max_observation=max_observation,
             max_action=max_action,
             max_alive=max_alive,
-            cutoff=WAIT if cutoff is None else Cutoff.read(cutoff),
+            cutoff=WAIT if cutoff is None else converted("cutoff", cutoff, Cutoff),
             deterministic=deterministic,
-            history=history,
+            history=shown,
             chat=chat,
             chat_template_kwargs=chat_template_kwargs or {},
         )
@@ -288,7 +289,7 @@ class GymSpec:
             seed,
         )
 
-    def _games_of(self, league: League, seed: int) -> LeagueGames:
+    def _games_of(self, league: LeagueState, seed: int) -> LeagueGames:
         """Return the games of a league, after checking that the environments have its opponents."""
         style = self.env_spec.action_format
         write = str if style is None else ActionFormat(style, strict=self.env_spec.strict).write
@@ -382,9 +383,9 @@ class GymSpec:
 
     def _placed(self, task: Task, split: str) -> Task:
         """Return the task on its level: the curriculum's in training, the last one in evaluations."""
-        if self._curriculum is None or not self._curriculum.levels:
+        if self.curriculum is None or not self.curriculum.levels:
             return task
-        return at_level(task, self._curriculum.level if split == "train" else len(self._curriculum.levels) - 1)
+        return at_level(task, self.curriculum.level if split == "train" else len(self.curriculum.levels) - 1)
 
     @cached_property
     def train_dataset(self) -> Any:
@@ -422,7 +423,7 @@ class GymSpec:
             stepping=self._probed.executor,
             on_rollout=self._on_rollout,
             on_totals=self._bound,
-            curriculum=self._curriculum,
+            curriculum=self.curriculum,
             resample_dead_groups=self._rounds,
             credit=self.turn_credit,
             seats=None if self.env_spec.seats is None else self._probed.seats,
@@ -442,7 +443,7 @@ class GymSpec:
         Raises:
             ConfigError: The spec has an option that TRL's loop does not support.
         """
-        if self._curriculum is not None:
+        if self.curriculum is not None:
             raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop does not report to it")
         self._refuse_draws("environment_factory")
         if self._probed.images:
@@ -484,7 +485,7 @@ class GymSpec:
         """
         self._refuse_draws("rollout_worker")
         self._refuse_credit("rollout_worker", "AsyncGRPOTrainer gives every sample one number")
-        curriculum = self._curriculum if isinstance(self._curriculum, Curriculum) else None
+        curriculum = self.curriculum if isinstance(self.curriculum, LevelCurriculum) else None
         return RolloutWorker(
             self.env_spec.make,
             partial(self.tasks, "train"),
@@ -515,7 +516,7 @@ class GymSpec:
 
     @property
     def _draws(self) -> bool:
-        return self._curriculum is not None and self._curriculum.draws
+        return self.curriculum is not None and self.curriculum.draws
 
     def _refuse_draws(self, name: str) -> None:
         options = ["resample_dead_groups"] * bool(self._rounds) + ["PrioritizedTasks"] * self._draws
@@ -552,11 +553,12 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: One is invalid; the message begins with its name.
     """
-    check_options({name: value for name, value in given.items() if name != "env"}, option_types(GymSpec))
+    kinds = {name: kind for name, kind in option_types(GymSpec).items() if name != "env"}
+    nested = ("curriculum", "seats", "history", "cutoff")
+    given = {**given, **{name: converted(name, given[name], kinds[name]) for name in nested if name in given}}
+    check_options(given, kinds)
     check_spec_options({name: value for name, value in given.items() if name != "seats"})
     find_estimator(EPISODE if given.get("credit") is None else given["credit"])
-    with part_of("curriculum"):
-        read_curriculum(given.get("curriculum"))
-    if given.get("seats") not in (None, SELF_PLAY):
+    if isinstance(league := given.get("seats"), League):
         with part_of("seats"):
-            League.read(given["seats"])
+            LeagueState(league)

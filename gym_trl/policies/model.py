@@ -18,6 +18,7 @@ from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.files import read_text
 from gym_trl.kinds import Arguments, Count, check_fields
+from gym_trl.options import History, converted
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     first_line,
@@ -30,7 +31,7 @@ from gym_trl.policies.weights import (
 )
 from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.history import History, appends, read_history
+from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import stream_episodes
 from gym_trl.text.chat_client import ModelStopped
@@ -136,7 +137,8 @@ class Model:
     @property
     def history(self) -> History | None:
         """Part of the conversation that the model sees; ``None`` for all of it."""
-        return read_history(self.spec.get("history"))
+        history: History | None = converted("history", self.spec.get("history"), History | None)
+        return history
 
     def chat(self, tokenizer: Any, end_ids: Collection[int] = ()) -> TemplateChat:
         """Return the chat of its tokenizer; ``end_ids`` are those of the model's generation config."""

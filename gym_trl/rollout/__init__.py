@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
+    from gym_trl.options import Cutoff as Cutoff, History as History
     from gym_trl.rollout.config import RolloutConfig as RolloutConfig
-    from gym_trl.rollout.cutoff import Cutoff as Cutoff
     from gym_trl.rollout.episode import Episode as Episode
     from gym_trl.rollout.game import Game as Game
-    from gym_trl.rollout.history import History as History
     from gym_trl.rollout.limits import Limits as Limits
     from gym_trl.rollout.loop import (
         run_episodes as run_episodes,

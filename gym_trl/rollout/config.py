@@ -7,14 +7,14 @@ from typing import Any
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import Arguments, Count, check_fields
-from gym_trl.rollout.cutoff import WAIT, Cutoff
-from gym_trl.rollout.history import History, HistoryOption, appends, read_history
+from gym_trl.kinds import Arguments, Count
+from gym_trl.options import WAIT, Cutoff, History, Options
+from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutConfig:
+class RolloutConfig(Options):
     """Options of a rollout other than its tasks and environments.
 
     >>> RolloutConfig(max_tokens_per_turn=64).limits(512, context=2048)
@@ -42,8 +42,8 @@ class RolloutConfig:
     """Rule by which the slowest episodes are ended. Default: none is."""
     deterministic: bool = False
     """Return results of environments in the order of the requests, so that threads and processes reproduce inline."""
-    history: HistoryOption | None = None
-    """Part of the conversation that the model sees, as ``History.read`` reads it. Default: all of it."""
+    history: History | None = None
+    """Part of the conversation that the model sees. Default: all of it."""
     chat: Chat | None = None
     """Converts messages to tokens. Default: the tokenizer's own chat template."""
     chat_template_kwargs: Arguments = field(default_factory=dict)
@@ -55,22 +55,18 @@ class RolloutConfig:
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if (shown := self.shown) is not None:
-            if shown.cuts and self.max_tokens_per_turn is None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.history is not None:
+            if self.history.cuts and self.max_tokens_per_turn is None:
                 raise ConfigError("history needs max_tokens_per_turn, for which room is kept; got None")
-            if shown.template and self.chat is not None:
+            if self.history.template and self.chat is not None:
                 raise ConfigError("history=History(template=True) needs the tokenizer's chat template: leave out chat")
         if self.deterministic and self.cutoff.timed:
             raise ConfigError(
                 "deterministic=True cannot be combined with a cutoff by the clock, which is not reproducible: "
                 "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
             )
-
-    @property
-    def shown(self) -> History | None:
-        """``history`` as an object, or ``None``."""
-        return read_history(self.history)
 
     def template_chat(
         self,
@@ -82,7 +78,7 @@ class RolloutConfig:
     ) -> TemplateChat:
         """Return the chat of a tokenizer; ``chat_template_kwargs`` override ``options``."""
         given = {**options, **self.chat_template_kwargs}
-        adds = appends(self.shown)
+        adds = appends(self.history)
         return TemplateChat(tokenizer, chat_template=chat_template, appends=adds, end_ids=end_ids, **given)
 
     def limits(self, completion: int | None, *, context: int | None) -> Limits:

@@ -9,7 +9,8 @@ from gym_trl.chat.protocol import Chat
 from gym_trl.chat.transcript import Transcript
 from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.step import MAX_TURNS
-from gym_trl.rollout.history import ASK, History, Shown, conversation
+from gym_trl.options import History
+from gym_trl.rollout.history import ASK, Shown, conversation, needed
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
 from gym_trl.text.parsing import AnswerText
@@ -285,11 +286,11 @@ class Episode:
         if history.summary == "model":
             self._ask_length = len(self._chat.reply(history.ask or ASK, closed=False))
         turn, most = self._limits.tokens_per_turn or 1, self._limits.tokens
-        needed = history.needed(turn, self._ask_length)
-        if most is not None and needed > most:
+        room = needed(history, turn, self._ask_length)
+        if most is not None and room > most:
             asks = f", a summary of as many and {self._ask_length} that ask for it" if self._ask_length else ""
             raise ConfigError(
-                f"max_completion_length must be at least {needed} with this history, got {most}: a segment needs room "
+                f"max_completion_length must be at least {room} with this history, got {most}: a segment needs room "
                 f"for a turn of max_tokens_per_turn={turn}{asks}"
             )
 
@@ -320,10 +321,10 @@ class Episode:
 
         ``before`` are the numbers of ids in the segment's completion and in all of it; by default those so far.
         """
-        needed = shown.history.needed(self._limits.tokens_per_turn or 1, self._ask_length)
+        room = needed(shown.history, self._limits.tokens_per_turn or 1, self._ask_length)
         most = self._limits.tokens, self._limits.context
         used = before or self._lengths()
-        return all(limit is None or count + needed <= limit for limit, count in zip(most, used, strict=True))
+        return all(limit is None or count + room <= limit for limit, count in zip(most, used, strict=True))
 
     def _cut(self, shown: Shown) -> Sample | EpisodeResult:
         if shown.history.summary != "model":

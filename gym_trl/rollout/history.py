@@ -1,15 +1,11 @@
 """Parts of a conversation that the model sees, where that is not all of it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from gym_trl.chat.protocol import Chat
-from gym_trl.errors import ConfigError, check_counts
-from gym_trl.registration import did_you_mean
+from gym_trl.options import History
 from gym_trl.types import Answer, Message, TokenIds
-
-WriteSummary: TypeAlias = Callable[[Sequence[Message]], str]
 
 ASK = (
     "The conversation has become too long. Write down everything that you need to go on: the goal, what you have found "
@@ -18,124 +14,18 @@ ASK = (
 """Message that asks the model for a summary."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """Part of an episode's conversation that the model sees.
-
-    >>> History(last=8)  # with more than 16 turns the history is cut to the last 8
-    History(last=8, most=16, summary=None, ask=None, template=False)
-    >>> History(summary="model")  # when the context is full, the model writes what it needs to go on
-    History(last=0, most=None, summary='model', ask=None, template=False)
-    >>> History(most=4)
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: most=4 needs last=..., the number of turns that are kept
-
-    Without it a conversation only grows, and an episode ends with ``context_overflow`` when the context is full. With
-    it the oldest turns are left out, or replaced by a summary, when there are more than ``most`` of them or when the
-    next turn has no room. The episode goes on in a new segment: the system prompt, the instructions, the summary, the
-    last observation that was answered outside of it, and the turns that are kept. Each sampled token is trained in the
-    segment in which it was sampled, after exactly the ids that the model saw there.
-
-    Every segment is a row of the trainer, and computes its prompt anew. ``most`` larger than ``last`` therefore makes
-    episodes cheaper to sample and to train: with the default, a segment is ``last`` turns longer than its prompt.
-
-    Args:
-        last: Number of turns that are kept, fewer if they have no room. Default: 0 with ``summary``; without it, all.
-        most: Largest number of turns that is not cut. Default: twice ``last``; if that is 0, as many as have room.
-        summary: What replaces the turns that are left out: a text that the model writes (``"model"``), which is sampled
-            and trained like a response, or that a function makes of their messages, and of the summary before them.
-            Default: a line with their number.
-        ask: Message that asks the model for a summary.
-        template: Render the whole conversation anew with the chat template before every turn, as inference servers do:
-            a template that drops earlier thinking (Qwen3, DeepSeek) then drops it here. A segment ends where the
-            rendered text no longer continues what the model saw; if it always does, there is only one.
-
-    Raises:
-        ConfigError: An argument is out of range, or nothing would ever change.
-    """
-
-    last: int | None = None
-    most: int | None = None
-    summary: Literal["model"] | WriteSummary | None = None
-    ask: str | None = None
-    template: bool = False
-
-    def __post_init__(self) -> None:
-        cuts = self.last is not None or self.summary is not None
-        if self.last is None and self.most is not None:
-            raise ConfigError(f"most={self.most} needs last=..., the number of turns that are kept")
-        if not cuts and not self.template:
-            raise ConfigError("History() changes nothing: give last=..., summary=... or template=True")
-        if not (self.summary is None or self.summary == "model" or callable(self.summary)):
-            raise ConfigError(f'summary must be "model" or a function of messages, got {self.summary!r}')
-        if self.ask is not None and (self.summary != "model" or not self.ask.strip()):
-            raise ConfigError(f'ask is the message before summary="model", got ask={self.ask!r}')
-        if not isinstance(self.template, bool):
-            raise ConfigError(f"template must be True or False, got {self.template!r}")
-        if not cuts:
-            return
-        last = 0 if self.last is None else self.last
-        check_counts(0, last=last)
-        object.__setattr__(self, "last", last)
-        if self.most is None:
-            object.__setattr__(self, "most", 2 * last or None)
-        else:
-            check_counts(max(1, last), most=self.most)
-
-    @classmethod
-    def read(cls, given: "History | Mapping[str, Any] | str") -> "History":
-        """Return a history from its arguments, as a mapping or in words.
-
-        >>> History.read("last=8,summary=model") == History.read({"last": 8, "summary": "model"})
-        True
-        >>> History.read("template").template
-        True
-        >>> History.read("lst=8")
-        Traceback (most recent call last):
-            ...
-        gym_trl.errors.ConfigError: History has no argument 'lst'; did you mean 'last'?
-
-        Raises:
-            ConfigError: There is no such argument, or its value is invalid.
-        """
-        if isinstance(given, History):
-            return given
-        if isinstance(given, str):
-            pairs = [part.strip().partition("=") for part in given.split(",")]
-            given = {name: _value(name, said if equals else None) for name, equals, said in pairs}
-        if not isinstance(given, Mapping):
-            raise ConfigError(f'history must be a History, or words such as "last=8", got {given!r}')
-        known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise ConfigError(f"History has no argument {name!r}{did_you_mean(name, known)}")
-        return cls(**given)
-
-    def needed(self, turn: int, ask: int) -> int:
-        """Return the number of tokens for which a segment keeps room: a turn, and a request for a summary after it."""
-        return turn + (turn + ask if self.summary == "model" else 0)
-
-    @property
-    def cuts(self) -> bool:
-        """True if turns are left out."""
-        return self.last is not None
-
-
-HistoryOption: TypeAlias = Annotated[
-    History | Mapping[str, Any] | str, 'a History, its arguments, or these in words such as "last=8"'
-]
-"""Value of the option ``history``."""
-
-
-def read_history(given: HistoryOption | None) -> History | None:
-    """Return a history as ``History.read`` does; ``None`` for the whole conversation."""
-    return None if given is None else History.read(given)
-
-
 def appends(history: History | None) -> bool:
     """Return True if a conversation is only appended to, without rendering it anew; see ``TemplateChat``."""
     return history is None or not history.template
+
+
+def needed(history: History, turn: int, ask: int) -> int:
+    """Return the number of tokens for which a segment keeps room: a turn, and a request for a summary after it.
+
+    >>> needed(History(last=8), 24, 10), needed(History(summary="model"), 24, 10)
+    (24, 58)
+    """
+    return turn + (turn + ask if history.summary == "model" else 0)
 
 
 class Exchange(NamedTuple):
@@ -243,13 +133,6 @@ def conversation(preamble: Sequence[Message], texts: Sequence[str], turns: Seque
     for answer, observation in turns:
         messages += [answer.as_message(), Message("user", observation)]
     return messages
-
-
-def _value(name: str, said: str | None) -> Any:
-    """Return the value of an argument in words; one without a value is switched on."""
-    if said is None:
-        return "model" if name == "summary" else True
-    return int(said) if said.lstrip("-").isdecimal() else {"true": True, "false": False}.get(said.lower(), said)
 
 
 def _turns(count: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts, raise_interrupt
 from gym_trl.executors.protocol import EnvPool
-from gym_trl.rollout.cutoff import WAIT, Cutoff
+from gym_trl.options import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.game import Ask, Game, GameResult
 from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, StopReason, Task

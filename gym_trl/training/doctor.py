@@ -176,7 +176,7 @@ def diagnose(
     args = grpo_config(options)
     spec = make_spec(replace(options, spec=one_seat(options.spec)), args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
-    adds = appends(spec.rollout_config.shown)
+    adds = appends(spec.rollout_config.history)
     about = [_about_model(one) for one in model_problems(choice, template, appends=adds)]
     steps = _Steps(options, args, choice, free_memory(cpu=bool(args.use_cpu)) if free is None else free)
     about += steps.too_large()
@@ -241,7 +241,7 @@ def diagnose(
 
 def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: Limits, groups: int) -> list[Episode]:
     preamble = [] if options.system_prompt is None else [Message("system", options.system_prompt)]
-    tasks, history = islice(spec.tasks("train"), groups), spec.rollout_config.shown
+    tasks, history = islice(spec.tasks("train"), groups), spec.rollout_config.history
     return [
         Episode(
             task,

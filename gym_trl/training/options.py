@@ -15,8 +15,6 @@ import gymnasium as gym
 from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.make import EXECUTOR_ARGS, make_pool
-from gym_trl.grpo.curriculum import Curriculum, PrioritizedTasks
-from gym_trl.grpo.league import League
 from gym_trl.grpo.spec import GymSpec, check_arguments
 from gym_trl.grpo.trl_versions import names_compared_with
 from gym_trl.kinds import (
@@ -32,12 +30,11 @@ from gym_trl.kinds import (
     check_option,
     option_types,
 )
+from gym_trl.options import Options, stored
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object, to_json
 from gym_trl.registration import did_you_mean
-from gym_trl.rollout.cutoff import Cutoff
-from gym_trl.rollout.history import History
 from gym_trl.training.models import ModelChoice
 from gym_trl.training.untrusted import run_names
 from gym_trl.trust import REGISTERED, Named, Trust
@@ -413,13 +410,11 @@ def _stored(name: str, value: Any) -> Any:
     Raises:
         ConfigError: it cannot be stored whole.
     """
-    if isinstance(value, Cutoff | History):
-        value = {item.name: getattr(value, item.name) for item in fields(value)}
-    elif isinstance(value, Curriculum | PrioritizedTasks | League):
-        value = value.options
-    stored = loads(to_json(value))
+    if isinstance(value, Options):
+        return stored(name, value)
+    found = loads(to_json(value))
     try:
-        same = bool(stored == _as_lists(value))
+        same = bool(found == _as_lists(value))
     except ValueError:  # an array
         same = False
     if not same:
@@ -427,7 +422,7 @@ def _stored(name: str, value: Any) -> Any:
             f"{name} must be a value that config.json can store, so that the run can be resumed, got {value!r:.100}: "
             "give a name or plain values, or train with GymSpec and GRPOTrainer"
         )
-    return stored
+    return found
 
 
 def _as_lists(value: Any) -> Any:

@@ -30,10 +30,11 @@ from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import Row, StepTotals, rows_of
 from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.options import History, converted
 from gym_trl.policies.weights import free_memory, load_config, unwritten
 from gym_trl.records.schema import CreditRecord
 from gym_trl.registration import make_env
-from gym_trl.rollout.history import appends, read_history
+from gym_trl.rollout.history import appends
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, model_problems, refuse
@@ -208,7 +209,7 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
     choice = options.choice
     assert choice is not None
     template = {**(args.chat_template_kwargs or {}), **(options.spec.get("chat_template_kwargs") or {})}
-    history = read_history(options.spec.get("history"))
+    history = converted("history", options.spec.get("history"), History | None)
     notes = refuse(model_problems(choice, template, appends=appends(history)))
     # Several processes would have to agree, and may share the weights.
     if processes > 1 or {"per_device_train_batch_size", "gradient_accumulation_steps"} & set(options.grpo):

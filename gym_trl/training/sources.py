@@ -246,7 +246,7 @@ def _task_of(record: Record) -> Task:
 def episode_of(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits, *, seed: int = 0) -> Episode:
     """Return a new episode of a task of ``spec``, with its system prompt; ``seed`` seeds the sampling."""
     preamble = [] if spec.system_prompt is None else [Message("system", spec.system_prompt)]
-    history = spec.rollout_config.shown
+    history = spec.rollout_config.history
     return Episode(task, chat=chat, limits=limits, preamble=preamble, seed=seed, history=history)
 
 

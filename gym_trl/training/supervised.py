@@ -337,12 +337,12 @@ class _Work:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
         else:
-            adds = appends(config.shown)
+            adds = appends(config.history)
             self.warnings = refuse(model_problems(options.run.choice, template, appends=adds))
             self.tokenizer = load_tokenizer(options.run.choice.path)
             text = load_config(options.run.choice.path).get_text_config()
             context = getattr(text, "max_position_embeddings", None)
-        if config.shown is not None and config.shown.summary == "model":
+        if config.history is not None and config.history.summary == "model":
             raise ConfigError(
                 'a warm start cannot write the summaries of history with summary="model": leave history out of it'
             )

@@ -9,9 +9,10 @@ from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
+from gym_trl.grpo.curriculum import Follower, LevelCurriculum, PrioritizedCurriculum, make_curriculum
 from gym_trl.grpo.planned_rows import Planner
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.options import Curriculum, PrioritizedTasks
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 GUESS = "TrlEnv/GuessNumber-v0"
@@ -29,7 +30,7 @@ def played(task: Task, reason: StopReason) -> EpisodeResult:
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=9)))
 def test_the_level_moves_by_one_and_stays_among_the_levels(reports: list[list[tuple[int, bool]]]) -> None:
-    curriculum = Curriculum(LEVELS, episodes=3)
+    curriculum = LevelCurriculum(Curriculum(LEVELS, episodes=3))
     for played in reports:
         before = curriculum.level
         curriculum.report(played)
@@ -38,13 +39,13 @@ def test_the_level_moves_by_one_and_stays_among_the_levels(reports: list[list[tu
 
 
 def test_between_the_shares_the_level_stays() -> None:
-    curriculum = Curriculum(LEVELS, rise=0.8, fall=0.2, episodes=4, level=1)
+    curriculum = LevelCurriculum(Curriculum(LEVELS, rise=0.8, fall=0.2, episodes=4, level=1))
     curriculum.report([(1, True), (1, False)] * 2)
     assert curriculum.level == 1
 
 
 def test_it_is_only_asked_after_enough_episodes() -> None:
-    curriculum = Curriculum(LEVELS, episodes=4)
+    curriculum = LevelCurriculum(Curriculum(LEVELS, episodes=4))
     curriculum.report([(0, True)] * 3)
     assert curriculum.level == 0
     curriculum.report([(0, True)])
@@ -52,13 +53,13 @@ def test_it_is_only_asked_after_enough_episodes() -> None:
 
 
 def test_a_negative_share_never_falls() -> None:
-    curriculum = Curriculum(LEVELS, fall=-1, episodes=1, level=1)
+    curriculum = LevelCurriculum(Curriculum(LEVELS, fall=-1, episodes=1, level=1))
     curriculum.report([(1, False)])
     assert curriculum.level == 1
 
 
 def test_every_prompt_of_a_rollout_is_played_on_the_level_of_its_beginning_and_reported() -> None:
-    curriculum = Curriculum(LEVELS, episodes=2)
+    curriculum = LevelCurriculum(Curriculum(LEVELS, episodes=2))
     follower, of = Follower(curriculum), trainer()
     planner = Planner(lambda split, number: Task(GUESS, 0, {"level": 0}), 0, follower)
     row = [{"role": "user", "content": "", "task": Task(GUESS, 3, {"instance": 1}).to_json()}]
@@ -77,8 +78,10 @@ def test_every_prompt_of_a_rollout_is_played_on_the_level_of_its_beginning_and_r
     assert of.state.stateful_callbacks["gym_trl.curriculum"]["level"] == 2
 
 
-@pytest.mark.parametrize("made", [Curriculum(LEVELS, episodes=2), PrioritizedTasks(LEVELS)])
-def test_no_count_outlives_a_training_but_in_its_checkpoints(made: Curriculum | PrioritizedTasks) -> None:
+@pytest.mark.parametrize("settings", [Curriculum(LEVELS, episodes=2), PrioritizedTasks(LEVELS)])
+def test_no_count_outlives_a_training_but_in_its_checkpoints(settings: Curriculum | PrioritizedTasks) -> None:
+    made = make_curriculum(settings)
+    assert made is not None
     follower, before = Follower(made), made.state
 
     def play(of: Any, level: int) -> None:
@@ -101,17 +104,19 @@ def test_no_count_outlives_a_training_but_in_its_checkpoints(made: Curriculum | 
 
 
 def test_failed_episodes_are_not_counted() -> None:
-    curriculum = Curriculum(LEVELS, episodes=1, level=1)
+    curriculum = LevelCurriculum(Curriculum(LEVELS, episodes=1, level=1))
     Follower(curriculum).end(trainer(), [played(Task(GUESS, 0, {"level": 1}), StopReason.ENV_ERROR)] * 3)
     assert curriculum.level == 1
 
 
 def test_a_spec_plays_the_levels_and_evaluates_on_the_last() -> None:
-    curriculum = Curriculum(LEVELS)
-    spec = GymSpec(GUESS, curriculum=curriculum, env_kwargs={"turns": 3}, num_tasks=4, num_eval_tasks=2, turn_limit=9)
+    spec = GymSpec(
+        GUESS, curriculum=Curriculum(LEVELS), env_kwargs={"turns": 3}, num_tasks=4, num_eval_tasks=2, turn_limit=9
+    )
     assert [task.options for task in spec.tasks("train")] == [{"level": 0}] * 4
     assert [task.options for task in spec.tasks("eval")] == [{"level": 2}] * 2
-    curriculum.level = 1
+    assert isinstance(spec.curriculum, LevelCurriculum)
+    spec.curriculum.level = 1
     assert spec.assign("train", 0).options == {"level": 1}
     assert spec.assign("eval", 0).options == {"level": 2}
     env = spec.make(GUESS)
@@ -122,18 +127,36 @@ def test_a_spec_plays_the_levels_and_evaluates_on_the_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        {"levels": []},
-        {"levels": LEVELS, "level": 3},
-        {"levels": LEVELS, "rise": 0.1, "fall": 0.2},
-        {"levels": LEVELS, "rise": 1.1},
-        {"levels": LEVELS, "episodes": 0},
+        ({"levels": []}, "levels must be a list of at least one level, got none"),
+        ({"level": 3}, "level must be the index of one of the levels, got 3 of 3 levels"),
+        ({"rise": 0.1, "fall": 0.2}, "fall must be below rise, and rise at most 1; got fall=0.2 and rise=0.1"),
+        ({"rise": 1.1}, "fall must be below rise, and rise at most 1; got fall=0.1 and rise=1.1"),
+        ({"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
+        ({"levels": 3}, "levels must be a list, each element a mapping with names as keys, got 3"),
+        ({"levels": "ab"}, "levels must be a list, each element a mapping with names as keys, got 'ab'"),
     ],
 )
-def test_numbers_that_cannot_work_are_refused(arguments: Any) -> None:
-    with pytest.raises(ConfigError):
-        Curriculum(**arguments)
+def test_numbers_that_cannot_work_are_refused(arguments: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        Curriculum(**{"levels": LEVELS, **arguments})
+
+
+def test_one_curriculum_can_be_that_of_several_trainings() -> None:
+    settings = Curriculum(LEVELS, episodes=1)
+    first, second = (GymSpec(GUESS, curriculum=settings, num_tasks=4) for _ in range(2))
+    assert isinstance(first.curriculum, LevelCurriculum)
+    first.curriculum.report([(0, True)])
+    assert [task.options for task in first.tasks("train")] == [{"level": 1}] * 4
+    assert [task.options for task in second.tasks("train")] == [{"level": 0}] * 4
+
+
+def test_the_option_makes_the_curriculum_that_it_describes() -> None:
+    made = [make_curriculum(one) for one in (Curriculum(LEVELS), PrioritizedTasks(explore=0.3), "prioritized", None)]
+    assert [type(one) for one in made] == [LevelCurriculum, PrioritizedCurriculum, PrioritizedCurriculum, type(None)]
+    assert made[1] is not None
+    assert made[1].settings == PrioritizedTasks(explore=0.3)
 
 
 def test_a_curriculum_is_of_one_environment() -> None:

@@ -20,12 +20,13 @@ from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.credit.estimators import ESTIMATORS, TurnRewards, return_to_go
-from gym_trl.grpo.curriculum import Curriculum, Follower, PrioritizedTasks
+from gym_trl.grpo.curriculum import Follower, PrioritizedCurriculum, make_curriculum
 from gym_trl.grpo.dataset import make_dataset, read_prompt
 from gym_trl.grpo.dead_groups import is_dead
 from gym_trl.grpo.planned_rows import Planner
 from gym_trl.grpo.totals import Replaced, Row, StepTotals
 from gym_trl.grpo.training_tasks import Choice, TrainingTasks
+from gym_trl.options import Curriculum, PrioritizedTasks
 from gym_trl.types import Task
 
 pytestmark = pytest.mark.trl
@@ -282,7 +283,11 @@ def test_two_processes_replace_the_same_groups_also_one_that_straddles_them(opti
 TASKS = [Task("TrlEnv/Echo-v0", seed, {"level": 0}) for seed in range(9)]
 ROWS = make_dataset(TASKS)
 PROMPTS = list(ROWS["prompt"])
-CURRICULA = {"none": None, "levels": Curriculum([{}, {}], level=1), "prioritized": PrioritizedTasks([{}, {}])}
+CURRICULA: dict[str, Curriculum | PrioritizedTasks | None] = {
+    "none": None,
+    "levels": Curriculum([{}, {}], level=1),
+    "prioritized": PrioritizedTasks([{}, {}]),
+}
 
 
 @given(st.data(), st.sampled_from(sorted(CURRICULA)), st.integers(1, 4), st.integers(1, 4), st.booleans())
@@ -292,7 +297,7 @@ def test_what_a_group_plays_does_not_depend_on_how_its_rows_are_distributed(data
     dead = data.draw(st.sets(st.integers(0, rows // size)))
     seed, step = data.draw(st.tuples(st.integers(0, 99), st.integers(0, 3)))
     prompts = ["Play." if plain else PROMPTS[row // size % 9] for row in range(rows)]
-    curriculum = None if plain else CURRICULA[name]
+    curriculum = None if plain else make_curriculum(CURRICULA[name])
     trainer = SimpleNamespace(num_generations=size, num_generations_eval=1, train_dataset=ROWS)
 
     def tasks(processes):
@@ -323,7 +328,7 @@ def test_what_a_group_plays_does_not_depend_on_how_its_rows_are_distributed(data
 
 @pytest.mark.parametrize("name", CURRICULA)
 def test_evaluations_are_never_drawn(name):
-    curriculum = CURRICULA[name]
+    curriculum = make_curriculum(CURRICULA[name])
     planner = Planner(lambda split, number: TASKS[0], 0, None if curriculum is None else Follower(curriculum))
     trainer = SimpleNamespace(num_generations=2, num_generations_eval=1)
     planned = planner.rows(PROMPTS, trainer, Place("eval", 3, 0, 0, 0))
@@ -354,7 +359,9 @@ episodes_played = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1), st.bo
 
 @given(st.lists(episodes_played, max_size=3), st.floats(0.01, 1.0), st.floats(0, 0.99), st.integers(1, 2))
 def test_probabilities_sum_to_1_and_no_task_starves(rollouts, explore, decay, levels):
-    curriculum = PrioritizedTasks([{}] * levels if levels > 1 else (), explore=explore, decay=decay)
+    curriculum = PrioritizedCurriculum(
+        PrioritizedTasks([{}] * levels if levels > 1 else (), explore=explore, decay=decay)
+    )
     tasks = table()
     for played in rollouts:
         curriculum.count([(Task("TrlEnv/Nim-v0", seed, {"level": level}), won) for seed, level, won in played])
@@ -362,7 +369,7 @@ def test_probabilities_sum_to_1_and_no_task_starves(rollouts, explore, decay, le
     assert probabilities.shape == (6, levels)
     assert probabilities.sum() == pytest.approx(1)
     assert probabilities.min() >= explore / (6 * levels) - 1e-12
-    again = PrioritizedTasks(curriculum.levels, explore=explore, decay=decay)
+    again = PrioritizedCurriculum(curriculum.settings)
     again.state = json.loads(json.dumps(curriculum.state))  # as in a checkpoint
     assert (again.probabilities(tasks) == probabilities).all()
     assert [again.choose(tasks, seed * 2**58) for seed in range(32)] == [
@@ -372,7 +379,7 @@ def test_probabilities_sum_to_1_and_no_task_starves(rollouts, explore, decay, le
 
 @given(st.integers(1, 8))
 def test_the_weight_is_that_of_the_equation_and_largest_at_one_half(won):
-    curriculum = PrioritizedTasks(explore=0.2)
+    curriculum = PrioritizedCurriculum(PrioritizedTasks(explore=0.2))
     tasks, asked = table(2), Task("TrlEnv/Nim-v0", 0)
     curriculum.count([(asked, place < won) for place in range(8)])
     overall = (won + 1) / (8 + 2)
@@ -384,7 +391,7 @@ def test_the_weight_is_that_of_the_equation_and_largest_at_one_half(won):
 
 
 def test_tasks_are_drawn_as_often_as_their_probabilities_say():
-    curriculum, tasks = PrioritizedTasks([{}, {}], explore=0.3), table()
+    curriculum, tasks = PrioritizedCurriculum(PrioritizedTasks([{}, {}], explore=0.3)), table()
     curriculum.count([(Task("TrlEnv/Nim-v0", 1, {"level": 1}), place % 2 == 0) for place in range(8)])
     curriculum.count([(Task("TrlEnv/Nim-v0", 2, {"level": 0}), True)] * 8)
     draws = 4000
@@ -395,7 +402,7 @@ def test_tasks_are_drawn_as_often_as_their_probabilities_say():
 
 
 def test_instances_share_their_counts_and_levels_do_not():
-    curriculum = PrioritizedTasks([{}, {}])
+    curriculum = PrioritizedCurriculum(PrioritizedTasks([{}, {}]))
     curriculum.count([(Task("TrlEnv/Nim-v0", 7, {"instance": 3, "level": 1}), True)] * 8)
     same, other = (Task("TrlEnv/Nim-v0", 1, {"instance": instance}) for instance in (3, 4))
     assert curriculum.rate(same, 1) > curriculum.rate(other, 1) > curriculum.rate(other, 0) == 0.5
@@ -412,7 +419,10 @@ def test_instances_share_their_counts_and_levels_do_not():
         ({"resample_dead_groups": -1}, "resample_dead_groups must be an integer of at least 0, got -1"),
         ({"resample_dead_groups": 1, "num_tasks": 1}, "num_tasks must be at least 2 for resample_dead_groups"),
         ({"curriculum": "prioritized", "num_tasks": 1}, "num_tasks must be at least 2 for prioritized"),
-        ({"curriculum": "hard"}, "curriculum must be a Curriculum, a PrioritizedTasks, .*, got 'hard'"),
+        (
+            {"curriculum": "hard"},
+            "^curriculum must be a Curriculum, a PrioritizedTasks, .* or 'prioritized', got 'hard'",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_by_name(options, said):
@@ -457,7 +467,7 @@ def test_numbers_that_cannot_work_are_refused(arguments):
 
 
 def test_prioritized_tasks_need_declared_success_and_their_own_state():
-    curriculum = PrioritizedTasks()
+    curriculum = PrioritizedCurriculum(PrioritizedTasks())
     curriculum.count([(Task("TrlEnv/Nim-v0", 0), None)] * 127)
     with pytest.raises(ConfigError, match="needs declared success, and the last 128 episodes"):
         curriculum.count([(Task("TrlEnv/Nim-v0", 0), None)])

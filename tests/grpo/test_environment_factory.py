@@ -22,10 +22,10 @@ from vllm_double import VLLMDouble
 from gym_trl import GymSpec
 from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.errors import ConfigError, TaskError
-from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.totals import Row, StepTotals
+from gym_trl.options import Curriculum
 from gym_trl.testing import tiny_model
 from gym_trl.types import StopReason
 

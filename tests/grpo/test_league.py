@@ -3,6 +3,7 @@
 
 import json
 import random
+import re
 import signal
 import time
 from collections import Counter
@@ -24,9 +25,10 @@ from gym_trl.engines.routed import RoutedEngine
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.league import League, outcome_of
+from gym_trl.grpo.league import LeagueState, outcome_of
 from gym_trl.grpo.league_games import LeagueGames
 from gym_trl.grpo.planned_rows import Planned
+from gym_trl.options import League
 from gym_trl.policies import TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Answer, EpisodeResult, Request, StopReason, Task, Turn
@@ -44,7 +46,7 @@ def leagues(draw):
         "latest": {"latest": draw(st.integers(1, 3))},
         "prioritized": {"prefer": draw(st.sampled_from(["hard", "even"]))},
     }
-    league = League(
+    settings = League(
         draw(st.lists(st.sampled_from(FIXED), unique=True)),
         every=draw(st.integers(1, 5)),
         most=draw(st.integers(3, 6)),
@@ -53,6 +55,7 @@ def leagues(draw):
         at_once=draw(st.integers(1, 3)),
         **own.get(schedule, {}),
     )
+    league = LeagueState(settings)
     for step in sorted(draw(st.sets(st.integers(1, 40), max_size=8))):
         league.join(step)
     names = league.names
@@ -65,15 +68,15 @@ def leagues(draw):
 @examples(100)
 def test_each_opponent_has_the_probability_that_the_schedule_says(league):
     found = league.probabilities()
-    past = league.past[-league.latest :]
+    past = league.past[-(league.settings.latest or 20) :]
     assert set(found) == {*league.policies, *past}
     if not found:
         return
     assert sum(found.values()) == pytest.approx(1)
-    if league.schedule != "prioritized":
+    if league.settings.schedule != "prioritized":
         assert set(found.values()) == {1 / len(found)}
         return
-    weight = {"hard": lambda p: (1 - p) ** 2, "even": lambda p: p * (1 - p)}[league.prefer]
+    weight = {"hard": lambda p: (1 - p) ** 2, "even": lambda p: p * (1 - p)}[league.settings.prefer or "hard"]
     first = next(iter(found))
     for name, share in found.items():
         expected = weight(league.win_rate(name)) / weight(league.win_rate(first))
@@ -89,13 +92,13 @@ def test_groups_draw_opponents_in_these_proportions_and_few_at_once(league, seed
         names = {
             league.opponent(derive_seed(seed, rollout), derive_seed(seed, rollout, group)) for group in range(groups)
         }
-        assert len(names - {""}) <= league.at_once
+        assert len(names - {""}) <= league.settings.at_once
         drawn.update(
             league.opponent(derive_seed(seed, rollout), derive_seed(seed, rollout, group)) for group in range(groups)
         )
     shares = league.probabilities()
-    expected = {name: share * (1 - league.self_play) for name, share in shares.items()}
-    expected[""] = league.self_play if shares else 1.0
+    expected = {name: share * (1 - league.settings.self_play) for name, share in shares.items()}
+    expected[""] = league.settings.self_play if shares else 1.0
     for name in {*drawn, *expected}:
         # Groups of a rollout are correlated: at the least there are as many independent draws as rollouts.
         share = expected.get(name, 0.0)
@@ -106,7 +109,7 @@ def test_groups_draw_opponents_in_these_proportions_and_few_at_once(league, seed
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/root", "step-1/../../x", "step-", "model", "", None, 7, ["step-1"]])
 def test_a_checkpoint_names_snapshots_of_its_league_only(name):
-    league = League(["random"], every=2)
+    league = LeagueState(League(["random"], every=2))
     with pytest.raises(ConfigError, match="snapshots called step-NUMBER"):
         league.state = {"past": ["step-2", name], "played": {}}
     assert league.past == []
@@ -115,16 +118,7 @@ def test_a_checkpoint_names_snapshots_of_its_league_only(name):
 @given(leagues(), st.integers(0, 2**62))
 @examples(60)
 def test_a_league_with_the_same_state_draws_the_same(league, seed):
-    again = League(
-        list(league.policies),
-        every=league.every,
-        most=league.most,
-        schedule=league.schedule,
-        latest=league.latest if league.schedule == "latest" else None,
-        prefer=league.prefer if league.schedule == "prioritized" else None,
-        self_play=league.self_play,
-        at_once=league.at_once,
-    )
+    again = LeagueState(league.settings)
     again.state = json.loads(json.dumps(league.state))
     assert again.state == league.state
     assert again.metrics() == league.metrics()
@@ -136,7 +130,7 @@ def test_a_league_with_the_same_state_draws_the_same(league, seed):
 @given(st.integers(1, 7), st.integers(1, 4), st.lists(st.integers(1, 5), max_size=12))
 @examples(60)
 def test_a_snapshot_joins_once_per_interval_however_often_there_are_rollouts(every, most, strides):
-    league, step = League(every=every, most=most), 0
+    league, step = LeagueState(League(every=every, most=most)), 0
     joined: list[int] = []
     for stride in strides:
         step += stride
@@ -157,19 +151,19 @@ def _sums(strides):
 
 
 def test_results_against_an_opponent_that_left_are_forgotten():
-    league = League(every=1, most=2)
+    league = LeagueState(League(every=1, most=2))
     for step in (1, 2):
         league.join(step)
     league.count([("step-1", 1), ("step-2", -1)])
     league.join(3)
     assert set(league.state["played"]) == {"step-2"}
-    smaller = League(every=1, most=1)
+    smaller = LeagueState(League(every=1, most=1))
     smaller.state = league.state
     assert smaller.state == {"past": ["step-3"], "played": {}}
 
 
 def test_a_league_without_opponents_yet_plays_itself():
-    league = League(every=10)
+    league = LeagueState(League(every=10))
     assert {league.opponent(1, group) for group in range(20)} == {""}
 
 
@@ -198,41 +192,44 @@ def test_a_game_is_won_lost_drawn_or_not_counted(mine, other, outcome):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("given", "said"),
     [
-        ("", "a league needs opponents, or every=N"),
-        ("random schedul=latest", "League has no argument 'schedul'; did you mean 'schedule'?"),
-        (
-            "random schedule=lastest",
-            "schedule must be one of uniform, latest, prioritized, got 'lastest'; did you mean",
-        ),
-        ("random schedule=prioritized prefer=easy", "prefer must be one of hard, even, got 'easy'"),
-        ("random prefer=even", "prefer='even' needs schedule=\"prioritized\", got schedule='uniform'"),
-        ("random latest=3", 'latest needs schedule="latest"'),
-        ("every=5 schedule=latest latest=30", "at most most=20; got latest=30"),
-        ("every=0", "every must be an integer of at least 1, got 0"),
-        ("every=often", "every must be an integer of at least 1, got 'often'"),
-        ("random self_play=1", "self_play must be a number from 0 to below 1, got 1"),
-        ("random at_once=0", "at_once must be an integer of at least 1"),
-        ("random random", "two opponents are called 'random'"),
-        ("self every=5", r"no opponent can be called 'self': the share of self-play is self_play="),
-        ("step-5", r"no opponent can be called 'step-5': give the folder as './step-5'"),
-        ("./nowhere/model", "there is no folder './nowhere/model'"),
+        ({}, "opponents must have at least one policy, or every=N add snapshots"),
+        ({"opponents": [], "every": None}, "opponents must have at least one policy, or every=N add snapshots"),
+        ({"opponents": 3}, "opponents must be a list of policies or their names, got 3"),
+        ({"schedule": "lastest"}, "schedule must be 'uniform', 'latest' or 'prioritized', got 'lastest'"),
+        ({"schedule": "prioritized", "prefer": "easy"}, "prefer must be 'hard' or 'even', got 'easy'"),
+        ({"prefer": "even"}, "prefer='even' needs schedule=\"prioritized\", got schedule='uniform'"),
+        ({"latest": 3}, 'latest needs schedule="latest"'),
+        ({"every": 5, "schedule": "latest", "latest": 30}, "latest .* at most most=20; got latest=30"),
+        ({"every": 0}, "every must be an integer of at least 1, got 0"),
+        ({"every": "often"}, "every must be an integer of at least 1, got 'often'"),
+        ({"self_play": 1}, "self_play must be a number from 0 to below 1, got 1"),
+        ({"at_once": 0}, "at_once must be an integer of at least 1"),
+        ({"opponents": ["random", "random"]}, "two opponents are called 'random'"),
+        ({"opponents": ["self"]}, "no opponent can be called 'self': the share of self-play is self_play="),
+        ({"opponents": ["step-5"]}, "no opponent can be called 'step-5': give the folder as './step-5'"),
+        ({"opponents": ["./nowhere/model"]}, "there is no folder './nowhere/model'"),
     ],
 )
-def test_what_no_league_can_have_is_refused(words, said):
-    with pytest.raises(ConfigError, match=said):
-        League.read(words)
+def test_what_no_league_can_have_is_refused(given, said):
+    named: Any = {"opponents": ["random"], **given} if given else given
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        LeagueState(League(**named))
+    with pytest.raises(ConfigError, match=r"^seats[.:]") as raised:
+        GymSpec("TrlEnv/TicTacToe-v0", seats=named)
+    assert re.search(said, str(raised.value))
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"seats": "slover"}, "TrlEnv/KuhnPoker-v0 has no policy 'slover'; did you mean 'solver'"),
+        ({"seats": League("slover")}, "TrlEnv/KuhnPoker-v0 has no policy 'slover'; did you mean 'solver'"),
         ({"seats": League(["random", "perfect"])}, "has no policy 'perfect'"),
-        ({"env": "TrlEnv/Echo-v0", "seats": "random"}, "has one seat"),
-        ({"seats": {"opponents": ["random"], "curriculum": 3}}, "League has no argument 'curriculum'"),
-        ({"seats": 3}, 'seats must be "self", a League, its arguments'),
+        ({"env": "TrlEnv/Echo-v0", "seats": {"opponents": "random"}}, "has one seat"),
+        ({"seats": {"opponents": ["random"], "evry": 3}}, "^there is no option seats.evry; did you mean 'every'"),
+        ({"seats": 3}, "^seats must be 'self' or a League, got 3"),
+        ({"seats": "random every=25"}, "^seats must be 'self' or a League, got 'random every=25'"),
     ],
 )
 def test_a_league_that_the_environment_cannot_play_is_refused(options, said):
@@ -262,11 +259,13 @@ def test_a_cancelled_request_frees_its_place_in_the_engine_of_its_model():
 
 
 def games(opponents, **options):
-    return LeagueGames(League(opponents), make=GymSpec("TrlEnv/TicTacToe-v0", seats="self").make, **options)
+    return LeagueGames(
+        LeagueState(League(opponents)), make=GymSpec("TrlEnv/TicTacToe-v0", seats="self").make, **options
+    )
 
 
 def test_a_missing_snapshot_is_named(tmp_path):
-    league = League(every=1)
+    league = LeagueState(League(every=1))
     league.join(7)
     trainer: Any = SimpleNamespace(
         args=SimpleNamespace(output_dir=str(tmp_path)), state=SimpleNamespace(global_step=7, stateful_callbacks={})
@@ -302,7 +301,11 @@ def train(folder, *, way=training_ways.WAYS[0], **settings):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("league")
-    [report] = train(folder, league="random solver every=2 most=2 self_play=0.4", grpo={"max_steps": 6})
+    [report] = train(
+        folder,
+        league={"opponents": ["random", "solver"], "every": 2, "most": 2, "self_play": 0.4},
+        grpo={"max_steps": 6},
+    )
     return folder, report
 
 
@@ -360,11 +363,11 @@ def test_snapshots_are_saved_in_the_folder_of_the_training_and_bounded_and_the_r
 @pytest.mark.full
 def test_a_snapshot_samples_what_the_model_sampled_then(tmp_path):
     """With learning switched off, a game against the past is a game of the model with itself."""
-    [report] = train(tmp_path, league="every=1 self_play=0", grpo={"max_steps": 3, "learning_rate": 0.0})
+    [report] = train(tmp_path, league={"every": 1, "self_play": 0}, grpo={"max_steps": 3, "learning_rate": 0.0})
     assert set(report["rollouts"][0]["opponent"]) == {""}
     assert set(report["rollouts"][1]["opponent"]) == {"step-1"}
     assert report["snapshot_differs"] == 0.0
-    [moved] = train(tmp_path / "again", league="every=1 self_play=0", grpo={"max_steps": 3})
+    [moved] = train(tmp_path / "again", league={"every": 1, "self_play": 0}, grpo={"max_steps": 3})
     assert moved["snapshot_differs"] > 0
 
 
@@ -372,13 +375,15 @@ def test_a_snapshot_samples_what_the_model_sampled_then(tmp_path):
 @pytest.mark.processes
 @pytest.mark.full
 def test_adapters_share_the_weights_of_the_trained_model_and_are_saved_alone(tmp_path):
-    [report] = train(tmp_path, league="every=1 self_play=0", grpo={"max_steps": 4, "learning_rate": 0.0}, lora=True)
+    [report] = train(
+        tmp_path, league={"every": 1, "self_play": 0}, grpo={"max_steps": 4, "learning_rate": 0.0}, lora=True
+    )
     saved = tmp_path / "whole" / "checkpoints" / "league" / "step-1"
     assert (saved / "adapter_model.safetensors").exists()
     assert not (saved / "model.safetensors").exists()
     assert report["snapshot_differs"] == pytest.approx(0.0, abs=1e-5)
     assert report["shared"] > 0.5
-    [moved] = train(tmp_path / "again", league="every=1 self_play=0", grpo={"max_steps": 4}, lora=True)
+    [moved] = train(tmp_path / "again", league={"every": 1, "self_play": 0}, grpo={"max_steps": 4}, lora=True)
     assert moved["snapshot_differs"] > 1e-4
     assert moved["base_differs"] == 0.0
 
@@ -387,7 +392,7 @@ def test_adapters_share_the_weights_of_the_trained_model_and_are_saved_alone(tmp
 @pytest.mark.processes
 @pytest.mark.full
 def test_a_model_in_a_folder_is_an_opponent_with_its_own_tokenizer(tmp_path):
-    [_] = train(tmp_path, league="every=1", grpo={"max_steps": 2})
+    [_] = train(tmp_path, league={"every": 1}, grpo={"max_steps": 2})
     model = tmp_path / "whole" / "checkpoints" / "league" / "step-1"
     [report] = train(tmp_path / "next", league=f"{model} self_play=0", grpo={"max_steps": 2})
     assert set(report["rollouts"][0]["opponent"]) == {str(model)}
@@ -403,7 +408,9 @@ def test_games_of_a_league_are_the_same_on_two_processes(alone, tmp_path):
     pair = warm.run_ranks(
         SCRIPT,
         tmp_path,
-        json.dumps({"league": "random solver every=2 most=2 self_play=0.4", "grpo": settings}),
+        json.dumps(
+            {"league": {"opponents": ["random", "solver"], "every": 2, "most": 2, "self_play": 0.4}, "grpo": settings}
+        ),
         "whole",
         processes=2,
     )
@@ -423,7 +430,7 @@ def test_games_of_a_league_are_the_same_on_two_processes(alone, tmp_path):
 def test_a_league_whose_training_was_killed_goes_on_with_the_same_pairings(processes, tmp_path):
     dies_at = random.SystemRandom().randrange(5, 11)  # checkpoints at 4 and 8, snapshots at 2, 4, 6, 8 and 10
     settings = {
-        "league": "random every=2 most=2 schedule=prioritized self_play=0.3",
+        "league": {"opponents": ["random"], "every": 2, "most": 2, "schedule": "prioritized", "self_play": 0.3},
         "grpo": {
             "max_steps": 12,
             "save_strategy": "steps",
@@ -464,7 +471,7 @@ def test_a_slow_opponent_on_a_server_is_asked_for_all_games_at_once(tmp_path):
         Thread(target=home.serve_forever, daemon=True).start()
         spec = GymSpec(
             "TrlEnv/TicTacToe-v0",
-            seats=f"{home.url}#the-model self_play=0",
+            seats=League(f"{home.url}#the-model", self_play=0),
             action_format="plain",
             max_tokens_per_turn=1,
             cut_actions="accept",

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import warm
 
-from gym_trl.grpo.curriculum import Curriculum
+from gym_trl.grpo.curriculum import LevelCurriculum
+from gym_trl.options import Curriculum
 
 pytestmark = pytest.mark.trl
 
@@ -76,13 +77,14 @@ def test_a_killed_training_goes_on_with_the_tasks_and_the_weights_of_one_that_wa
 
 
 def test_a_curriculum_goes_on_where_it_was_saved_also_when_levels_were_taken_away():
-    curriculum = Curriculum([{"high": 4}, {"high": 8}, {"high": 16}], episodes=4)
+    settings = Curriculum([{"high": 4}, {"high": 8}, {"high": 16}], episodes=4)
+    curriculum = LevelCurriculum(settings)
     curriculum.report([(0, True)] * 4)
     curriculum.report([(1, True)] * 3)
-    again = Curriculum([{"high": 4}, {"high": 8}, {"high": 16}], episodes=4)
+    again = LevelCurriculum(settings)
     again.state = json.loads(json.dumps(curriculum.state))
     again.report([(1, True)])
     assert again.level == 2
-    shorter = Curriculum([{"high": 4}], episodes=4)
+    shorter = LevelCurriculum(Curriculum([{"high": 4}], episodes=4))
     shorter.state = again.state
     assert shorter.level == 0

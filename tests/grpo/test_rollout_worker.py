@@ -22,8 +22,8 @@ from gym_trl import GymSpec
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.grpo.checkpoints import TRAINED
-from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.rollout_worker import RolloutWorker
+from gym_trl.options import Curriculum, History
 from gym_trl.testing import ByteChat, save_tiny, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, StopReason
 
@@ -152,7 +152,7 @@ class TestTheProtocol:
 
     def test_an_episode_of_several_segments_is_as_many_samples_with_one_advantage(self, started):
         played: list[Any] = []
-        worker = started(spec(on_rollout=played.append, history="last=0,most=1", max_tokens_per_turn=9))
+        worker = started(spec(on_rollout=played.append, history=History(last=0, most=1), max_tokens_per_turn=9))
         samples = take(worker, 24)
         worker.stop()
         by_ids = {}
@@ -545,8 +545,9 @@ def test_a_curriculum_goes_on_at_its_level():
     levels = [{"high": 4}, {"high": 8}, {"high": 16}]
     state = SimpleNamespace(global_step=2, stateful_callbacks={})
     for level in (2, 0):
-        curriculum = Curriculum(levels, episodes=4)
-        trainer = a_trainer(spec(curriculum=curriculum).rollout_worker(config(), tiny_tokenizer()))
+        made = spec(curriculum=Curriculum(levels, episodes=4))
+        curriculum: Any = made.curriculum
+        trainer = a_trainer(made.rollout_worker(config(), tiny_tokenizer()))
         ExactResume().attach(trainer)
         [callback] = trainer.callback_handler.callbacks
         if level:

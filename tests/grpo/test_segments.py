@@ -153,4 +153,4 @@ def test_the_penalty_of_long_completions_is_that_of_the_last_segment():
 
 def test_states_do_not_say_what_a_summary_keeps():
     with pytest.raises(ConfigError, match="compares states of the environment"):
-        guess(history="summary", credit="pool")
+        guess(history=History(summary="model"), credit="pool")

@@ -18,8 +18,8 @@ from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import make_rollout_func
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.options import Cutoff
 from gym_trl.rollout.config import RolloutConfig
-from gym_trl.rollout.cutoff import Cutoff
 from gym_trl.types import Task
 
 ECHO, GUESS = "TrlEnv/Echo-v0", "TrlEnv/GuessNumber-v0"
@@ -245,8 +245,6 @@ def test_the_groups_of_arguments_are_those_of_the_signature():
 def test_old_names_of_options_keep_working_with_a_warning():
     with pytest.warns(DeprecationWarning, match="balance_instances"):
         assert all(task.options == {} for task in guess(num_tasks=9, spread=False).tasks("train"))
-    with pytest.warns(DeprecationWarning, match="on_cutoff"):
-        assert Cutoff(late="truncated") == Cutoff(on_cutoff="truncated")
 
 
 def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():

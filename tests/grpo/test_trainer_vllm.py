@@ -48,7 +48,7 @@ class TestLeague:
 
     def test_the_trained_model_samples_with_vllm_and_its_past_beside_it(self, tmp_path):
         grpo = {"max_steps": 3, "max_completion_length": 64}
-        report = run(tmp_path, env="TrlEnv/TicTacToe-v0", spec={"seats": "every=1 self_play=0"}, grpo=grpo)
+        report = run(tmp_path, env="TrlEnv/TicTacToe-v0", spec={"seats": {"every": 1, "self_play": 0}}, grpo=grpo)
         first, second, third = (one for one in report["rollouts"] if one["split"] == "train")
         assert set(first["opponent"]) == {""}
         assert set(second["opponent"]) == {"step-1"}
@@ -91,7 +91,7 @@ class TestTraining:
 
     def test_segments_with_credit_per_turn_are_trained_on_as_they_were_sampled(self, tmp_path):
         """Also with the ratio of a whole episode (``sequence_mask``), TRL's default."""
-        report = run(tmp_path, spec={"history": "last=0,most=1", "credit": "pool"})
+        report = run(tmp_path, spec={"history": {"last": 0, "most": 1}, "credit": "pool"})
         assert all(rollout["difference"] < 1e-5 for rollout in report["rollouts"])
         assert all(sum(map(len, rollout["segments"])) > 4 for rollout in report["rollouts"])
         assert len(report["losses"]) == 3

@@ -19,9 +19,9 @@ import tiny_trainer
 from transformers import TrainerCallback
 
 from gym_trl import GymSpec
-from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.resume import ExactResume
+from gym_trl.options import Curriculum
 from gym_trl.training.run_folder import last_checkpoint
 
 RANK = int(os.environ.get("RANK", "0"))

@@ -17,9 +17,9 @@ import trl
 from datasets import Dataset
 
 from gym_trl import GymSpec
-from gym_trl.grpo.curriculum import Curriculum
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.options import Curriculum
 from gym_trl.testing import FaultyEnv, tiny_tokenizer
 
 
