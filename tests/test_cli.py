@@ -463,7 +463,7 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
             "spec contains 'turn_limt', which is not an argument",
         ),
         (
-            [GUESS, "--policy", "solver", "--spec", "history=last=3"],
+            [GUESS, "--policy", "solver", "--spec", 'history={"last": 3}'],
             "'history', which requires a model in this",
         ),
         (["CliffWalking-v1", "--policy", "random", "--success", "info"], "Error: --success must be a return to"),

@@ -400,6 +400,7 @@ def check_spec(given: Mapping[str, Any]) -> dict[str, Any]:
 def _stored(name: str, value: Any) -> Any:
     """Return a value as ``config.json`` stores it: what has arguments by its arguments.
 
+    >>> from gym_trl.options import Cutoff
     >>> _stored("cutoff", Cutoff(episode_s=60))["episode_s"]
     60
     >>> _stored("observe", print)
