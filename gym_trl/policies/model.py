@@ -41,6 +41,15 @@ from gym_trl.wrappers.inner import instructions_of
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
+def is_hub_id(name: str) -> bool:
+    """Return whether a model's name is that of a model on the hub, and not of a folder.
+
+    >>> is_hub_id("Qwen/Qwen3-0.6B"), is_hub_id("runs/first/model"), is_hub_id("../model")
+    (True, False, False)
+    """
+    return _HUB_ID.fullmatch(name) is not None and not name.startswith(".") and not Path(name).exists()
+
+
 def find_model(name: str) -> str:
     """Return the hub id or the folder of a model that is named by either, by the folder of an adapter or by a run's.
 

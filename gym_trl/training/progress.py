@@ -195,14 +195,14 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _evaluation_of(summary: Mapping[str, Any]) -> str:
+def evaluation_of(summary: Mapping[str, Any]) -> str:
     """Return a description of the evaluation, with the share of its tasks that the training uses.
 
-    >>> _evaluation_of({"eval_episodes": 256, "eval_games": 8, "eval_games_trained": 8})
+    >>> evaluation_of({"eval_episodes": 256, "eval_games": 8, "eval_games_trained": 8})
     '256 evaluation episodes of 8 games, all of which are trained on'
-    >>> _evaluation_of({"eval_episodes": 64, "eval_games": 64, "eval_games_trained": 0})
+    >>> evaluation_of({"eval_episodes": 64, "eval_games": 64, "eval_games_trained": 0})
     '64 evaluation episodes of 64 games, none of which is trained on'
-    >>> _evaluation_of({"eval_episodes": 64, "eval_seeds": 64, "eval_seeds_trained": 0})
+    >>> evaluation_of({"eval_episodes": 64, "eval_seeds": 64, "eval_seeds_trained": 0})
     '64 evaluation episodes of 64 seeds, none of which is trained on (gym-trl card: are their tasks different?)'
 
     Where an environment does not count its instances, only seeds are known: several may give the same task.
@@ -219,7 +219,7 @@ def _evaluation_of(summary: Mapping[str, Any]) -> str:
 
 def report(console: Console, folder: Path, summary: Mapping[str, Any], *, resume: str) -> None:
     """Print the result of the run in ``folder``."""
-    table = Table(title=_evaluation_of(summary), title_justify="left")
+    table = Table(title=evaluation_of(summary), title_justify="left")
     for column in ("", "before", "after", "after, greedy", "random", "blind", "optimum"):
         table.add_column(column, justify="right" if column else "left")
     for row in ("success", "return"):

@@ -73,10 +73,10 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
         console: Console for progress. Default: the terminal.
 
     The folder contains ``config.json``, ``metrics.jsonl`` (everything the trainer logged, one line per step),
-    ``rollouts.jsonl`` (some episodes of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` and
-    ``checkpoints``. Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP, unless ignored by ``nohup``) stops the run
-    after the current step, with a complete folder that can be resumed; a second signal aborts. Failed output to the
-    terminal does not stop the run.
+    ``rollouts.jsonl`` (some episodes of every step), ``curve.png``, ``summary.json``, ``tokenizer``, ``model`` (with a
+    card, ``README.md``) and ``checkpoints``. Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP, unless ignored by
+    ``nohup``) stops the run after the current step, with a complete folder that can be resumed; a second signal aborts.
+    Failed output to the terminal does not stop the run.
 
     Raises:
         ConfigError: an invalid argument, or a folder that is not empty.
@@ -424,11 +424,13 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         summary |= {"steps": steps, "interrupted": steps < self.options.steps}
         self._folder.save_summary()
         self._folder.draw(self.options.env)
+        self._folder.card(trainer)  # the evaluations may be interrupted
         summary |= _named("after", self._evaluate(trainer.args.temperature))
         summary |= _named("after_greedy", self._evaluate(0.0))
         if summary.get("return_before") is not None and summary["success_before"] is None and attach(trainer).declaring:
             summary["success_before"] = 0.0  # only later episodes have shown that success is declared
         self._folder.save_summary()
+        self._folder.card(trainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate the untrained model."""
@@ -608,7 +610,11 @@ def _counts_of(row: Row) -> tuple[int, int]:
 
 
 def _named(when: str, score: Score) -> dict[str, float | None]:
-    return {f"success_{when}": score.success, f"return_{when}": score.mean_return}
+    return {
+        f"success_{when}": score.success,
+        f"return_{when}": score.mean_return,
+        f"episodes_{when}": score.episodes,
+    }
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, read_object, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
+from gym_trl.training.model_card import CARD, model_card, trl_citations
 from gym_trl.training.options import WRAPPING, TrainOptions, one_seat, read_options
 from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult
@@ -184,6 +185,7 @@ class RunFolder:
         self._metrics: JsonLinesWriter | None = None
         self._rollouts: RecordWriter | None = None
         self._credit: JsonLinesWriter | None = None
+        self._config: dict[str, Any] = {}
         self._about: dict[str, Any] = {}  # common fields of all records of the run
         self._drawn, self._drawing = time.monotonic(), 0.0
 
@@ -205,6 +207,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions(), **more}
         replace_text(self.path / "config.json", to_json(config, indent=2))
+        self._config = config
         for name in ("metrics.jsonl", ROLLOUTS, FAILURES, CREDIT):
             if (self.path / name).exists():
                 keep_json_lines(self.path / name, lambda record: _lasts(record, start, options.steps))
@@ -288,6 +291,12 @@ class RunFolder:
         """Save the trained model; all processes must call it, because sharded weights are gathered."""
         with saving(self.path / "model"):
             trainer.save_model(str(self.path / "model"))
+
+    def card(self, trainer: Any) -> None:
+        """Write the model's card, by what the summary has so far."""
+        if self._writes:
+            page = model_card(self._config, self.summary, warm_start=WARM_START, citations=trl_citations(trainer))
+            replace_text(self.path / "model" / CARD, page)
 
     def save_summary(self) -> None:
         """Write the summary so far."""

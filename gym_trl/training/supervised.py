@@ -383,6 +383,7 @@ class _Work:
             self._note_score("after", self._evaluate(trainer, done, display))
             folder.drop_checkpoints()
         folder.save_summary()
+        folder.card(trainer)
         return self._result(found)
 
     def log(self, step: int, logs: Mapping[str, Any]) -> None:
