@@ -275,7 +275,8 @@ class Cutoff(Options):
     )
     on_cutoff: Literal["unscored", "truncated"] = option(
         "unscored",
-        "How an episode that is cut off is scored: not at all, or as truncated with the rewards so far.",
+        "How an episode that is cut off is scored: not at all (unscored, it ends with timeout or straggler), or with "
+        "the rewards so far (truncated, it ends with time_limit).",
     )
 
     @property
@@ -304,8 +305,9 @@ class History(Options):
     Without it a conversation only grows, and an episode ends with ``context_overflow`` when the context is full. With
     it the oldest turns are left out, or replaced by a summary, when there are more than ``most`` of them or when the
     next turn has no room. The episode goes on in a new segment: the system prompt, the instructions, the summary, and
-    the kept turns with the observation before the first of them. Each sampled token is trained in the segment in which
-    it was sampled, after exactly the ids that the model saw there.
+    the kept turns with the observation before the first of them. With ``template`` a segment ends where the rendered
+    text no longer continues what the model saw; if it always does, there is only one. Each sampled token is trained in
+    the segment in which it was sampled, after exactly the ids that the model saw there.
 
     Every segment is a row of the trainer, and computes its prompt anew. ``most`` larger than ``last`` therefore makes
     episodes cheaper to sample and to train: with the default, a segment is ``last`` turns longer than its prompt.
@@ -323,14 +325,14 @@ class History(Options):
     summary: Literal["model"] | Function | None = option(
         None,
         "Replacement of the turns that are left out: a text that the model writes (model), which is sampled and "
-        "trained like a response, or that a function makes of their messages.",
+        "trained like a response, or that a function makes of their messages and of the summary before them.",
         "a line with their number",
     )
     ask: str | None = option(None, "Message that asks the model for a summary.", "a sentence of this library")
     template: bool = option(
         False,
         "Render the whole conversation anew with the chat template before every turn, as inference servers do: a "
-        "template that drops earlier thinking then drops it here, too.",
+        "template that drops earlier thinking (Qwen3, DeepSeek) then drops it here, too.",
     )
 
     def __post_init__(self) -> None:
@@ -368,7 +370,8 @@ class Curriculum(Options):
     ``GymSpec("TrlEnv/GuessNumber-v0", curriculum=curriculum)`` plays every task of a rollout on the level at the start
     of the rollout, and reports the episodes of all processes at its end. The level is therefore the same for all
     members of a group, even if the group is split between two processes. Evaluations play the last level, so their
-    numbers are comparable. The level and the counts are saved with the trainer's checkpoints and restored on resume.
+    numbers are comparable. The current level, ``spec.curriculum.level``, and the counts are saved with the trainer's
+    checkpoints and restored on resume.
 
     Raises:
         ConfigError: ``levels`` is empty, ``fall`` is not below ``rise``, or a number is out of range; in training, the
@@ -469,16 +472,18 @@ class League(Options):
     opposite case; otherwise it is a draw.
 
     Draws depend on the seed, the step, the group and the state, which is the same on all processes and is saved with
-    the trainer's checkpoints: a resumed training plays the same pairings.
+    the trainer's checkpoints: a resumed training plays the same pairings. ``spec.league`` has the state.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, two opponents have one name, or there never are any.
+        ConfigError: An argument is out of range, or there never are any opponents; in ``GymSpec``, an opponent does not
+            exist, or two have one name.
     """
 
     opponents: Annotated[Sequence[Any], "a list of policies or their names"] = option(
         (),
         "Policies that the environment provides (random, solver, ...), model folders or adapters, hub ids, functions "
-        "module:name that make a policy from an environment, and servers (http://localhost:8000/v1#MODEL).",
+        "(held as module:function) that make a policy from an environment, and servers "
+        "(http://localhost:8000/v1#MODEL, or gym_trl.policies.server(...)).",
     )
     _: KW_ONLY
     every: Count | None = option(None, "Number of steps after which a snapshot of the model joins.", "none ever does")
@@ -486,7 +491,9 @@ class League(Options):
     schedule: Literal["uniform", "latest", "prioritized"] = option(
         "uniform", "Choice of opponents: all alike, the latest snapshots, or by the win rate."
     )
-    latest: Count | None = option(None, "Number of snapshots that the schedule latest plays.", "5")
+    latest: Count | None = option(
+        None, "Number of snapshots that the schedule latest plays.", "5, or most if that is less"
+    )
     prefer: Literal["hard", "even"] | None = option(None, "Opponents that the schedule prioritized prefers.", "hard")
     self_play: Annotated[float, Range(least=0, below=1)] = option(
         0.5, "Share of the groups in which the model plays all seats; 1 while there are no opponents."
@@ -500,6 +507,7 @@ class League(Options):
         if isinstance(self.opponents, str):
             object.__setattr__(self, "opponents", (self.opponents,))
         super().__post_init__()
+        object.__setattr__(self, "opponents", tuple(map(_by_name, self.opponents)))
         if self.latest is not None and (self.schedule != "latest" or self.latest > self.most):
             raise ConfigError(
                 f'latest needs schedule="latest" and is at most most={self.most}; got latest={self.latest}'
@@ -508,6 +516,14 @@ class League(Options):
             raise ConfigError(f'prefer={self.prefer!r} needs schedule="prioritized", got schedule={self.schedule!r}')
         if not self.opponents and self.every is None:
             raise ConfigError("opponents must have at least one policy, or every=N add snapshots; got none")
+
+
+def _by_name(opponent: Any) -> Any:
+    """Return the name of a function that has one, under which a resumed training finds the results against it."""
+    try:
+        return name_of(opponent) if callable(opponent) else opponent
+    except ConfigError:
+        return opponent
 
 
 # Groups

@@ -441,5 +441,60 @@ def test_an_option_of_options_is_that_of_its_arguments_and_of_its_file(made, map
     assert converted("x", json.loads(to_json(stored("x", made))), Curriculum | PrioritizedTasks | League | kind) == made
 
 
+LEVELS = st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2), max_size=4)
+SECONDS = st.none() | st.floats(1e-6, 1e6) | st.integers(1, 1000)
+
+
+@st.composite
+def histories(draw):
+    last, summary = draw(st.none() | st.integers(0, 9)), draw(st.sampled_from([None, "model", json.loads]))
+    most = None if last is None else draw(st.none() | st.integers(max(1, last), 99))
+    ask = draw(st.none() | st.just("Notes?")) if summary == "model" else None
+    template = draw(st.booleans()) or (last is None and summary is None)
+    return History(last=last, most=most, summary=summary, ask=ask, template=template)
+
+
+@st.composite
+def curricula(draw):
+    levels = draw(LEVELS.filter(len))
+    fall, rise = sorted(draw(st.tuples(st.floats(-1, 0.4), st.floats(0.5, 1))))
+    place = draw(st.integers(0, len(levels) - 1))
+    return Curriculum(levels, rise=rise, fall=fall, episodes=draw(st.integers(1, 999)), level=place)
+
+
+@st.composite
+def leagues(draw):
+    names = draw(st.lists(st.sampled_from(["random", "solver", json.loads, "http://localhost:1/v1#m"]), unique=True))
+    own = {
+        "uniform": {},
+        "latest": {"latest": draw(st.none() | st.integers(1, 3))},
+        "prioritized": {"prefer": draw(st.sampled_from([None, "hard", "even"]))},
+    }
+    schedule = draw(st.sampled_from(sorted(own)))
+    numbers = {
+        "most": draw(st.integers(3, 9)),
+        "at_once": draw(st.integers(1, 3)),
+        "self_play": draw(st.floats(0, 0.9)),
+    }
+    every = draw(st.integers(1, 50) if not names else st.none() | st.integers(1, 50))
+    return League(names, every=every, schedule=schedule, **own[schedule], **numbers)
+
+
+PARTS = st.one_of(
+    st.builds(Cutoff, SECONDS, SECONDS, st.none() | st.floats(0.01, 0.99), st.sampled_from(["unscored", "truncated"])),
+    histories(),
+    curricula(),
+    st.builds(PrioritizedTasks, LEVELS, explore=st.floats(0.01, 1), decay=st.floats(0, 0.99)),
+    leagues(),
+)
+
+
+@given(PARTS)
+@examples(100)
+def test_any_option_of_options_is_the_same_after_a_file(made):
+    written = json.loads(json.dumps(stored("x", made)))
+    assert converted("x", written, Curriculum | PrioritizedTasks if "kind" in written else type(made)) == made
+
+
 def test_a_chat_is_known_by_its_methods():
     assert isinstance(ByteChat(), Chat)

@@ -162,6 +162,12 @@ def test_results_against_an_opponent_that_left_are_forgotten():
     assert smaller.state == {"past": ["step-3"], "played": {}}
 
 
+def test_a_function_is_the_same_opponent_before_and_after_a_training_was_stopped():
+    made = League([json.loads, "random"])
+    again = League.of(json.loads(json.dumps(made.as_dict())))
+    assert list(LeagueState(made).policies) == list(LeagueState(again).policies) == ["json:loads", "random"]
+
+
 def test_a_league_without_opponents_yet_plays_itself():
     league = LeagueState(League(every=10))
     assert {league.opponent(1, group) for group in range(20)} == {""}
