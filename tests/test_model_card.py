@@ -17,6 +17,7 @@ from rich.console import Console
 
 from gym_trl.envs.echo import Echo
 from gym_trl.evaluation.scores import share_estimate
+from gym_trl.policies.weights import Adapter
 from gym_trl.training.model_card import model_card
 from gym_trl.training.options import TrainOptions
 from gym_trl.training.run import train
@@ -214,9 +215,15 @@ def outline(card: str) -> list[str]:
 def test_only_a_model_of_the_hub_is_named_as_the_base(value: str) -> None:
     of = {**CONFIG, "options": {**CONFIG["options"], "model": value}}
     assert "base_model" not in front_matter(model_card(of, SUMMARY))
-    of["options"] = {**of["options"], "model": "Qwen/Qwen3-0.6B", "lora": 4}
-    found = front_matter(model_card(of, SUMMARY))
-    assert (found["base_model"], found["library_name"]) == ("Qwen/Qwen3-0.6B", "peft")
+    of["options"] = {**of["options"], "model": "Qwen/Qwen3-0.6B"}
+    assert front_matter(model_card(of, SUMMARY))["base_model"] == "Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize("base", ["Qwen/Qwen3-0.6B", "/home/me/small"])
+def test_the_base_of_an_adapter_is_that_which_it_names(base: str) -> None:
+    of = {**CONFIG, "options": {**CONFIG["options"], "model": "runs/warm/model"}}
+    found = front_matter(model_card(of, SUMMARY, adapter=Adapter(Path("runs/warm/model"), base, 4)))
+    assert (found.get("base_model"), found["library_name"]) == ("Qwen/Qwen3-0.6B" if "Q" in base else None, "peft")
 
 
 def test_keys_passwords_and_addresses_for_reports_are_left_out() -> None:

@@ -64,6 +64,9 @@ def test_the_model_of_the_run_is_an_adapter_that_names_its_base(finished: Path, 
     assert adapter is not None
     assert (adapter.base, adapter.rank) == (str(base.resolve()), 4)
     assert is_run(finished)
+    card = (finished / "model" / "README.md").read_text(encoding="utf-8")
+    assert 'library_name: "peft"' in card
+    assert str(base) not in card  # as PEFT's own card has it
     for folder in (finished / "model", finished / "checkpoints" / "checkpoint-4"):
         assert not (folder / "model.safetensors").exists()
     before, after = weights(base), weights(finished / "model")

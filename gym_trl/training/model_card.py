@@ -11,6 +11,7 @@ from typing import Any
 
 from gym_trl.evaluation.scores import share_estimate
 from gym_trl.policies.model import is_hub_id
+from gym_trl.policies.weights import Adapter
 from gym_trl.records.fields import as_number
 from gym_trl.text.textify import counted
 from gym_trl.training.progress import evaluation_of
@@ -29,7 +30,12 @@ _LEVELS = {
 
 
 def model_card(
-    config: Mapping[str, Any], summary: Mapping[str, Any], *, warm_start: str = "warm_start", citations: str = ""
+    config: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    *,
+    adapter: Adapter | None = None,
+    warm_start: str = "warm_start",
+    citations: str = "",
 ) -> str:
     r"""Return the card of the model of a run, in Markdown.
 
@@ -44,6 +50,7 @@ def model_card(
     Args:
         config: Content of the run's ``config.json``.
         summary: Content of its ``summary.json``.
+        adapter: The adapter that was trained. Default: all weights were.
         warm_start: Key in ``config`` of the options of a warm start.
         citations: Section of Markdown with what to cite; see ``trl_citations``.
     """
@@ -54,7 +61,7 @@ def model_card(
     steps = counted(round(as_number(summary.get("steps")) or 0), "step")
     ended = ", interrupted" if summary.get("interrupted") else ""
     blocks = [
-        _front_matter(model, trainer, adapter=bool(options.get("lora"))),
+        _front_matter(model if adapter is None else adapter.base, trainer, adapter=adapter is not None),
         f"# {name[0].upper()}{name[1:]} trained on {_code(env)}",
         f"Trained with [TRL](https://github.com/huggingface/trl)'s `{trainer}` on a text environment of "
         f"[gym-trl](https://pypi.org/project/gym-trl/) for {steps}{ended}.",
@@ -88,14 +95,14 @@ def trl_citations(trainer: Any) -> str:
     return f"{heading}{section}".strip()
 
 
-def _front_matter(model: str | None, trainer: str, *, adapter: bool) -> str:
+def _front_matter(base: str | None, trainer: str, *, adapter: bool) -> str:
     fields: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["gym-trl", "gymnasium", "reinforcement-learning", "trl", trainer.removesuffix("Trainer").lower()],
     }
-    if model is not None and is_hub_id(model):
-        fields["base_model"] = model
+    if base is not None and is_hub_id(base):
+        fields["base_model"] = base
     lines = (f"{name}: {json.dumps(value)}" for name, value in fields.items())  # JSON is YAML
     return "\n".join(["---", *lines, "---"])
 

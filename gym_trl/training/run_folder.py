@@ -20,7 +20,7 @@ from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.policies.model import Model
-from gym_trl.policies.weights import has_model, is_run, saving
+from gym_trl.policies.weights import has_model, is_run, read_adapter, saving
 from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, read_object, to_json
@@ -295,7 +295,13 @@ class RunFolder:
     def card(self, trainer: Any) -> None:
         """Write the model's card, by what the summary has so far."""
         if self._writes:
-            page = model_card(self._config, self.summary, warm_start=WARM_START, citations=trl_citations(trainer))
+            page = model_card(
+                self._config,
+                self.summary,
+                adapter=read_adapter(str(self.path / "model")),
+                warm_start=WARM_START,
+                citations=trl_citations(trainer),
+            )
             replace_text(self.path / "model" / CARD, page)
 
     def save_summary(self) -> None:
