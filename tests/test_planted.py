@@ -19,7 +19,7 @@ from lanes import examples
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.cli.options import write_pair
+from gym_trl.cli.flags import write_flags
 from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.card import exploits, splits
 from gym_trl.env_checker.card.plays import Plays, References
@@ -28,6 +28,7 @@ from gym_trl.env_checker.report import OK, PROBLEM, WARNING, Finding
 from gym_trl.envspec import EnvSpec
 from gym_trl.evaluation.play import play_task
 from gym_trl.executors.step import begin, take_step
+from gym_trl.options import Text
 from gym_trl.spaces import AnyText, sample_allowed
 from gym_trl.testing import check_text_env
 from gym_trl.types import EnvFailure, StepResult, Task
@@ -104,7 +105,7 @@ def test_there_are_sound_environments_of_all_kinds_of_spaces() -> None:
 
 def command(name, place, options) -> dict[str, dict[str, str]]:
     """Return the findings that ``gym-trl validate`` or ``gym-trl card`` prints."""
-    given = [word for pair in options.items() for word in ("--spec", write_pair(*pair))]
+    given = write_flags(options, Text)
     few = {
         "validate": ["--episodes", "20", "--blind-steps", "1500", "--blind-seconds", "3"],
         "card": ["--episodes", "60", "--seconds", "15", "--steps", "1500"],
@@ -378,14 +379,11 @@ def test_a_declared_optimum_is_that_of_the_environment_as_declared() -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (
-            "--spec=turn_limt=8",
-            "spec contains 'turn_limt', which is not an argument of GymSpec; did you mean 'turn_limit'?",
-        ),
-        ("--spec=seed=3", "spec must not contain 'seed', which a check sets itself"),
+        ("--turn-limt=8", "there is no option --turn-limt; did you mean '--turn-limit'?"),
+        ("--turn-limit=0", "--turn-limit must be an integer of at least 1, got 0"),
         ("--success=often", "often"),
         ("--action-format=boxd", "boxd"),
-        ("--spec=seats=self", "leave out seats='self'"),
+        ("--seats=self", "there is no option --seats"),
     ],
 )
 def test_a_wrong_option_of_a_check_is_refused_by_name(command, option, said) -> None:

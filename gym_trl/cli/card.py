@@ -9,21 +9,19 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import (
     ID_HELP,
-    ActionFormatOption,
     DebugOption,
     EnvOption,
     JsonOption,
-    SpecOption,
-    SuccessOption,
     read_pairs,
-    read_success,
     write_pair,
 )
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
+from gym_trl.options import Text
 from gym_trl.registration import env_maker, unknown_id
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ gym-trl card TrlEnv/GuessNumber-v0
 gym-trl card my_game.py --out card.md --out card.html --out card.json
 gym-trl card Lift/Lift-v0 --strict --seconds 20 --out cards
 gym-trl card FrozenLake-v1 --env is_slippery=false --train 120 --out lake.html
-gym-trl card CliffWalking-v1 --spec turn_limit=40 --success -40
+gym-trl card CliffWalking-v1 --turn-limit 40 --success -40
 """
 _SUFFIXES = (".md", ".html", ".json")
 _CHECKS = 36
@@ -42,6 +40,7 @@ _CHECKS = 36
 
 
 @clear_errors
+@with_options(Text, omit=["strict"])  # which is the command's own option
 def card(
     env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
     *,
@@ -66,13 +65,11 @@ def card(
     tokenizer: Annotated[
         str | None, Option(help="Path or hub id of a tokenizer that counts tokens. Default: characters divided by 4.")
     ] = None,
-    action_format: ActionFormatOption = None,
-    success: SuccessOption = None,
-    spec: SpecOption = None,
     seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = 0,
     strict: Annotated[bool, Option("--strict", help="Exit with status 1 if a finding is an error.")] = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
+    options: dict[str, Any],
 ) -> None:
     """Measure an environment, and write a page about it for its users.
 
@@ -92,6 +89,7 @@ def card(
     maker = env_maker(env_id)
     if maker is None:
         raise ConfigError(unknown_id(env_id))
+    Text.of(options)
     kwargs = read_pairs(env)
     made = _measure(
         functools.partial(maker, **kwargs),
@@ -103,9 +101,7 @@ def card(
         seconds=seconds,
         steps=steps,
         seed=seed,
-        success=read_success(success),
-        action_format=action_format,
-        spec=read_pairs(spec),
+        spec=options,
     )
     for path in out or ():
         _write(made, path)

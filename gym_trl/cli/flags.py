@@ -102,7 +102,7 @@ def flags_of(options: type[Options], presets: Mapping[str, str] = {}) -> Iterato
     for name, one in declared(options).items():
         if one.metadata["flag"]:
             group = group_of(name, options)
-            panel = None if group is options else group.__name__
+            panel = None if group is options and options.__base__ is not Options else group.__name__
             yield from _flags((name,), option_types(options)[name], [one], panel, presets)
 
 

@@ -13,21 +13,19 @@ from typer import Argument, Option
 
 import gym_trl
 from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import (
     ID_HELP,
-    ActionFormatOption,
     DebugOption,
     EnvOption,
     JsonOption,
-    SpecOption,
-    SuccessOption,
     read_pairs,
-    read_success,
 )
 from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import Measured
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import SECONDS as BLIND_SECONDS, STEPS as BLIND_STEPS, describe
+from gym_trl.options import Text
 from gym_trl.registration import EnvMaker, env_maker, unknown_id
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ gym-trl validate my_game.py
 gym-trl validate my_games.chess:Chess --env size=5 --episodes 50
 gym-trl validate my_games:Mine/Chess-v0 --json
 gym-trl validate TrlEnv/Hangman-v0 FrozenLake-v1 --blind-steps 1000000 --blind-seconds 120
-gym-trl validate CliffWalking-v1 --spec turn_limit=40 --success -40
+gym-trl validate CliffWalking-v1 --turn-limit 40 --success -40
 gym-trl validate --all --full
 """
 _MARKS = {
@@ -51,6 +49,7 @@ _MARKS = {
 
 
 @clear_errors
+@with_options(Text)
 def validate(
     env_ids: Annotated[list[str] | None, Argument(metavar="ID...", help=ID_HELP, show_default=False)] = None,
     *,
@@ -71,15 +70,13 @@ def validate(
     blind_seconds: Annotated[
         float, Option(min=0.1, help="Time limit of the search, per environment or preset.")
     ] = BLIND_SECONDS,
-    action_format: ActionFormatOption = None,
-    success: SuccessOption = None,
-    spec: SpecOption = None,
     jobs: Annotated[int | None, Option(min=1, help="Number of processes. Default: the number of cores.")] = None,
     as_json: JsonOption = False,
     remeasure: Annotated[
         bool, Option("--measure", help="Write reference values (2000 episodes), check nothing.")
     ] = False,
     debug: DebugOption = False,
+    options: dict[str, Any],
 ) -> None:
     """Check that environments meet the requirements of training.
 
@@ -92,7 +89,8 @@ def validate(
     For every environment, a blind baseline is searched for: the best sequence of actions that ignores observations,
     measured on held-out episodes. Only a score above it shows that a model uses the observations.
 
-    With --success, --action-format and --spec it is checked as a training with these options would step it.
+    With options of a training's text, such as --success and --turn-limit, it is checked as a training with these
+    options would step it.
 
     Exit status: 0; 1 if a requirement is not met, or a number differs significantly from its reference; 2 for an error.
     """
@@ -101,16 +99,8 @@ def validate(
         raise ConfigError("expected ids of environments or --all")
     if env and len(ids) > 1:
         raise ConfigError("--env requires exactly one environment")
-    trained = {
-        name: value
-        for name, value in (
-            ("action_format", action_format),
-            ("success", read_success(success)),
-            ("spec", read_pairs(spec)),
-        )
-        if value not in (None, {})
-    }
-    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env and not trained]
+    Text.of(options)
+    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env and not options]
     others = [env_id for env_id in ids if env_id not in own]
     for option, given in (("--difficulty", difficulty), ("--full", full), ("--measure", remeasure)):
         if given and others:
@@ -130,7 +120,7 @@ def validate(
         broken += _validate_presets(chosen, search, episodes=count, jobs=jobs, as_json=as_json)
     for env_id, maker in makers.items():
         make = functools.partial(maker, **read_pairs(env))
-        broken += _inspect(env_id, make, {**search, **trained}, episodes=episodes or 20, as_json=as_json)
+        broken += _inspect(env_id, make, {**search, "spec": options}, episodes=episodes or 20, as_json=as_json)
     if broken:
         raise typer.Exit(1)
 
