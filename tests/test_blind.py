@@ -238,7 +238,7 @@ class Coin(TextEnv):
 def test_the_report_on_any_environment_has_the_blind_baseline_in_words_and_in_numbers() -> None:
     from gym_trl.env_checker.checks import Inspector
 
-    found = Inspector(Coin, 20, blind_steps=3_000).look_at("blind baseline")
+    found = Inspector(Coin, 20, search_steps=3_000).look_at("blind baseline")
     assert found.verdict == "ok"
     assert found.got.startswith("solves 0.7")
     assert "always 'heads'" in found.got
@@ -250,7 +250,7 @@ def test_the_report_on_any_environment_has_the_blind_baseline_in_words_and_in_nu
 @pytest.mark.full
 def test_validate_takes_several_ids_and_prints_the_blind_baseline_of_each() -> None:
     ids = ["TrlEnv/GuessNumber-v0", "FrozenLake-v1"]
-    ran = CliRunner().invoke(app, ["validate", *ids, "--episodes", "4", "--blind-steps", "4000", "--jobs", "1"])
+    ran = CliRunner().invoke(app, ["validate", *ids, "--episodes", "4", "--search-steps", "4000", "--jobs", "1"])
     assert ran.exit_code == 0, ran.output
     assert ran.output.count("a blind policy solves") == 3
     assert re.search(r"blind baseline +solves [0-9.]+ .*random play", " ".join(ran.output.split()))
@@ -260,7 +260,7 @@ def test_validate_takes_several_ids_and_prints_the_blind_baseline_of_each() -> N
 def test_near_the_optimum_is_said() -> None:
     assert is_near(0.7, 0.5, 0.6875)
     assert not is_near(0.7, 0.5, 1.0)
-    ran = CliRunner().invoke(app, ["validate", "TrlEnv/KuhnPoker-v0", "--difficulty", "easy", "--blind-steps", "3000"])
+    ran = CliRunner().invoke(app, ["validate", "TrlEnv/KuhnPoker-v0", "--difficulty", "easy", "--search-steps", "3000"])
     assert "this is near the optimum" in ran.output
 
 
@@ -413,13 +413,13 @@ def test_what_an_audit_found_is_published(env_id: str, difficulty: str, found_by
 def test_a_blind_policy_that_beats_what_is_published_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gym_trl.envs.text_env._blind_baselines", dict)
     game = Game("TrlEnv/LightsOut-v0", "easy")
-    missing = validate(game, episodes=20, blind_steps=3_000).problems
+    missing = validate(game, episodes=20, search_steps=3_000).problems
     assert missing == ("the blind baseline was never measured: gym-trl validate --measure",)
     numbers = Measured(success=0.1, mean_return=0.1, deviation=0.0, turns=1.0, episodes=9)._asdict()
     low = {"measured": numbers, "low": 0, "high": 0.11}
     table = {"LightsOut": {"easy": {"success": {**low, "steps": 1, "rounds": 1, "actions": ["1 1"]}}}}
     monkeypatch.setattr("gym_trl.envs.text_env._blind_baselines", lambda: table)
-    beaten = [one for one in validate(game, episodes=20, blind_steps=5_000).problems if "a blind policy" in one]
+    beaten = [one for one in validate(game, episodes=20, search_steps=5_000).problems if "a blind policy" in one]
     assert "interval is [0.000, 0.110]" in beaten[0]
 
 

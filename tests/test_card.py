@@ -55,7 +55,7 @@ NAMES = {check for check, *_ in PLANTED.values()} | {"separate tasks"}
 
 @cache
 def card_of(name: str) -> Card:
-    return make_card(getattr(for_cards, name), name, episodes=60, seconds=60.0, steps=1_500)
+    return make_card(getattr(for_cards, name), name, episodes=60, seconds=60.0, search_steps=1_500)
 
 
 def found_in(name: str) -> dict[str, Finding]:
@@ -106,7 +106,7 @@ def test_each_criterion_has_a_value_and_a_threshold() -> None:
 
 @pytest.mark.full
 def test_the_same_environment_has_the_same_card_except_for_its_speed() -> None:
-    again = make_card(for_cards.Digits, "Digits", episodes=60, seconds=60.0, steps=1_500).as_dict()
+    again = make_card(for_cards.Digits, "Digits", episodes=60, seconds=60.0, search_steps=1_500).as_dict()
     card = card_of("Digits").as_dict()
     for one in (card, again):
         del one["speed"]
@@ -200,7 +200,7 @@ def test_an_environment_that_cannot_be_played_has_findings_only() -> None:
         def step(self, action):  # type: ignore[no-untyped-def]
             raise RuntimeError("no")
 
-    card = make_card(Broken, "Broken", episodes=10, seconds=5.0, steps=100)
+    card = make_card(Broken, "Broken", episodes=10, seconds=5.0, search_steps=100)
     assert not card.levels
     assert card.count(PROBLEM) >= 1
     assert card.instructions
@@ -214,7 +214,7 @@ def test_an_environment_without_solver_and_success_has_a_card() -> None:
         "CliffWalking-v1",
         episodes=20,
         seconds=5.0,
-        steps=500,
+        search_steps=500,
     )
     assert [one.policy for one in card.levels][:2] == ["random", "blind"]
     assert card.source is not None
@@ -229,7 +229,7 @@ def test_the_source_of_a_module_without_a_package_is_its_class() -> None:
 
 def test_the_command_writes_all_formats_and_is_strict_on_request(tmp_path: Path) -> None:
     file = Path(for_cards.__file__)
-    few = ["--episodes", "20", "--seconds", "3", "--steps", "300"]
+    few = ["--episodes", "20", "--seconds", "3", "--search-steps", "300"]
     arguments = ["card", f"{file}:FewSeeds", *few, "--out", str(tmp_path / "all"), "--out", str(tmp_path / "one.md")]
     result = CliRunner().invoke(app, [*arguments, "--strict"])
     assert result.exit_code == 1, result.output
@@ -270,7 +270,7 @@ def test_a_card_in_the_documentation_has_the_current_scores() -> None:
 
 @pytest.mark.full
 def test_the_command_finds_a_seed_leak_a_stalling_exploit_and_a_constant_that_wins() -> None:
-    file, few = Path(for_cards.__file__), ["--episodes", "60", "--seconds", "10", "--steps", "1500", "--strict"]
+    file, few = Path(for_cards.__file__), ["--episodes", "60", "--seconds", "10", "--search-steps", "1500", "--strict"]
     for name, status in (("FewSeeds", 1), ("PaysForWaiting", 1), ("AlwaysYes", 1), ("Digits", 0)):
         result = CliRunner().invoke(app, ["card", f"{file}:{name}", *few])
         assert result.exit_code == status, result.output
@@ -281,7 +281,17 @@ def test_the_command_finds_a_seed_leak_a_stalling_exploit_and_a_constant_that_wi
 
 @pytest.mark.full
 def test_a_short_training_gives_a_curve() -> None:
-    command = [sys.executable, "-m", "gym_trl", "card", "TrlEnv/GuessNumber-v0", "--env", "high=4", "--env", "turns=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "gym_trl",
+        "card",
+        "TrlEnv/GuessNumber-v0",
+        "--env-kwargs",
+        "high=4",
+        "--env-kwargs",
+        "turns=2",
+    ]
     limits = ["--train", "5", "--episodes", "20", "--seconds", "3", "--json"]
     ran = subprocess.run([*command, *limits], capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr

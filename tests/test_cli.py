@@ -42,7 +42,7 @@ QUICK = [
     ["info", "TrlEnv/GuessNumber-v0"],
     ["play", "TrlEnv/GuessNumber-v0"],
     ["train", "--help"],
-    ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--jobs", "1", "--blind-steps", "500"],
+    ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--jobs", "1", "--search-steps", "500"],
     ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
     ["tournament", "TrlEnv/Nim-v0", "random", "solver", "--games", "2"],
 ]
@@ -170,7 +170,7 @@ def test_list_all_shows_what_gymnasium_knows() -> None:
 
 
 def test_info_tells_arguments_instructions_levels_and_a_game() -> None:
-    output = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=3").output
+    output = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=3").output
     assert "low=1, high=50, turns=6" in output
     assert "secret integer from 1 to 8" in output
     assert re.search(r"tasks +8\n", output)
@@ -180,7 +180,7 @@ def test_info_tells_arguments_instructions_levels_and_a_game() -> None:
 
 
 def test_play_ends_with_the_result() -> None:
-    result = gym_trl_("play", "TrlEnv/GuessNumber-v0", "--env", "high=2", said="1\n2\n")
+    result = gym_trl_("play", "TrlEnv/GuessNumber-v0", "--env-kwargs", "high=2", said="1\n2\n")
     assert result.exit_code == 0
     assert "Solved in" in result.output
     assert "return 1." in result.output
@@ -208,7 +208,7 @@ def test_play_of_the_same_seed_is_the_same_game() -> None:
 )
 def test_play_takes_any_bytes(said: bytes) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0", "--env", "reward=length"],
+        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0", "--env-kwargs", "reward=length"],
         input=said,
         capture_output=True,
         check=False,
@@ -219,7 +219,7 @@ def test_play_takes_any_bytes(said: bytes) -> None:
 
 def test_an_output_that_is_not_unicode_is_no_problem() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0", "--env", "reward=length"],
+        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0", "--env-kwargs", "reward=length"],
         input="olé ✓\n".encode(),
         capture_output=True,
         check=False,
@@ -272,19 +272,21 @@ def test_an_environment_without_words_is_refused(command: str, monkeypatch: pyte
     ],
 )
 def test_arguments_that_cannot_work_are_one_line(given: str, said: str) -> None:
-    assert said in error(gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env", given))
+    assert said in error(gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", given))
 
 
 def test_what_is_no_number_in_json_stays_text() -> None:
-    shown = gym_trl_("play", "TrlEnv/Echo-v0", "--env", "alphabet=01", "--env", "word_length=9", said="quit\n").output
+    shown = gym_trl_(
+        "play", "TrlEnv/Echo-v0", "--env-kwargs", "alphabet=01", "--env-kwargs", "word_length=9", said="quit\n"
+    ).output
     assert re.search(r"^[01]{9}$", shown, re.MULTILINE)
-    quoted = gym_trl_("play", "TrlEnv/Echo-v0", "--env", 'alphabet="12"', said="quit\n").output
+    quoted = gym_trl_("play", "TrlEnv/Echo-v0", "--env-kwargs", 'alphabet="12"', said="quit\n").output
     assert re.search(r"^[12]{5}$", quoted, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("turns", "games"), [(1, "11,881,376"), (2, "about 10^14"), (200, "about 10^1415")])
 def test_any_number_of_games_can_be_shown(turns: int, games: str) -> None:
-    output = gym_trl_("info", "TrlEnv/Echo-v0", "--env", f"turns={turns}").output
+    output = gym_trl_("info", "TrlEnv/Echo-v0", "--env-kwargs", f"turns={turns}").output
     assert re.search(rf"^tasks +{re.escape(games)}$", output, re.MULTILINE)
 
 
@@ -296,13 +298,13 @@ def test_a_seed_below_zero_is_refused(command: str) -> None:
 
 
 def test_in_mode_human_everything_is_said_once() -> None:
-    shown = gym_trl_("play", "TrlEnv/Echo-v0", "--seed=0", "--env", "render_mode=human", said="abc\n").output
+    shown = gym_trl_("play", "TrlEnv/Echo-v0", "--seed=0", "--env-kwargs", "render_mode=human", said="abc\n").output
     assert (shown.count("woadw"), shown.count("> abc"), shown.count("0 of 5 right.")) == (1, 1, 1)
-    assert len(gym_trl_("info", "TrlEnv/Echo-v0", "--env", "render_mode=human").output.splitlines()) < 20
+    assert len(gym_trl_("info", "TrlEnv/Echo-v0", "--env-kwargs", "render_mode=human").output.splitlines()) < 20
 
 
 def test_debug_shows_where_an_error_comes_from() -> None:
-    result = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env", "turns=0", "--debug")
+    result = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", "turns=0", "--debug")
     assert type(result.exception).__name__ == "ConfigError"
 
 
@@ -344,7 +346,7 @@ def test_resume_takes_no_other_options(tmp_path: Path) -> None:
 
 
 def test_validating_prints_a_line_for_each_preset() -> None:
-    result = gym_trl_("validate", "TrlEnv/GuessNumber-v0", "--episodes", "20", "--blind-steps", "0")
+    result = gym_trl_("validate", "TrlEnv/GuessNumber-v0", "--episodes", "20", "--search-steps", "0")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert [line.split()[:3] for line in lines[:-1]] == [
@@ -355,7 +357,15 @@ def test_validating_prints_a_line_for_each_preset() -> None:
 
 def test_validating_can_print_json() -> None:
     result = gym_trl_(
-        "validate", "TrlEnv/GuessNumber-v0", "--difficulty", "easy", "--episodes", "5", "--json", "--blind-steps", "500"
+        "validate",
+        "TrlEnv/GuessNumber-v0",
+        "--difficulty",
+        "easy",
+        "--episodes",
+        "5",
+        "--json",
+        "--search-steps",
+        "500",
     )
     (found,) = map(json.loads, result.stdout.splitlines())
     assert found["policies"]["solver"]["success"] == found["optimal_success"] == 1.0
@@ -601,7 +611,7 @@ def test_replay_finds_a_difference_and_says_where(evaluated: Path, tmp_path: Pat
 
 def test_replay_pays_another_reward(evaluated: Path, tmp_path: Path) -> None:
     out = tmp_path / "paid.jsonl"
-    ran = gym_trl_("replay", str(evaluated), "--env", "reward=shaped", "--out", str(out))
+    ran = gym_trl_("replay", str(evaluated), "--env-kwargs", "reward=shaped", "--out", str(out))
     assert ran.exit_code == 0
     assert re.search(r"solver on .*: recorded return 1\.000 .*, new return \d\.\d+ ", ran.stdout)
     assert any(turn["reward"] for record in read_records(out) for turn in record["turns"][:-1])

@@ -115,7 +115,10 @@ def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest
         options = TrainOptions.choose(GUESS_ID, seed=9, eval_episodes=8)
         found = references(replace(options, env_kwargs=env_kwargs))
         assert (found["success_random"], found["episodes_random"]) == (known.success.mean, known.episodes)
-        app(["info", GUESS_ID, *(f"--env={name}={value}" for name, value in env_kwargs.items())], standalone_mode=False)
+        app(
+            ["info", GUESS_ID, *(f"--env-kwargs={name}={value}" for name, value in env_kwargs.items())],
+            standalone_mode=False,
+        )
         assert f"random policy {known}\n" in capsys.readouterr().out
         lost = EpisodeResult(Task(GUESS_ID, 0), StopReason.FAILURE, (Turn("", Answer("", ""), 0.0, True, 0, 0),), ())
         told = scores(Played([lost], group_size=1, ends=()), found).got

@@ -279,7 +279,7 @@ def test_a_tournament_has_one_result_per_game(failure):
 @pytest.mark.parametrize("place", ["make", "reset", "step", "close", *ATTRIBUTES])
 def test_each_check_has_a_finding_whatever_the_environment_raises(place):
     for failure in EXCEPTIONS:
-        inspector = Inspector(partial(FailingEnv, place, failure), 2, blind_steps=20, blind_seconds=0.2)
+        inspector = Inspector(partial(FailingEnv, place, failure), 2, search_steps=20, search_seconds=0.2)
         found = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
         assert all(isinstance(one.got, str) for one in found)
         assert any(one.verdict == PROBLEM for one in found), failure
@@ -330,7 +330,7 @@ def test_a_card_is_written_or_refused_whatever_the_environment_raises():
 @pytest.mark.processes
 @pytest.mark.parametrize("place", ["make", "action_space", "close"])
 def test_a_card_has_the_findings_of_an_environment_that_ends_the_program(place):
-    card = make_card(partial(FailingEnv, place, "SystemExit"), "Failing", episodes=4, seconds=1.0, steps=20)
+    card = make_card(partial(FailingEnv, place, "SystemExit"), "Failing", episodes=4, seconds=1.0, search_steps=20)
     assert len(card.findings) == len(PROMISES)
 
 
@@ -371,16 +371,16 @@ def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypat
 @pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "GeneratorExit"])
 def test_info_and_play_refuse_an_environment_that_cannot_be_read(failure):
     for place in ATTRIBUTES:
-        failing = ["--env", f"place={place}", "--env", f"failure={failure}"]
+        failing = ["--env-kwargs", f"place={place}", "--env-kwargs", f"failure={failure}"]
         assert "FailingEnv cannot be used: it raised" in error(gym_trl_("info", NAME, *failing))
-    closing = ["--env", "place=close", "--env", f"failure={failure}"]
+    closing = ["--env-kwargs", "place=close", "--env-kwargs", f"failure={failure}"]
     assert gym_trl_("info", NAME, *closing).exit_code == 0
     assert gym_trl_("play", NAME, "--seed", "0", *closing, said="on\non\n").exit_code == 0
 
 
 @pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "GeneratorExit"])
 def test_a_person_is_told_what_a_step_raised(failure):
-    failing = ["--env", "place=step", "--env", "share=1", "--env", f"failure={failure}"]
+    failing = ["--env-kwargs", "place=step", "--env-kwargs", "share=1", "--env-kwargs", f"failure={failure}"]
     assert "step raised" in error(gym_trl_("play", NAME, "--seed", "0", *failing, said="on\n"))
 
 

@@ -382,7 +382,7 @@ WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
     "eval again": (call(partial(evaluated, episodes=5)), half_evaluated),
     "tournament": (call(competed), empty),
     "tournament again": (call(partial(competed, games=4)), half_competed),
-    "replay": (command("replay", "FOLDER", "--env", "word_length=1", "--out", "FOLDER/scored.jsonl"), records),
+    "replay": (command("replay", "FOLDER", "--env-kwargs", "word_length=1", "--out", "FOLDER/scored.jsonl"), records),
     "export sft": (command("export", "FOLDER", "--to", "sft", "--out", "FOLDER/sft.jsonl"), records),
     "export otel": (command("export", "FOLDER", "--to", "otel", "--out", "FOLDER/otel.jsonl"), records),
     "import": (command("import", FOREIGN, "--out", "FOLDER/new"), empty),
@@ -397,7 +397,10 @@ WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
 SLOW_WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
     "draw_standings": (call(drawn), empty),
     "tournament's command": (command("tournament", NIM, "solver", "random", "--games", 2, "--out", "FOLDER"), competed),
-    "card": (command("card", ECHO, "--episodes", 2, "--seconds", 1, "--steps", 0, "--out", "FOLDER/card.md"), empty),
+    "card": (
+        command("card", ECHO, "--episodes", 2, "--seconds", 1, "--search-steps", 0, "--out", "FOLDER/card.md"),
+        empty,
+    ),
     "export parquet": (call(in_parquet), empty),
     "export hub": (call(for_the_hub), empty),
     "export model": (command("export", "FOLDER/model", "--to", "model", "--out", "FOLDER/whole"), a_model),

@@ -420,7 +420,7 @@ def test_a_broken_promise_is_named_with_what_was_seen_and_what_to_change(
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = Inspector(broken, episodes=20, blind_steps=40_000).look_at(promise)
+        found = Inspector(broken, episodes=20, search_steps=40_000).look_at(promise)
     assert found.verdict == verdict, found
     assert got in found.got, found
     assert found.fix
@@ -429,7 +429,7 @@ def test_a_broken_promise_is_named_with_what_was_seen_and_what_to_change(
 
 @pytest.mark.parametrize("promise", [promise for promise in PROMISES if promise != "processes"])
 def test_an_environment_that_keeps_every_promise_is_told_so(promise: str) -> None:
-    found = Inspector(Higher, episodes=20, blind_steps=3_000).look_at(promise)
+    found = Inspector(Higher, episodes=20, search_steps=3_000).look_at(promise)
     assert (found.verdict, found.fix) == (OK, ""), found
 
 
@@ -444,7 +444,7 @@ def test_every_promise_is_broken_here() -> None:
 
 
 def test_what_cannot_be_looked_at_is_not_called_kept() -> None:
-    inspector = Inspector(OldReset, episodes=6, blind_steps=3_000)
+    inspector = Inspector(OldReset, episodes=6, search_steps=3_000)
     seen = {promise: inspector.look_at(promise).verdict for promise in PROMISES if promise != "processes"}
     assert {promise for promise, verdict in seen.items() if verdict == OK} <= {
         *("construction", "actions", "instructions", "seats", "hidden information", "solver", "closing")
@@ -520,7 +520,16 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> None:
     path = written(tmp_path, "yes_game", act="print('[red]noise[/]')")
     ran = run(
-        tmp_path, "validate", path.name, "--json", "--episodes", "5", "--env", "wanted=no", "--blind-steps", "2000"
+        tmp_path,
+        "validate",
+        path.name,
+        "--json",
+        "--episodes",
+        "5",
+        "--env-kwargs",
+        "wanted=no",
+        "--search-steps",
+        "2000",
     )
     report = json.loads(ran.stdout)
     found = {one["promise"]: one for one in report["findings"]}
@@ -537,7 +546,7 @@ def test_the_command_reports_on_a_file_with_a_class_in_it(tmp_path: Path) -> Non
 def test_the_command_fails_where_there_is_a_problem_and_says_what_to_change(tmp_path: Path) -> None:
     # The order of a set of strings is another one in every process.
     written(tmp_path, "order_game", start="' '.join({str(one) for one in range(50)})")
-    ran = run(tmp_path, "validate", "order_game:Game", "--episodes", "3", "--blind-steps", "2000")
+    ran = run(tmp_path, "validate", "order_game:Game", "--episodes", "3", "--search-steps", "2000")
     assert ran.returncode == 1
     assert re.search(r"PROBLEM +processes +seed 0, turn 0: observation '", ran.stdout)
     assert "-> do not depend on the order of a set" in ran.stdout
@@ -555,7 +564,7 @@ def test_a_state_key_that_another_process_does_not_know_is_found(tmp_path: Path,
 
     hashing = env_maker("hashing_game:Game")
     assert hashing is not None
-    report = inspect_env(hashing, episodes=2, blind_steps=0)
+    report = inspect_env(hashing, episodes=2, search_steps=0)
     [found] = [one for one in report.findings if one.promise == "processes"]
     assert found.verdict == PROBLEM
     assert re.fullmatch(r"a state key is -?\d+, then -?\d+", found.got)
@@ -583,7 +592,7 @@ if mark.read_text() != str(os.getpid()):
     game = env_maker("late_game:Game")
     assert game is not None
     (tmp_path / "first").unlink()  # of this process
-    report = inspect_env(game, episodes=3, blind_steps=0)
+    report = inspect_env(game, episodes=3, search_steps=0)
     [found] = [one for one in report.findings if one.promise == "processes"]
     assert (found.verdict, found.got) == (OK, "2 episodes the same in two processes")
 
@@ -597,7 +606,7 @@ def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path,
 
     hanging, dying = env_maker("hanging_game:Game"), None
     assert hanging is not None
-    report = inspect_env(hanging, episodes=3, patience_s=2.0, blind_steps=2_000, blind_seconds=1.0)
+    report = inspect_env(hanging, episodes=3, patience_s=2.0, search_steps=2_000, search_seconds=1.0)
     found = {one.promise: one for one in report.findings}
     assert found["invalid actions"].got == "no answer within 2 s"
     assert found["instructions"].verdict == OK
@@ -606,7 +615,7 @@ def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path,
     written(tmp_path, "dying_game", act="__import__('os').kill(__import__('os').getpid(), 9) if action == '' else 0")
     dying = env_maker("dying_game:Game")
     assert dying is not None
-    found = {one.promise: one for one in inspect_env(dying, episodes=3, blind_steps=2_000).findings}
+    found = {one.promise: one for one in inspect_env(dying, episodes=3, search_steps=2_000).findings}
     assert (found["invalid actions"].verdict, found["instructions"].verdict) == (PROBLEM, OK)
     assert found["invalid actions"].got.endswith("has ended by signal SIGKILL")
 
@@ -622,14 +631,14 @@ def test_what_cannot_travel_and_numbers_that_make_no_sense_are_refused() -> None
 def test_options_of_the_library_s_own_games_are_refused_for_others() -> None:
     ran = CliRunner().invoke(app, ["validate", "FrozenLake-v1", "--full"])
     assert "--full requires environments of this library" in ran.output
-    ran = CliRunner().invoke(app, ["validate", "--all", "--env", "a=1"])
-    assert "--env requires exactly one environment" in ran.output
+    ran = CliRunner().invoke(app, ["validate", "--all", "--env-kwargs", "a=1"])
+    assert "--env-kwargs requires exactly one environment" in ran.output
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("env_id", ["TrlEnv/TicTacToe-v0", "TrlEnv/Wordle-v0", "TrlEnv/ToolUse-v0"])
 def test_the_librarys_own_games_have_no_problems(env_id: str) -> None:
-    inspector = Inspector(partial(gym.make, env_id, disable_env_checker=True), episodes=5, blind_steps=2_000)
+    inspector = Inspector(partial(gym.make, env_id, disable_env_checker=True), episodes=5, search_steps=2_000)
     seen = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
     assert "blind baseline" in {one.promise for one in seen}
     assert [one for one in seen if one.verdict != OK and one.promise != "reward"] == []

@@ -83,7 +83,7 @@ def test_a_written_environment_needs_nothing_more(folder: Path, template: str) -
     assert module.ENV_ID == "MyTask/MyTask-v0"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = inspect_env(lambda: gym.make(module.ENV_ID), name=module.ENV_ID, episodes=4, blind_steps=0)
+        report = inspect_env(lambda: gym.make(module.ENV_ID), name=module.ENV_ID, episodes=4, search_steps=0)
     assert report.count(BROKEN) == 0, [one for one in report.findings if one.verdict == BROKEN]
 
 
@@ -191,7 +191,7 @@ def test_a_package_passes_its_own_tests_builds_installs_and_is_found_by_every_co
     run(empty, *pip, "install", "--no-deps", "--no-index", "--target", str(site), str(wheel))
     paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{site}"}
     assert env_id in run(empty, "-m", "gym_trl", "list", **paths)
-    assert " ok" in run(empty, "-m", "gym_trl", "validate", env_id, "--blind-steps", "0", "--episodes", "2", **paths)
+    assert " ok" in run(empty, "-m", "gym_trl", "validate", env_id, "--search-steps", "0", "--episodes", "2", **paths)
     run(empty, "-c", f"import gymnasium as gym, my_task; gym.make({env_id!r}).reset(seed=0)", **paths)
     small = ["--steps", "1", "--episodes", "16", "--eval-episodes", "16", "--out", "run"]
     run(empty, "-m", "gym_trl", "train", env_id, *values["train"].split(), *small, **paths)

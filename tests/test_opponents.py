@@ -148,7 +148,7 @@ def test_a_draw_against_a_perfect_player_is_no_win_of_its() -> None:
 
 
 def test_a_game_for_one_is_a_race_whose_ends_are_compared() -> None:
-    options = ("--env", "high=8")
+    options = ("--env-kwargs", "high=8")
     output = played(
         "4", ":undo", "4", "2", "1", "3", "6", env_id="TrlEnv/GuessNumber-v0", against="solver", options=options
     )
@@ -246,7 +246,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("env_id", TWO)
 def test_a_model_that_babbles_is_an_opponent_of_whom_random_actions_are_played(env_id: str, run: Path) -> None:
     actions = ["1", ":undo", ":hint", *TWO[env_id] * 3]
-    output = played(*actions, env_id=env_id, against=str(run), options=("--env", "mistakes=100"))
+    output = played(*actions, env_id=env_id, against=str(run), options=("--env-kwargs", "mistakes=100"))
     assert f"{run}: " in output or "KuhnPoker" in env_id
     assert re.search(r"(Solved|Not solved) in [0-9]+ turns?, return|Left after", output)
 
@@ -316,7 +316,7 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
             (),
             "has no policy 'solver'; it has random, and would have this one with a method solver()",
         ),
-        ("TrlEnv/Nim-v0", "random", ("--env", "opponent=random"), "both set the opponent"),
+        ("TrlEnv/Nim-v0", "random", ("--env-kwargs", "opponent=random"), "both set the opponent"),
         ("TrlEnv/Nim-v0", "person", (), "got 'person'"),
         ("TrlEnv/Nim-v0", "math:nothing", (), "'math:nothing' names no function"),
         ("TrlEnv/Nim-v0", "./no/such/folder", (), "there is no folder './no/such/folder'"),

@@ -63,7 +63,7 @@ def look(make, check, options) -> Finding:
         warnings.simplefilter("ignore")
         if check in CARD:
             return look_at_card(make, check, options)
-        return Inspector(make, episodes=20, blind_steps=1_500, blind_seconds=2.0, options=options).look_at(check)
+        return Inspector(make, episodes=20, search_steps=1_500, search_seconds=2.0, options=options).look_at(check)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_every_check_has_a_planted_fault_over_several_kinds_of_spaces() -> None:
 @pytest.mark.parametrize("name", planted.SOUND)
 def test_a_sound_environment_passes_every_check_of_validate(name) -> None:
     sound = planted.SOUND[name]
-    inspector = Inspector(sound.make, episodes=20, blind_steps=1_500, blind_seconds=2.0, options=sound.options)
+    inspector = Inspector(sound.make, episodes=20, search_steps=1_500, search_seconds=2.0, options=sound.options)
     found = [inspector.look_at(promise) for promise in PROMISES if promise != "processes"]
     cried = {one.promise: one.got for one in found if one.verdict != OK}
     assert cried.keys() == sound.lacks, cried
@@ -107,8 +107,8 @@ def command(name, place, options) -> dict[str, dict[str, str]]:
     """Return the findings that ``gym-trl validate`` or ``gym-trl card`` prints."""
     given = write_flags(options, Text)
     few = {
-        "validate": ["--episodes", "20", "--blind-steps", "1500", "--blind-seconds", "3"],
-        "card": ["--episodes", "60", "--seconds", "15", "--steps", "1500"],
+        "validate": ["--episodes", "20", "--search-steps", "1500", "--search-seconds", "3"],
+        "card": ["--episodes", "60", "--seconds", "15", "--search-steps", "1500"],
     }[name]
     file = Path(planted.__file__)
     ran = CliRunner().invoke(app, [name, f"{file}:Named.{place}", *few, *given, "--json"])
@@ -149,7 +149,7 @@ KINDS = [np.int8, np.uint8, np.int64, np.float32, bool, list]
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_mask_of_any_type_is_no_fault_of_the_environment(kind) -> None:
-    inspector = Inspector(planted.masked(kind), episodes=5, blind_steps=0)
+    inspector = Inspector(planted.masked(kind), episodes=5, search_steps=0)
     for promise in ("reset", "step", "spaces", "success", "info", "invalid actions", "end"):
         found = inspector.look_at(promise)
         assert found.verdict == OK, found

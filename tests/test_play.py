@@ -115,11 +115,11 @@ def test_a_game_that_changes_by_itself_cannot_be_undone_and_says_so() -> None:
 
 
 def test_the_command_takes_back_hints_and_tells_the_history() -> None:
-    output = said("1", ":undo", ":undo", "2", ":history", "quit", options=("--env", "high=8", "--seed", "1"))
+    output = said("1", ":undo", ":undo", "2", ":history", "quit", options=("--env-kwargs", "high=8", "--seed", "1"))
     assert "There is nothing to undo." in output
     assert output.count("Guess 1 to 8 in 6 tries.") == 3
     assert output.endswith("> 2\nHigher.\n> quit\n\nLeft after 1 turn, return 0.\n") or "> 2\nHigher." in output
-    hints = said(":hint", "quit", options=("--env", "high=8", "--seed", "1"))
+    hints = said(":hint", "quit", options=("--env-kwargs", "high=8", "--seed", "1"))
     assert re.search(r"4 \(wins in [0-9] turns?\)", hints)
 
 
@@ -135,6 +135,6 @@ def test_no_command_costs_a_turn_and_an_unknown_one_is_answered_with_all(command
 
 
 def test_an_action_that_begins_with_a_colon_is_given_with_two() -> None:
-    shown = said("::x", env_id="TrlEnv/Echo-v0", options=("--seed", "0", "--env", "word_length=2"))
+    shown = said("::x", env_id="TrlEnv/Echo-v0", options=("--seed", "0", "--env-kwargs", "word_length=2"))
     assert "0 of 2 right." in shown or "right." in shown
     assert ":undo takes" not in shown

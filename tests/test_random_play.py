@@ -71,7 +71,7 @@ def test_random_play_wins_a_fair_coin_as_often_as_chance(name: str) -> None:
 
 
 def test_no_check_solves_a_fair_coin_by_random_play_with_its_seeds() -> None:
-    found = Inspector(lambda: SecretOf(spaces.Discrete(2)), episodes=40, blind_steps=0).look_at("success")
+    found = Inspector(lambda: SecretOf(spaces.Discrete(2)), episodes=40, search_steps=0).look_at("success")
     solved = int(found.got.split("; ")[1].split()[0])
     assert 8 <= solved <= 32
 
@@ -130,7 +130,7 @@ def test_numbers_of_no_known_range_are_mostly_short() -> None:
 
 
 def test_the_report_says_what_random_play_of_digits_is() -> None:
-    found = Inspector(lambda: Price(instructions="From 1 to 99."), 20, blind_steps=0).look_at("reward")
+    found = Inspector(lambda: Price(instructions="From 1 to 99."), 20, search_steps=0).look_at("reward")
     assert "of random numbers from 1 to 99 (define random_policy for random play)" in found.got
     assert float(found.got.split()[0]) > -60
 
@@ -209,7 +209,7 @@ def test_an_evaluation_plays_at_random_wherever_the_checks_do(make: Callable[[],
     assert len(actions) == 12
     assert wanted is None or set(actions) == wanted
     assert make is not Price or all(action in Price().action_space for action in actions)
-    report = Inspector(make, 5, blind_steps=0)
+    report = Inspector(make, 5, search_steps=0)
     assert report.look_at("end").verdict == "ok"
     assert wanted is None or {game.actions[0] for game in report._some} <= wanted
 

@@ -39,7 +39,7 @@ MALFORMED = 10_000
 
 @pytest.fixture(scope="module")
 def numbers():
-    with openenv_run.serving("TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=3") as url:
+    with openenv_run.serving("TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=3") as url:
         yield url
 
 
@@ -180,7 +180,7 @@ def test_any_address_but_the_loopback_asks_every_request_for_a_token(monkeypatch
     from websockets.sync.client import connect
 
     kwargs: dict[str, Any] = {"high": 8, "turns": 3}
-    arguments = ["TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=3", "--host", "0.0.0.0"]
+    arguments = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=3", "--host", "0.0.0.0"]
     with openenv_run.started(*arguments) as (address, process):
         assert process.stdout is not None
         url = address.replace("0.0.0.0", "127.0.0.1")
@@ -490,7 +490,7 @@ def message_of(parts):
 @pytest.fixture(scope="module")
 def misbehaving():
     """The server's address; afterwards, it must still run and have shown no traceback."""
-    with openenv_run.started(MISBEHAVING, "--env", "fault=close") as (url, process):
+    with openenv_run.started(MISBEHAVING, "--env-kwargs", "fault=close") as (url, process):
         yield url
         with client(url) as one:
             assert one.reset(seed=0).observation["text"] == "did "
@@ -590,7 +590,7 @@ def test_any_environment_of_gymnasiums_is_served_in_words_and_stops_when_it_is_t
     ("arguments", "said"),
     [
         (["Nonesuch-v0"], "there is no environment 'Nonesuch-v0'"),
-        (["TrlEnv/Echo-v0", "--env", "turns=0"], "turns must be at least 1"),
+        (["TrlEnv/Echo-v0", "--env-kwargs", "turns=0"], "turns must be at least 1"),
         (["TrlEnv/Echo-v0", "--host", "203.0.113.7"], "cannot listen at 203.0.113.7:8000"),
     ],
 )

@@ -389,7 +389,7 @@ def test_the_command_prints_json_and_anchors() -> None:
         ([NIM, "solver", "random", "--games", "7"], "games must be a multiple of 2"),
         ([NIM, "solver", "random", "--anchor", "solve"], "did you mean 'solver'?"),
         ([NIM, "solver", "random", "--picture", "nim.gif"], "a picture must be called .png, .svg or .pdf, got nim.gif"),
-        ([NIM, "solver", "random", "--env", "opponent=random"], "leave out the argument opponent='random'"),
+        ([NIM, "solver", "random", "--env-kwargs", "opponent=random"], "leave out the argument opponent='random'"),
         (["TrlEnv/Wordle-v0", "solver", "random"], "has one seat"),
         (["TrlEnv/Nimm-v0", "solver", "random"], "did you mean TrlEnv/Nim-v0?"),
     ],

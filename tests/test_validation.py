@@ -63,12 +63,12 @@ def test_a_game_that_breaks_a_promise_is_found_out(
     monkeypatch.setattr("gym_trl.envs.text_env._measurements", lambda: {broken.__name__: table["GuessNumber"]})
     made: Any = broken
     monkeypatch.setitem(gym.registry, "Broken-v0", gym.envs.registration.EnvSpec("Broken-v0", made))
-    problems = validate(Game("Broken-v0", "medium"), episodes=200, blind_steps=0).problems
+    problems = validate(Game("Broken-v0", "medium"), episodes=200, search_steps=0).problems
     assert any(said.startswith(problem) for said in problems), problems
 
 
 def test_a_game_that_keeps_them_has_no_problems() -> None:
-    assert validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=50, seed=7, blind_steps=0).problems == ()
+    assert validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=50, seed=7, search_steps=0).problems == ()
 
 
 def test_every_preset_was_measured_with_every_baseline() -> None:
@@ -80,7 +80,7 @@ def test_every_preset_was_measured_with_every_baseline() -> None:
 
 def test_what_was_not_measured_counts_as_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gym_trl.envs.text_env._measurements", dict)
-    problems = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=2, blind_steps=0).problems
+    problems = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=2, search_steps=0).problems
     assert "solver was never measured: gym-trl validate --measure" in problems
 
 
@@ -104,7 +104,7 @@ def test_measuring_is_repeatable_and_leaves_other_games_alone(tmp_path: Path) ->
 
 def test_games_in_other_processes_are_validated_in_order() -> None:
     chosen = games(["TrlEnv/GuessNumber-v0"])
-    one = partial(validate, episodes=5, blind_steps=0)
+    one = partial(validate, episodes=5, search_steps=0)
     found = list(on_all(one, chosen, jobs=2))
     assert [one.game for one in found] == chosen
     assert found == list(on_all(one, chosen))

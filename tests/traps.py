@@ -555,12 +555,13 @@ def _readers() -> Iterator[Reader]:
     yield Reader("log of Inspect", "import", "{} --out OUT/imported")
     yield Reader("results of verifiers", "import", "{} --out OUT/imported")
     for kind, env in (
-        ("questions and answers", "TrlEnv/QA-v0 --env dataset={} --env prompt=question --env answer=answer"),
-        ("tasks", "TrlEnv/Tasks-v0 --env folder={}"),
+        ("questions and answers", "TrlEnv/QA-v0 ENV dataset={} ENV prompt=question ENV answer=answer"),
+        ("tasks", "TrlEnv/Tasks-v0 ENV folder={}"),
     ):
         for command in ("info", "play", "eval"):
             more = " --policy random --episodes 2" if command == "eval" else ""
-            yield Reader(kind, command, f"{env}{more}")
+            flag = "--env" if command == "eval" else "--env-kwargs"
+            yield Reader(kind, command, f"{env.replace('ENV', flag)}{more}")
     short = "--steps 1 --episodes 2"
     for kind in ("model and tokenizer", "adapter"):
         for command, arguments in (
@@ -572,7 +573,7 @@ def _readers() -> Iterator[Reader]:
             ("tournament", "TrlEnv/TicTacToe-v0 {} random --games 2"),
             ("play --against", "TrlEnv/TicTacToe-v0 --against {}"),
             ("export --to model", "{} --to model --out OUT/model"),
-            ("card --tokenizer", "TrlEnv/Echo-v0 --tokenizer {} --episodes 2 --steps 0 --seconds 1"),
+            ("card --tokenizer", "TrlEnv/Echo-v0 --tokenizer {} --episodes 2 --search-steps 0 --seconds 1"),
         ):
             yield Reader(kind, command, arguments, slow=True)
     yield Reader(
@@ -587,7 +588,7 @@ MATRIX = tuple(_readers())
 OWN = (
     "list",
     "info TrlEnv/Echo-v0",
-    "validate TrlEnv/Echo-v0 --episodes 2 --blind-steps 0",
+    "validate TrlEnv/Echo-v0 --episodes 2 --search-steps 0",
     "new lift --out OUT/lift",
     "serve TrlEnv/Echo-v0",
 )

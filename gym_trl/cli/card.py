@@ -13,7 +13,7 @@ from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import (
     ID_HELP,
     DebugOption,
-    EnvOption,
+    EnvKwargsOption,
     JsonOption,
     read_pairs,
     write_pair,
@@ -31,7 +31,7 @@ EXAMPLES = """
 gym-trl card TrlEnv/GuessNumber-v0
 gym-trl card my_game.py --out card.md --out card.html --out card.json
 gym-trl card Lift/Lift-v0 --strict --seconds 20 --out cards
-gym-trl card FrozenLake-v1 --env is_slippery=false --train 120 --out lake.html
+gym-trl card FrozenLake-v1 --env-kwargs is_slippery=false --train 120 --out lake.html
 gym-trl card CliffWalking-v1 --turn-limit 40 --success -40
 """
 _SUFFIXES = (".md", ".html", ".json")
@@ -44,7 +44,7 @@ _CHECKS = 36
 def card(
     env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
     *,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     out: Annotated[
         list[Path] | None,
         Option(
@@ -52,11 +52,11 @@ def card(
             "Default: print Markdown."
         ),
     ] = None,
-    episodes: Annotated[int, Option(min=2, help="Episodes of each policy.")] = 200,
+    episodes: Annotated[int, Option(min=2, help="Episodes of each policy, in all.")] = 200,
     seconds: Annotated[
         float, Option(min=1.0, help="Seconds for all measurements together, about, without --train.")
     ] = 30.0,
-    steps: Annotated[
+    search_steps: Annotated[
         int, Option(min=0, help="Environment steps of each search for a blind policy; 0 for no search.")
     ] = 20_000,
     train: Annotated[
@@ -90,7 +90,7 @@ def card(
     if maker is None:
         raise ConfigError(unknown_id(env_id))
     Text.of(options)
-    kwargs = read_pairs(env)
+    kwargs = read_pairs(env_kwargs)
     made = _measure(
         functools.partial(maker, **kwargs),
         env_id,
@@ -99,7 +99,7 @@ def card(
         env_kwargs=kwargs,
         episodes=episodes,
         seconds=seconds,
-        steps=steps,
+        search_steps=search_steps,
         seed=seed,
         spec=options,
     )

@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import describe, format_arguments, make_text_env
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
+from gym_trl.cli.options import DebugOption, EnvKwargsOption, read_pairs
 from gym_trl.cli.terminal import say
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.errors import refused
@@ -23,7 +23,7 @@ from gym_trl.wrappers.inner import attribute_of, instructions_of
 
 EXAMPLES = """
 gym-trl info TrlEnv/GuessNumber-v0
-gym-trl info TrlEnv/GuessNumber-v0 --env high=100 --env turns=7
+gym-trl info TrlEnv/GuessNumber-v0 --env-kwargs high=100 --env-kwargs turns=7
 """
 _SHOWN_TURNS = 8
 
@@ -32,12 +32,12 @@ _SHOWN_TURNS = 8
 def info(
     env_id: Annotated[str, Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
     *,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     seed: Annotated[int, Option(min=0, help="Seed of the example episode.")] = 0,
     debug: DebugOption = False,
 ) -> None:
     """Show an environment's arguments, scores and an example episode."""
-    kwargs = read_pairs(env)
+    kwargs = read_pairs(env_kwargs)
     made = make_text_env(env_id, kwargs)
     if description := describe(env_id):
         say(f"{description}\n")

@@ -27,6 +27,14 @@ EnvOption = Annotated[
         "values are strings. Quote a string that looks like a number twice: --env 'word=\"12\"'.",
     ),
 ]
+EnvKwargsOption = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME=VALUE",
+        help="Argument of the environment; repeatable. Numbers, true, false, none and JSON lists are converted; other "
+        "values are strings. Quote a string that looks like a number twice: --env-kwargs 'word=\"12\"'.",
+    ),
+]
 SuccessOption = Annotated[
     str | None,
     Option(
@@ -112,6 +120,7 @@ DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an e
 
 
 ENV_PLACE = (r"env_kwargs\.(\w+)", r"--env \1=")
+ENV_KWARGS_PLACE = (r"env_kwargs\.(\w+)", r"--env-kwargs \1=")
 """Place of an environment's argument in a run's options, and the option that repeats it; for ``read_trust``."""
 
 

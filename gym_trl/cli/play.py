@@ -14,7 +14,15 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail
-from gym_trl.cli.options import ENV_PLACE, ID_HELP, DebugOption, EnvOption, TrustOption, read_pairs, read_trust
+from gym_trl.cli.options import (
+    ENV_KWARGS_PLACE,
+    ID_HELP,
+    DebugOption,
+    EnvKwargsOption,
+    TrustOption,
+    read_pairs,
+    read_trust,
+)
 from gym_trl.cli.policies import find_policy
 from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
 from gym_trl.envs.two_player import TwoPlayerEnv
@@ -34,9 +42,9 @@ from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
 
 EXAMPLES = """
-gym-trl play TrlEnv/GuessNumber-v0 --env high=8 --seed 3
+gym-trl play TrlEnv/GuessNumber-v0 --env-kwargs high=8 --seed 3
 gym-trl play TrlEnv/TicTacToe-v0 --against solver
-gym-trl play TrlEnv/GuessNumber-v0 --against runs/first --env high=8 --env turns=4
+gym-trl play TrlEnv/GuessNumber-v0 --against runs/first --env-kwargs high=8 --env-kwargs turns=4
 gym-trl play TrlEnv/KuhnPoker-v0 --against http://localhost:8000/v1
 """
 _SOLVED = {True: "Solved", False: "Not solved", None: "Over"}
@@ -51,7 +59,7 @@ _COMMANDS_HELP = (
 def play(
     env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
     *,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of the episode. Default: a random one.")] = None,
     against: Annotated[str | None, Option(metavar="POLICY", help="Opponent, see above. Default: none.")] = None,
     trust: TrustOption = False,
@@ -68,10 +76,10 @@ def play(
     package.module:function. In a game for two it takes the other side. In any other environment it plays the same task
     beside you, one turn for each of yours; the higher return wins, then the lower number of turns.
     """
-    kwargs = read_pairs(env)
+    kwargs = read_pairs(env_kwargs)
     seed = random.randrange(2**31) if seed is None else seed
     command = shlex.join(["gym-trl", "play", env_id, "--against", against or ""])
-    trusted = read_trust(trust, [env_id, against, kwargs], command, [ENV_PLACE])
+    trusted = read_trust(trust, [env_id, against, kwargs], command, [ENV_KWARGS_PLACE])
     policy = Against() if against is None else prepare(_read_policy(against, trusted), env_id, kwargs, seed)
     episode = InteractiveEpisode(partial(make_text_env, env_id, {**kwargs, **policy.arguments}), seed)
     if hasattr(sys.stdin, "reconfigure"):  # invalid bytes become lone surrogates
@@ -177,7 +185,7 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
     close_env(made)
     for_two = isinstance(made.unwrapped, TwoPlayerEnv)
     if for_two and "opponent" in kwargs:
-        raise ConfigError("--env opponent=... and --against both set the opponent; give one of them")
+        raise ConfigError("--env-kwargs opponent=... and --against both set the opponent; give one of them")
     if for_two and policy.name == "random":  # only the game knows the legal actions
         return Against(policy.name, arguments={"opponent": "random"})
     if isinstance(policy, Model):

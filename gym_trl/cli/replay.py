@@ -9,13 +9,21 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvOption, NamesArgument, TrustOption, check_other, read_pairs, read_trust
+from gym_trl.cli.options import (
+    DebugOption,
+    EnvKwargsOption,
+    NamesArgument,
+    TrustOption,
+    check_other,
+    read_pairs,
+    read_trust,
+)
 from gym_trl.cli.terminal import say
 from gym_trl.text.textify import counted
 
 EXAMPLES = """
 gym-trl replay evals/guess
-gym-trl replay runs/first --env reward=efficient
+gym-trl replay runs/first --env-kwargs reward=efficient
 gym-trl replay evals/guess --reward my_rewards:score --out scored.jsonl
 gym-trl replay evals/mine my_game.py:MyGame
 """
@@ -27,7 +35,7 @@ def replay(
     path: Annotated[Path, Argument(metavar="FILE", help="Folder or file of records.")],
     names: NamesArgument = None,
     *,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     reward: Annotated[str | None, Option(metavar="FUNCTION", help=_REWARD_HELP)] = None,
     out: Annotated[Path | None, Option(help="File for the records with the new rewards, as JSON Lines.")] = None,
     trust: TrustOption = False,
@@ -35,7 +43,7 @@ def replay(
 ) -> None:
     """Replay recorded actions, and report differences.
 
-    With --env or --reward, new rewards are computed.
+    With --env-kwargs or --reward, new rewards are computed.
 
     Exit status: 1 if an observation, a reward or an episode's end differs from the record, 2 for an error, otherwise 0.
     """
@@ -57,7 +65,7 @@ def replay(
 
     def replayed() -> Iterator[Any]:
         nonlocal different, count
-        for found in replay_records(recorded(), env_kwargs=read_pairs(env), reward=function, trust=trusted):
+        for found in replay_records(recorded(), env_kwargs=read_pairs(env_kwargs), reward=function, trust=trusted):
             count += 1
             after.add(found.record)
             different += bool(found.differences)
@@ -72,7 +80,7 @@ def replay(
         for _ in replayed():
             pass
     say(f"Replayed {counted(count, 'episode')}; {different} with differences.")
-    if env or reward:
+    if env_kwargs or reward:
         for then, now in zip(before.rows(), after.rows(), strict=True):
             say(f"{then.policy} on {then.env_id}: recorded return {then.mean_return}, new return {now.mean_return}")
     if different:

@@ -6,7 +6,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvOption, read_pairs
+from gym_trl.cli.options import DebugOption, EnvKwargsOption, read_pairs
 from gym_trl.cli.terminal import say
 
 EXAMPLES = """
@@ -37,7 +37,7 @@ def serve(
     connections: Annotated[int | None, Option(min=1, help=_CONNECTIONS_HELP)] = None,
     request_timeout: Annotated[float, Option(help=_REQUEST_HELP)] = 20.0,
     idle_timeout: Annotated[float, Option(help=_IDLE_HELP)] = 3600.0,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Serve an environment to OpenEnv clients.
@@ -47,7 +47,7 @@ def serve(
     megabyte are rejected, slow clients disconnected. On a public address, put a proxy with TLS in front of it
     (docs/guides/openenv.md).
     """
-    kwargs = read_pairs(env)
+    kwargs = read_pairs(env_kwargs)
     make_text_env(env_id, kwargs).close()
     from gym_trl.integrations.openenv.server import serve as serve_openenv
 

@@ -11,11 +11,11 @@ from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import (
-    ENV_PLACE,
+    ENV_KWARGS_PLACE,
     ID_HELP,
     LARGEST_SEED,
     DebugOption,
-    EnvOption,
+    EnvKwargsOption,
     JsonOption,
     PolicyTokensOption,
     TemperatureOption,
@@ -55,7 +55,7 @@ def tournament(
     players: Annotated[list[str], Argument(metavar="PLAYER...", help="Players, see above.", show_default=False)],
     *,
     games: Annotated[int, Option(min=1, help="Games of each pairing; a multiple of the seats.")] = 100,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of the deals and of the sampling.")] = 0,
     anchor: Annotated[
         str | None, Option(metavar="PLAYER", help="Player whose rating is 0. Default: the mean is 0.")
@@ -68,7 +68,7 @@ def tournament(
     retry: Annotated[bool, Option("--retry", help="Play the unscored games in --out again.")] = False,
     concurrency: Annotated[int | None, Option(min=1, help="Concurrent games. Default: 64, 16 on a server.")] = None,
     temperature: TemperatureOption = None,
-    max_tokens: PolicyTokensOption = None,
+    max_tokens_per_turn: PolicyTokensOption = None,
     action_format: Annotated[
         str, Option(help='Format of the actions of models and servers: "tag", "boxed", "plain", ... Runs keep theirs.')
     ] = "tag",
@@ -100,12 +100,12 @@ def tournament(
 
     if picture is not None:
         check_picture(picture)
-    given = {"concurrency": concurrency, "temperature": temperature, "max_tokens": max_tokens, "system_prompt": None}
-    given_env = read_pairs(env)
+    given = {"concurrency": concurrency, "temperature": temperature, "max_tokens": max_tokens_per_turn}
+    given_env = read_pairs(env_kwargs)
     command = shlex.join(["gym-trl", "tournament", env_id, *players])
-    trusted = read_trust(trust, [env_id, players, given_env], command, [ENV_PLACE])
+    trusted = read_trust(trust, [env_id, players, given_env], command, [ENV_KWARGS_PLACE])
     policies = [one for name in players for one in read_players(name, given, trust=trusted)]
-    env_kwargs = {**_trained_kwargs(env_id, policies, trusted), **given_env}
+    used_env = {**_trained_kwargs(env_id, policies, trusted), **given_env}
     done, display = 0, None
 
     def on_begin(total: int, before: int) -> None:
@@ -125,7 +125,7 @@ def tournament(
             policies,
             games=games,
             seed=seed,
-            env_kwargs=env_kwargs,
+            env_kwargs=used_env,
             action_format=action_format,
             anchor=anchor,
             out=out,

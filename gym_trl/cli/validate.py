@@ -17,7 +17,7 @@ from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import (
     ID_HELP,
     DebugOption,
-    EnvOption,
+    EnvKwargsOption,
     JsonOption,
     read_pairs,
 )
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 gym-trl validate my_game.py
-gym-trl validate my_games.chess:Chess --env size=5 --episodes 50
+gym-trl validate my_games.chess:Chess --env-kwargs size=5 --episodes 50
 gym-trl validate my_games:Mine/Chess-v0 --json
-gym-trl validate TrlEnv/Hangman-v0 FrozenLake-v1 --blind-steps 1000000 --blind-seconds 120
+gym-trl validate TrlEnv/Hangman-v0 FrozenLake-v1 --search-steps 1000000 --search-seconds 120
 gym-trl validate CliffWalking-v1 --turn-limit 40 --success -40
 gym-trl validate --all --full
 """
@@ -53,21 +53,24 @@ _MARKS = {
 def validate(
     env_ids: Annotated[list[str] | None, Argument(metavar="ID...", help=ID_HELP, show_default=False)] = None,
     *,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     everything: Annotated[bool, Option("--all", help="Validate all environments of this library.")] = False,
     difficulty: Annotated[
         str | None, Option(help="Only this preset of the library's environments. Default: all presets.")
     ] = None,
     episodes: Annotated[
         int | None,
-        Option(min=2, help="Episodes per policy. Default: 100, 2000 with --full, 20 for other environments."),
+        Option(
+            min=2,
+            help="Episodes of each policy on each environment or preset. Default: 100, 2000 with --full, 20 on others.",
+        ),
     ] = None,
     full: Annotated[bool, Option("--full", help="Play 2000 episodes, which detects small differences.")] = False,
     seed: Annotated[int, Option(min=0, help="Seed of the episodes and of the search for a blind policy.")] = 0,
-    blind_steps: Annotated[
+    search_steps: Annotated[
         int, Option(min=0, help="Environment steps of the search for a blind policy; 0 disables it.")
     ] = BLIND_STEPS,
-    blind_seconds: Annotated[
+    search_seconds: Annotated[
         float, Option(min=0.1, help="Time limit of the search, per environment or preset.")
     ] = BLIND_SECONDS,
     jobs: Annotated[int | None, Option(min=1, help="Number of processes. Default: the number of cores.")] = None,
@@ -97,10 +100,10 @@ def validate(
     ids = sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
     if everything == bool(env_ids):
         raise ConfigError("expected ids of environments or --all")
-    if env and len(ids) > 1:
-        raise ConfigError("--env requires exactly one environment")
+    if env_kwargs and len(ids) > 1:
+        raise ConfigError("--env-kwargs requires exactly one environment")
     Text.of(options)
-    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env and not options]
+    own = [env_id for env_id in ids if env_id in gym_trl.GAMES and not env_kwargs and not options]
     others = [env_id for env_id in ids if env_id not in own]
     for option, given in (("--difficulty", difficulty), ("--full", full), ("--measure", remeasure)):
         if given and others:
@@ -111,15 +114,15 @@ def validate(
     chosen = _presets(own, difficulty) if own else []
     jobs = min(jobs or os.cpu_count() or 1, max(len(chosen), 1))
     if remeasure:
-        _measure(chosen, episodes or 2000, blind_steps, jobs)
+        _measure(chosen, episodes or 2000, search_steps, jobs)
         return
     broken = 0
-    search = {"seed": seed, "blind_steps": blind_steps, "blind_seconds": blind_seconds}
+    search = {"seed": seed, "search_steps": search_steps, "search_seconds": search_seconds}
     if chosen:
         count = episodes or (2000 if full else 100)
         broken += _validate_presets(chosen, search, episodes=count, jobs=jobs, as_json=as_json)
     for env_id, maker in makers.items():
-        make = functools.partial(maker, **read_pairs(env))
+        make = functools.partial(maker, **read_pairs(env_kwargs))
         broken += _inspect(env_id, make, {**search, "spec": options}, episodes=episodes or 20, as_json=as_json)
     if broken:
         raise typer.Exit(1)
@@ -142,7 +145,7 @@ def _presets(ids: list[str], difficulty: str | None) -> list["Game"]:
     raise ConfigError(f"--difficulty must name a preset ({', '.join(presets) or 'there are none'}), got {difficulty!r}")
 
 
-def _measure(chosen: list["Game"], episodes: int, blind_steps: int, jobs: int) -> None:
+def _measure(chosen: list["Game"], episodes: int, search_steps: int, jobs: int) -> None:
     """Measure the reference values for the library's own environments, and write them to a file."""
     from gym_trl.env_checker import validation
 
@@ -150,9 +153,9 @@ def _measure(chosen: list["Game"], episodes: int, blind_steps: int, jobs: int) -
     for game, measured in zip(chosen, validation.on_all(play, chosen, jobs=jobs), strict=True):
         validation.write_measurements(validation.MEASURED, [(game, measured)])
         say(_line(game, measured))
-    if not blind_steps:
+    if not search_steps:
         return
-    search = functools.partial(validation.measure_blind, episodes=episodes, steps=blind_steps)
+    search = functools.partial(validation.measure_blind, episodes=episodes, steps=search_steps)
     for game, found in zip(chosen, validation.on_all(search, chosen, jobs=jobs), strict=True):
         validation.write_blind(validation.MEASURED_BLIND, [(game, found)])
         for one in found.values():

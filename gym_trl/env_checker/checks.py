@@ -82,8 +82,8 @@ class Inspector:
         self,
         make: Callable[[], gym.Env[Any, Any]],
         episodes: int,
-        blind_steps: int = STEPS,
-        blind_seconds: float = SECONDS,
+        search_steps: int = STEPS,
+        search_seconds: float = SECONDS,
         *,
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
@@ -93,7 +93,7 @@ class Inspector:
         self._make, self._episodes = make, episodes
         self._options = options or {}
         self._make_played = as_trained(make, self._options)
-        self._blind_steps, self._blind_seconds, self._seed = blind_steps, blind_seconds, seed
+        self._search_steps, self._search_seconds, self._seed = search_steps, search_seconds, seed
 
     def ready(self) -> None:
         """Return at once, to show that the process has started."""
@@ -229,7 +229,7 @@ class Inspector:
             env, second = self._make(), self._make()
         except BaseException as error:
             raise_interrupt(error)
-            fix = "give every argument a default, or pass it with --env NAME=VALUE"
+            fix = "give every argument a default, or pass it with --env-kwargs NAME=VALUE"
             return _Told(PROBLEM, f"raised {describe_error(error)}", fix)
         seconds = (perf_counter() - began) / 2
         if not isinstance(env, gym.Env):
@@ -566,12 +566,12 @@ class Inspector:
             return description_of(env, *env.reset(seed=0))
 
     def _look_at_blind_baseline(self) -> "_Told":
-        if not self._blind_steps:
-            return _Told(SKIPPED, "not checked: blind_steps is 0")
+        if not self._search_steps:
+            return _Told(SKIPPED, "not checked: search_steps is 0")
         if self._num_seats > 1:
             return _Told(SKIPPED, "not checked: what a sequence of actions is worth depends on the other seats")
         _ = self._some  # raises NotCheckedError if nothing can be played
-        found = search_blind(self._make_played, steps=self._blind_steps, seconds=self._blind_seconds, seed=self._seed)
+        found = search_blind(self._make_played, steps=self._search_steps, seconds=self._search_seconds, seed=self._seed)
         solves = found.objective == "success"
         chance, solver, best = self._references(solves=solves)
         around = [("random play", chance), ("solver", solver), ("optimum", best)]

@@ -28,8 +28,8 @@ def inspect_env(
     name: str = "the environment",
     episodes: int = 20,
     patience_s: float = 60.0,
-    blind_steps: int = STEPS,
-    blind_seconds: float = SECONDS,
+    search_steps: int = STEPS,
+    search_seconds: float = SECONDS,
     seed: int = 0,
     success: Success | None = None,
     action_format: str | None = None,
@@ -51,8 +51,8 @@ def inspect_env(
         name: Name in the report.
         episodes: Number of episodes for measurements; fewer if the environment is slow.
         patience_s: Maximum seconds for one check.
-        blind_steps: Number of environment steps in the search for the best blind policy; 0 for no search.
-        blind_seconds: Maximum seconds for this search, in addition to ``patience_s``.
+        search_steps: Number of environment steps in the search for the best blind policy; 0 for no search.
+        search_seconds: Maximum seconds for this search, in addition to ``patience_s``.
         seed: Seed of this search and of its held-out episodes.
         success: Definition of success, as in ``GymSpec``.
         action_format: Format in which actions are marked, as in ``GymSpec``. Default: they are not.
@@ -68,10 +68,10 @@ def inspect_env(
     if episodes < 2 or not patience_s > 0:
         raise ConfigError(f"episodes must be at least 2 and patience_s above 0, got {episodes} and {patience_s}")
     findings, late = [], 0
-    if blind_steps < 0 or not blind_seconds > 0:
-        given = f"{blind_steps} and {blind_seconds}"
-        raise ConfigError(f"blind_steps must be at least 0 and blind_seconds above 0, got {given}")
-    with _Other(make, episodes, patience_s, (blind_steps, blind_seconds, seed), options) as other:
+    if search_steps < 0 or not search_seconds > 0:
+        given = f"{search_steps} and {search_seconds}"
+        raise ConfigError(f"search_steps must be at least 0 and search_seconds above 0, got {given}")
+    with _Other(make, episodes, patience_s, (search_steps, search_seconds, seed), options) as other:
         for promise in PROMISES:
             found = _not_tried(promise) if late >= _LATE else _found(other, promise)
             late += found.verdict == PROBLEM and found.got.startswith(_NO_ANSWER)

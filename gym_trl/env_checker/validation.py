@@ -129,11 +129,11 @@ def games(env_ids: Iterable[str]) -> list[Game]:
 
 
 def validate(
-    game: Game, *, episodes: int = 100, seed: int = 0, blind_steps: int = STEPS, blind_seconds: float = SECONDS
+    game: Game, *, episodes: int = 100, seed: int = 0, search_steps: int = STEPS, search_seconds: float = SECONDS
 ) -> Validation:
     """Play with all baselines, and compare the results with the declared optimum and with earlier measurements.
 
-    >>> found = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=20, blind_steps=2_000)
+    >>> found = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=20, search_steps=2_000)
     >>> found.problems, found.measured["solver"].success
     ((), 1.0)
 
@@ -141,8 +141,8 @@ def validate(
         game: Environment and preset.
         episodes: Number of episodes of each policy; all play the same ones.
         seed: Seed of the episodes.
-        blind_steps: Number of environment steps in the search for a blind policy; 0 for no search.
-        blind_seconds: Maximum seconds for this search.
+        search_steps: Number of environment steps in the search for a blind policy; 0 for no search.
+        search_seconds: Maximum seconds for this search.
     """
     problems = []
     try:
@@ -164,11 +164,11 @@ def validate(
     if key.verdict == PROBLEM:
         problems.append(f"state key: {key.got}")
     blind = None
-    if blind_steps:
+    if search_steps:
         published: dict[str, Blind] = game.make().get_wrapper_attr("blind_baselines")
         known = [one.actions for one in published.values()]
         blind = search_blind(
-            _unchecked(game), steps=blind_steps, seconds=blind_seconds, episodes=EPISODES, seed=seed, extra=known
+            _unchecked(game), steps=search_steps, seconds=search_seconds, episodes=EPISODES, seed=seed, extra=known
         )
         problems += _beaten(published, blind)
     return Validation(game, measured, best.success, tuple(problems), blind)

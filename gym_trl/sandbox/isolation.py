@@ -84,9 +84,9 @@ def check_isolation(isolation: Isolation) -> None:
     elif (problem := bubblewrap_problem()) is not None:
         raise ConfigError(
             f"programs of a model run in bubblewrap, and {problem}. Install it with 'apt-get install bubblewrap' (or "
-            "dnf, apk, pacman), and let a container make user namespaces. isolation='limits' (--env isolation=limits) "
-            "runs programs without it: with limits and a filter of system calls, and without your files "
-            "where the kernel has Landlock"
+            "dnf, apk, pacman), and let a container make user namespaces. isolation='limits' "
+            "(--env-kwargs isolation=limits) runs programs without it: with limits and a filter of system calls, "
+            "and without your files where the kernel has Landlock"
         )
 
 

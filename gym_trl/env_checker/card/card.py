@@ -155,7 +155,7 @@ def make_card(
     env_kwargs: Mapping[str, Any] | None = None,
     episodes: int = 200,
     seconds: float = 30.0,
-    steps: int = STEPS,
+    search_steps: int = STEPS,
     seed: int = 0,
     success: Success | None = None,
     action_format: str | None = None,
@@ -180,7 +180,7 @@ def make_card(
         env_kwargs: Arguments that ``make`` uses, to be shown.
         episodes: Maximum number of episodes of each policy, at least two.
         seconds: Seconds for all measurements together, about; few of them are played of a slow environment.
-        steps: Maximum number of environment steps of each search (for blind policies and constants); 0 for no search.
+        search_steps: Maximum number of environment steps of a search for blind policies or constants; 0 for none.
         seed: Seed of the tasks and the searches.
         success: Definition of success, as in ``GymSpec``.
         action_format: Format in which a model marks its actions, as in ``GymSpec``. Default: ``"tag"``.
@@ -197,7 +197,7 @@ def make_card(
     given = training_options(success, action_format, spec)
     played = as_trained(make, given)
     say = on_progress or (lambda name: None)
-    options = _Options(seconds, steps, tokenizer, tokenizer_name, say)
+    options = _Options(seconds, search_steps, tokenizer, tokenizer_name, say)
     published = _published(played)
     say("requirements of training")
     report = inspect_env(
@@ -205,8 +205,8 @@ def make_card(
         name=env_id,
         episodes=max(2, min(episodes, 50)),
         patience_s=max(30.0, seconds),
-        blind_steps=0 if published else steps,
-        blind_seconds=max(1.0, seconds / 5),
+        search_steps=0 if published else search_steps,
+        search_seconds=max(1.0, seconds / 5),
         seed=seed,
         spec=given,
         on_finding=lambda found: say(found.promise),
