@@ -400,7 +400,7 @@ def test_adapters_share_the_weights_of_the_trained_model_and_are_saved_alone(tmp
 def test_a_model_in_a_folder_is_an_opponent_with_its_own_tokenizer(tmp_path):
     [_] = train(tmp_path, league={"every": 1}, grpo={"max_steps": 2})
     model = tmp_path / "whole" / "checkpoints" / "league" / "step-1"
-    [report] = train(tmp_path / "next", league=f"{model} self_play=0", grpo={"max_steps": 2})
+    [report] = train(tmp_path / "next", league={"opponents": str(model), "self_play": 0}, grpo={"max_steps": 2})
     assert set(report["rollouts"][0]["opponent"]) == {str(model)}
     assert sum(report["state"]["played"][str(model)])
 
