@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import gym_trl
@@ -152,6 +153,17 @@ def test_the_help_begins_with_the_six_commands_of_a_first_hour(
     names = [re.findall(r"^│ (\S*) ", panel, re.MULTILINE) for panel in (start, more)]
     assert names[0] == ["list", "play", "new", "validate", "train", "view"]
     assert sorted([*names[0], *names[1]]) == sorted([*COMMANDS, "card", "warm-start"])  # each has one line of help
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["validate", "card", "tournament", "play", "replay", "export", "import", "serve", "compare", "info", "new", "view"],
+)
+def test_an_option_of_a_command_has_the_name_that_it_has_in_python(command: str) -> None:
+    other_names = {"--env", "--max-tokens", "--max-completion", "--group-size", "--spec", "--league", "--records"}
+    searches = {"--steps", "--blind-steps", "--blind-seconds"}  # none of these commands trains
+    options = {one for parameter in get_command(app).commands[command].params for one in parameter.opts}  # type: ignore[attr-defined]
+    assert not options & (other_names | searches)
 
 
 def test_the_help_of_train_says_that_the_tiny_model_cannot_read() -> None:
