@@ -106,7 +106,7 @@ def is_complete(one: Learnt) -> bool:
 def train_one(name: str, credit: str, seed: int) -> None:
     """Run or continue one training until it is complete."""
     game = GAMES[name]
-    words = [game.env_id, *(f"--env={key}={value}" for key, value in game.env.items())]
+    words = [game.env_id, *(f"--env-kwargs={key}={value}" for key, value in game.env.items())]
     words += [f"--{key}={value}" for key, value in game.options.items()]
     words += [f"--credit={credit}", f"--seed={seed}", f"--steps={game.steps}", "--eval-episodes=16"]
     done = partial(read, name, credit, seed)

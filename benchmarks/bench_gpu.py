@@ -35,7 +35,7 @@ TURN = 8 if QUICK else 128
 CONTEXT = 512 if QUICK else 4096
 SERVED_TOKENS = 8 if QUICK else 48
 """Most tokens of a turn from the server, whose context is that of ``vllm_serve``."""
-LEARNING = ["TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=4"] + (
+LEARNING = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=4"] + (
     ["--steps=2", "--episodes=4", "--group-size=2", "--max-tokens=6", "--eval-episodes=2", "--grpo=save_strategy=no"]
     if QUICK
     else ["--steps=40", "--episodes=128", "--group-size=16", "--max-tokens=64", "--eval-episodes=128"]

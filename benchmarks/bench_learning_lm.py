@@ -112,7 +112,7 @@ class Learnt:
 def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     """Return the result of one run, from its folders as far as they are complete."""
     lesson, folder = LESSONS[name], ROOT / f"{name}-{source}-{seed}"
-    env = [f"--env={key}={value}" for key, value in lesson.env_kwargs.items()]
+    env = [f"--env-kwargs={key}={value}" for key, value in lesson.env_kwargs.items()]
     shared = [*env, f"--max-tokens={lesson.max_tokens}", f"--max-completion={lesson.max_completion}"]
     shared += ["--action-format=plain", f"--eval-episodes={EVALUATION}", f"--seed={seed}"]
     shared += [f"--spec={key}={value}" for key, value in lesson.spec.items()]

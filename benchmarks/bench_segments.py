@@ -172,7 +172,13 @@ def learn() -> None:
             if len(read(name, seed).curve) >= STEPS:
                 continue
             options = [f"--history={words}"] if words else []
-            command = ["FrozenLake-v1", "--env=is_slippery=false", "--max-completion=96", f"--seed={seed}", *options]
+            command = [
+                "FrozenLake-v1",
+                "--env-kwargs=is_slippery=false",
+                "--max-completion=96",
+                f"--seed={seed}",
+                *options,
+            ]
             command += [f"--steps={STEPS}", "--eval-episodes=16", "--credit=pool"]
             train(ROOT / f"{name.replace(' ', '-')}-{seed}", command)
 

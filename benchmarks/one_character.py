@@ -1,6 +1,6 @@
 """Environments of which every action is one character, for a model that begins with random characters.
 
-    gym-trl train one_character:OneCharacter/Maze-v0 --env difficulty=easy      # with benchmarks/ on PYTHONPATH
+    gym-trl train one_character:OneCharacter/Maze-v0 --env-kwargs difficulty=easy      # with benchmarks/ on PYTHONPATH
 
 A model without any knowledge finds an action of one character once in about twenty turns, and one of three characters
 hardly ever. TicTacToe's board has a character for each occupied cell, too: see ``occupied``.

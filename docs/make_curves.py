@@ -46,7 +46,13 @@ EXAMPLES = (
         "stuck",
         RUNS / "curves-stuck",
         (
-            *("TrlEnv/GuessNumber-v0", "--env=high=8", "--env=turns=4", "--action-format=plain", "--max-tokens=6"),
+            *(
+                "TrlEnv/GuessNumber-v0",
+                "--env-kwargs=high=8",
+                "--env-kwargs=turns=4",
+                "--action-format=plain",
+                "--max-tokens=6",
+            ),
             *("--max-completion=128", "--lora=16", "--dtype=bfloat16", "--learning-rate=3e-4", "--steps=10"),
             *("--episodes=64", "--group-size=16", "--eval-episodes=16"),
         ),

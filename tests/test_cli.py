@@ -66,8 +66,8 @@ def error(result: Result) -> str:
 
 
 IMPOSSIBLE = [
-    ["train", "--env", "high=x"],
-    ["train", "--env", "high=1e3"],
+    ["train", "--env-kwargs", "high=x"],
+    ["train", "--env-kwargs", "high=1e3"],
     ["train", "Nope-v0"],
     ["train", "--resume", "nope"],
     ["train", "--grpo", "num_generations=0"],
@@ -454,7 +454,8 @@ def test_eval_is_a_gate_that_stays_shut() -> None:
 
 def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
     (tmp_path / "eval.toml").write_text(
-        f'id = "{GUESS}"\npolicy = ["solver", "constant"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n[env]\nhigh = 8\n'
+        f'id = "{GUESS}"\npolicy = ["solver", "constant"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n'
+        "[env_kwargs]\nhigh = 8\n"
     )
     told = json.loads(gym_trl_("eval", str(tmp_path / "eval.toml"), "--episodes", "12", "--json").stdout)
     found = [(row["policy"], row["episodes"], row["env_kwargs"]) for row in told["rows"]]
@@ -473,29 +474,40 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
             "must be a multiple of attempts=2, got 3",
         ),
         ([GUESS, "--base-url", "nowhere"], "--base-url must begin with http:// or https://"),
-        ([GUESS, "--base-url", "http://localhost:1/v1", "--vllm"], "require a model in this process, not --base-url"),
+        (
+            [GUESS, "--base-url", "http://localhost:1/v1", "--vllm", "colocate"],
+            "require a model in this process, not --base-url",
+        ),
         ([GUESS, "--policy", "nobody:knows"], "names no function"),
         ([GUESS, "--policy", "slover"], "has no policy 'slover'; did you mean 'solver'?; it has"),
         ([GUESS, "--policy", "Qwen/Qwen3-0.6B"], "for a model on the hub, use --model Qwen/Qwen3-0.6B"),
         ([GUESS, "--model", "qwen"], "there is no folder 'qwen', and a model on the hub is called ORG/NAME"),
         ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
-        ([GUESS, "--policy", "solver", "--env", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
+        ([GUESS, "--policy", "solver", "--env-kwargs", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
         (
-            [GUESS, "--policy", "solver", "--spec", "turn_limt=3"],
-            "spec contains 'turn_limt', which is not an argument",
+            [GUESS, "--policy", "solver", "--turn-limt", "3"],
+            "there is no option --turn-limt; did you mean '--turn-limit'?",
         ),
         (
-            [GUESS, "--policy", "solver", "--spec", 'history={"last": 3}'],
+            [GUESS, "--policy", "solver", "--history.last", "3"],
             "'history', which requires a model in this",
         ),
         (["CliffWalking-v1", "--policy", "random", "--success", "info"], "Error: --success must be a return to"),
-        ([GUESS, "--policy", "solver", "--action-format", "tagg"], "--action-format requires a language model"),
+        ([GUESS, "--policy", "solver", "--action-format", "boxed"], "--action-format requires a language model"),
         ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature requires a language model"),
         (
             [GUESS, "--model", "Qwen/Qwen3-0.6B", "--temperature", "inf"],
             "--temperature must be a finite number, got inf",
         ),
-        ([GUESS, "--policy", "solver", "--success", "often"], "a function is named as 'package.module:function'"),
+        (
+            [GUESS, "--policy", "solver", "--success", "often"],
+            "--success must be a finite number, 'info' or a function",
+        ),
+        ([GUESS, "--policy", "solver", "--turn-limit", "0"], "--turn-limit must be an integer of at least 1, got 0"),
+        (
+            [GUESS, "--model", "a/b", "--vllm", "server"],
+            "--vllm must be 'colocate', got 'server': a server is evaluated",
+        ),
         (
             [GUESS, "--base-url", "http://localhost:1/v1", "--llm", "seed=1"],
             "require a model in this process, not --base-url",
@@ -511,7 +523,7 @@ def test_what_eval_cannot_do_is_one_line(arguments: list[str], said: str) -> Non
 
 def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_meant(tmp_path: Path) -> None:
     (tmp_path / "eval.toml").write_text("episode = 3\n")
-    assert "there is no option 'episode'; did you mean 'episodes'?" in error(
+    assert "there is no option episode; did you mean 'episodes'?" in error(
         gym_trl_("eval", str(tmp_path / "eval.toml"))
     )
 
@@ -524,7 +536,9 @@ def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_
         ("fail-under = 7", "eval.toml: fail-under = 7 is invalid: "),
         ("temperature = inf", "eval.toml: temperature must be a finite number, got inf"),
         ("policy = 3", "policy must be a list, each element text, got [3]"),
-        ("env = 3", "eval.toml: env must be a table, got 3"),
+        ("env-kwargs = 3", "eval.toml: env-kwargs must be a mapping with names as keys, got 3"),
+        ("turn-limit = 0", "eval.toml: turn-limit must be an integer of at least 1, got 0"),
+        ("cutoff = {episode_s = 0}", "eval.toml: cutoff.episode_s must be a number above 0, got 0"),
     ],
 )
 def test_an_option_in_a_file_is_checked_as_on_the_command_line(tmp_path: Path, line: str, said: str) -> None:
@@ -599,7 +613,7 @@ def test_a_port_that_is_taken_is_named(evaluated: Path) -> None:
 def test_games_of_one_environment_with_other_arguments_are_told_apart(tmp_path: Path) -> None:
     arguments = ["eval", GUESS, "--policy", "solver", "--episodes", "2", "--out", str(tmp_path / "out")]
     gym_trl_(*arguments)
-    told = gym_trl_(*arguments, "--env", "high=9").stdout
+    told = gym_trl_(*arguments, "--env-kwargs", "high=9").stdout
     assert re.search(rf"^{GUESS} high=9 +solver ", told, re.MULTILINE)
 
 

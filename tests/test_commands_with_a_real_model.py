@@ -18,7 +18,7 @@ from gym_trl.records.json_lines import read_json_lines
 from gym_trl.viewer.page import write_page
 
 pytestmark = [pytest.mark.lm, pytest.mark.trl]
-GUESS = ["TrlEnv/GuessNumber-v0", "--env", "high=8", "--env", "turns=2"]
+GUESS = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=2"]
 OWN_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 """Part of the system message that the template writes by itself."""
 
@@ -101,7 +101,7 @@ def test_the_viewer_shows_each_token_with_its_text_id_mask_and_logprob(
 
 
 def test_eval_scores_a_folder_of_a_model(pretrained: Path, tmp_path: Path) -> None:
-    few = ["--episodes=8", "--max-tokens=6", "--spec=end_after_invalid=2", "--json", f"--out={tmp_path / 'eval'}"]
+    few = ["--episodes=8", "--max-tokens-per-turn=6", "--end-after-invalid=2", "--json", f"--out={tmp_path / 'eval'}"]
     told = json.loads(command("eval", *GUESS, "--model", pretrained, *few, "--system-prompt", "One number."))
     [row] = told["rows"]
     assert (row["episodes"], row["unscored"], row["policy"]) == (8, 0, str(pretrained))

@@ -284,14 +284,14 @@ def test_a_pattern_reads_actions_of_the_same_kind_from_prose(actions: list[str],
 
 def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    small = ["--env", "high=8", "--group-size", "2", "--episodes", "2", "--max-tokens", "8", "--groups", "1"]
+    small = ["--env-kwargs", "high=8", "--group-size", "2", "--episodes", "2", "--max-tokens", "8", "--groups", "1"]
     result = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small])
     assert result.exit_code == 1, result.output
     assert "problem  readable actions: 0% of " in result.stdout
     assert "| <|user|>Find the secret integer from 1 to 8." in result.stdout
     words = shlex.split(result.stdout.splitlines()[-1])
     assert words[:5] == ["gym-trl", words[1], GUESS, "--model", str(tiny)]
-    assert words[5:7] == ["--env", "high=8"]
+    assert words[5:7] == ["--env-kwargs", "high=8"]
     assert words[1] in {"doctor", "warm-start"}
     assert list(tmp_path.iterdir()) == []  # nothing is written
     found = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small, "--json"])
@@ -308,7 +308,7 @@ def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: 
         [GUESS, "--model", "nope"],
         ["Nope-v0", "--model", "Qwen/Qwen3-0.6B"],
         [GUESS, "--model", "Qwen/Qwen3-0.6B", "--dtype", "bfloat16"],
-        [GUESS, "--model", "Qwen/Qwen3-0.6B", "--env", "high=x"],
+        [GUESS, "--model", "Qwen/Qwen3-0.6B", "--env-kwargs", "high=x"],
     ],
 )
 def test_what_cannot_be_examined_is_one_line_and_exit_status_2(arguments: list[str]) -> None:

@@ -789,8 +789,19 @@ def test_a_models_evaluation_that_is_killed_twenty_times_ends_with_the_same_tabl
     """A real model of Transformers; a third of the episodes, in forks, where it must not take minutes."""
     kills = 20
     save_tiny(tmp_path / "tiny")
-    options = ["--model", str(tmp_path / "tiny"), "--episodes", str(episodes), "--attempts", "4", "--max-tokens", "1"]
-    options += ["--action-format", "plain", "--env", "high=8", "--env", "turns=4", "--spec", 'instructions=""']
+    options = ["--model", str(tmp_path / "tiny"), "--episodes", str(episodes), "--attempts", "4"]
+    options += [
+        "--action-format",
+        "plain",
+        "--env-kwargs",
+        "high=8",
+        "--env-kwargs",
+        "turns=4",
+        "--instructions",
+        "",
+        "--max-tokens-per-turn",
+        "1",
+    ]
     options += ["--concurrency", "8", "--tokens"]
     rng = random.Random(0)
     for _ in range(kills):  # after some of the first eight games, which end almost at once

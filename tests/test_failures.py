@@ -360,10 +360,10 @@ def test_a_vector_environment_reports_a_failure_and_goes_on(executor):
 @pytest.mark.parametrize("failure", ["SystemExit", "SystemExit of 0", "leaving", "GeneratorExit", "surrogate"])
 def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ["--env", f"failure={failure}", "--episodes", "4"]
-    said = error(gym_trl_("eval", NAME, "--policy", "random", "--env", "place=make", *options))
+    options = ["--env-kwargs", f"failure={failure}", "--episodes", "4"]
+    said = error(gym_trl_("eval", NAME, "--policy", "random", "--env-kwargs", "place=make", *options))
     assert "cannot make" in said
-    done = gym_trl_("eval", NAME, "--policy", "random", "--env", "place=step", "--out", "out", *options)
+    done = gym_trl_("eval", NAME, "--policy", "random", "--env-kwargs", "place=step", "--out", "out", *options)
     assert done.exit_code == 0
     assert "Error" not in done.output
 

@@ -350,7 +350,7 @@ def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.Com
         "gym.register('Tests/Fused-v0', Fused)\n"
         "app(['train', 'Tests/Fused-v0', *sys.argv[1:]])\n"
     )
-    given = [f"--env={name}={value}" for name, value in arguments.items()]
+    given = [f"--env-kwargs={name}={value}" for name, value in arguments.items()]
     given += [f"--{name.replace('_', '-')}={value}" for name, value in {**SMALL, "max_tokens": 3, "out": "run"}.items()]
     return subprocess.run(
         [sys.executable, *launcher, "main.py", "--grpo=save_steps=3", *given],
@@ -748,7 +748,7 @@ def test_a_tiny_model_is_computed_with_one_thread_unless_the_user_sets_their_num
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with everything that an evaluation must take from it."""
     folder = tmp_path_factory.mktemp("runs") / "prompted"
-    told = ["--system-prompt=Be brief.", "--spec=turn_limit=2", "--spec=instructions=Go on.", "--env=turns=9"]
+    told = ["--system-prompt=Be brief.", "--spec=turn_limit=2", "--spec=instructions=Go on.", "--env-kwargs=turns=9"]
     few = ["--steps=1", "--episodes=8", "--group-size=4", "--eval-episodes=2", "--max-tokens=5"]
     grpo = ["--grpo=temperature=0.5", "--grpo=top_k=7", "--max-completion=90"]
     threads = torch.get_num_threads()
@@ -799,7 +799,17 @@ def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> 
     changed = trained(prompted, max_tokens=9, sampling={"temperature": 0}, spec={"turn_limit": 4})
     assert (changed.max_tokens, changed.greedy, changed.sampling["top_k"]) == (9, True, 7)
     assert (changed.spec["turn_limit"], changed.spec["action_format"]) == (4, "boxed")
-    arguments = ["--episodes", "1", "--json", "--action-format", "plain", "--spec", "turn_limit=1", "--env", "turns=3"]
+    arguments = [
+        "--episodes",
+        "1",
+        "--json",
+        "--action-format",
+        "plain",
+        "--spec",
+        "turn_limit=1",
+        "--env-kwargs",
+        "turns=3",
+    ]
     ran = CliRunner().invoke(app, ["eval", "--model", str(prompted), *arguments])
     [row] = json.loads(ran.stdout)["rows"]
     assert (row["env_kwargs"]["turns"], row["turns"]) == (3, 1)

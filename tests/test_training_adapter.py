@@ -201,7 +201,18 @@ def test_micro_batches_shrink_with_the_memory_and_checkpointing_comes_before_sin
 
 @pytest.mark.lm
 def test_the_command_trains_an_adapter_of_the_pretrained_model(pretrained: Path, tmp_path: Path) -> None:
-    arguments = ["--lora", "16", "--dtype", "bfloat16", "--env", "high=8", "--env", "turns=2", "--max-tokens", "6"]
+    arguments = [
+        "--lora",
+        "16",
+        "--dtype",
+        "bfloat16",
+        "--env-kwargs",
+        "high=8",
+        "--env-kwargs",
+        "turns=2",
+        "--max-tokens",
+        "6",
+    ]
     arguments += ["--action-format", "plain", "--spec", "turn_limit=2", "--max-completion", "256"]
     arguments += ["--steps", "1", "--episodes", "8", "--group-size", "4", "--eval-episodes", "4"]
     out = tmp_path / "run"

@@ -458,10 +458,10 @@ def test_the_command_that_continues_a_run_repeats_what_it_needs(mark: Path) -> N
         'id = "TrlEnv/Echo-v0"\npolicy = "stranger:play"',
         'id = "TrlEnv/Echo-v0"\npolicy = ["solver", "stranger:play"]',
         'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nsuccess = "stranger:won"',
-        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nspec = {state_key = "stranger:key"}',
-        'id = "FrozenLake-v1"\npolicy = "random"\nenv = {map_name = "stranger:make"}',
+        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nstate-key = "stranger:key"',
+        'id = "FrozenLake-v1"\npolicy = "random"\nenv_kwargs = {map_name = "stranger:make"}',
         'id = "TrlEnv/Echo-v0"\nbase-url = "http://localhost:1/v1"',
-        'id = "TrlEnv/Echo-v0"\nmodel = "a/b"\nvllm = true\nllm = {trust_remote_code = true}',
+        'id = "TrlEnv/Echo-v0"\nmodel = "a/b"\nvllm = "colocate"\nllm = {trust_remote_code = true}',
         'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nout = "../elsewhere"',
         'id = "stranger.py:Game"\npolicy = "solver"\ntrust = true',
     ],
@@ -477,7 +477,7 @@ def test_a_toml_names_only_what_is_registered(lines: str, mark: Path) -> None:
 
 def test_a_text_of_a_toml_is_no_name_that_the_user_has_repeated(mark: Path) -> None:
     write_run(Path("run"), {**USUAL, "success": "stranger:won"})
-    text = 'model = "run"\nsystem-prompt = "stranger:won"\n[spec]\ninstructions = "stranger:won"\n'
+    text = 'model = "run"\nsystem-prompt = "stranger:won"\ninstructions = "stranger:won"\n'
     (mark.parent / "eval.toml").write_text(text, encoding="utf-8")
     refused = CliRunner().invoke(app, ["eval", "eval.toml"])
     assert "run/config.json names what is not registered" in refused.stderr

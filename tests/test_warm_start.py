@@ -520,12 +520,12 @@ def invoke(*arguments: str) -> Any:
 
 @pytest.mark.trl
 def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
-    few = ["--env", "high=8", "--env", "turns=4", "--episodes", "8", "--batch-size", "4"]
+    few = ["--env-kwargs", "high=8", "--env-kwargs", "turns=4", "--episodes", "8", "--batch-size", "4"]
     result = invoke(GUESS, "--policy", "random", *few, "--out", str(tmp_path / "run"))
     assert result.exit_code == 0, result.output
     assert "8 of 8 episodes can be trained on" in result.output
     assert "Trained for 2 steps" in result.output
-    assert f"gym-trl train {GUESS} --model {tmp_path / 'run' / 'model'} --env high=8" in result.output
+    assert f"gym-trl train {GUESS} --model {tmp_path / 'run' / 'model'} --env-kwargs high=8" in result.output
 
 
 @pytest.mark.trl
@@ -538,7 +538,10 @@ def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
         ([GUESS, "--lora", "4"], "the tiny model trains all of its weights"),
         ([GUESS, "--model", "./gone/model"], "there is no folder"),
         ([GUESS, "--learning-rate", "0"], "--learning-rate must be a number above 0"),
-        ([GUESS, "--env", "turns=1", "--env", "high=1000", "--episodes", "4"], "0 of 4 episodes can be trained on"),
+        (
+            [GUESS, "--env-kwargs", "turns=1", "--env-kwargs", "high=1000", "--episodes", "4"],
+            "0 of 4 episodes can be trained on",
+        ),
         (["--resume", "gone"], "is not a run"),
         (
             ["--resume", "gone", "--steps", "3"],

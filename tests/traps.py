@@ -560,12 +560,11 @@ def _readers() -> Iterator[Reader]:
     ):
         for command in ("info", "play", "eval"):
             more = " --policy random --episodes 2" if command == "eval" else ""
-            flag = "--env" if command == "eval" else "--env-kwargs"
-            yield Reader(kind, command, f"{env.replace('ENV', flag)}{more}")
+            yield Reader(kind, command, f"{env.replace('ENV', '--env-kwargs')}{more}")
     short = "--steps 1 --episodes 2"
     for kind in ("model and tokenizer", "adapter"):
         for command, arguments in (
-            ("eval --model", "TrlEnv/Echo-v0 --model {} --episodes 2 --max-tokens 4"),
+            ("eval --model", "TrlEnv/Echo-v0 --model {} --episodes 2 --max-tokens-per-turn 4"),
             ("eval --policy", "TrlEnv/Echo-v0 --policy {} --episodes 2"),
             ("train --model", f"TrlEnv/Echo-v0 --model {{}} {short} --group-size 2 --eval-episodes 2 --out OUT/run"),
             ("warm-start --model", f"TrlEnv/Echo-v0 --model {{}} {short} --batch-size 2 --out OUT/warm"),

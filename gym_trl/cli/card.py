@@ -133,7 +133,9 @@ def _measure(make: Any, env_id: str, *, train: float, tokenizer: str | None, **o
         if train:
             status.update(f"training a tiny model for {train:g} s")
             given = [
-                word for name, value in options["env_kwargs"].items() for word in ("--env", write_pair(name, value))
+                word
+                for name, value in options["env_kwargs"].items()
+                for word in ("--env-kwargs", write_pair(name, value))
             ]
             learning = train_briefly(env_id, arguments=given, seconds=train)
         return make_card(

@@ -15,7 +15,7 @@ from gym_trl.cli.options import (
     ActionFormatOption,
     DebugOption,
     DTypeOption,
-    EnvOption,
+    EnvKwargsOption,
     EpisodesOption,
     GroupSizeOption,
     GRPOOption,
@@ -48,10 +48,20 @@ gym-trl doctor TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --dtype bfloat16 --lora 
 _OWN = ("model", "groups", "as_json", "debug", "env_id")
 """Parameters that the next command does not take over, or that stand at its beginning."""
 _OF_WARM_START = (
-    *("env", "action_format", "max_tokens", "max_completion", "success", "system_prompt", "spec", "lora", "dtype"),
+    *(
+        "env_kwargs",
+        "action_format",
+        "max_tokens",
+        "max_completion",
+        "success",
+        "system_prompt",
+        "spec",
+        "lora",
+        "dtype",
+    ),
 )
 """Parameters that a warm start has, too."""
-_REPEATED = ("--env", "--spec", "--grpo")
+_REPEATED = ("--env-kwargs", "--spec", "--grpo")
 _GROUPS = 8
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
@@ -62,7 +72,7 @@ def doctor(
     *,
     env_id: Annotated[str, Argument(metavar="ID", help="Environment.", show_default=False)],
     model: Annotated[str, Option(help="Path, hub id or run of the model to train.", show_default=False)],
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     groups: Annotated[int, Option(min=1, help="Groups to play, each of --group-size episodes of one task.")] = _GROUPS,
     group_size: GroupSizeOption = None,
     episodes: EpisodesOption = None,
@@ -97,7 +107,7 @@ def doctor(
     options = TrainOptions.choose(
         env_id,
         model=model,
-        env_kwargs=read_pairs(env),
+        env_kwargs=read_pairs(env_kwargs),
         seed=seed,
         grpo=fields,
         episodes=episodes,

@@ -38,7 +38,6 @@ _FLAGS = {
     "max_tokens_per_turn": "max_tokens",
     "max_completion_length": "max_completion",
     "records_per_step": "records",
-    "env_kwargs": "env",
     "seats": "league",
 }
 """Parameters of commands for options with another name in Python."""

@@ -5,7 +5,6 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,20 +13,15 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import format_arguments, make_text_env
 from gym_trl.cli.errors import check_finite, clear_errors, option_name
+from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import (
-    ENV_PLACE,
+    ENV_KWARGS_PLACE,
     LARGEST_SEED,
     DebugOption,
-    EnvOption,
     JsonOption,
-    PolicyTokensOption,
-    SpecOption,
-    SuccessOption,
-    SystemPromptOption,
     TemperatureOption,
     TrustOption,
     read_pairs,
-    read_success,
     read_trust,
 )
 from gym_trl.cli.policies import read_model, read_policy
@@ -36,9 +30,10 @@ from gym_trl.envspec import check_spec_options, spec_names
 from gym_trl.errors import ConfigError
 from gym_trl.files import read_text
 from gym_trl.kinds import check_option, option_types
+from gym_trl.options import Rollout, SpecOptions, Stepping, Text, VLLMMode, converted, declared
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
-from gym_trl.registration import is_registered
+from gym_trl.registration import did_you_mean, is_registered
 from gym_trl.text.textify import counted
 from gym_trl.training.options import TrainOptions, read_options
 from gym_trl.training.run_folder import trained
@@ -50,7 +45,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 gym-trl eval TrlEnv/GuessNumber-v0 --policy solver --policy random --episodes 1000 --out evals/guess
-gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm --episodes 400 --attempts 4 --out evals/wordle
+gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm colocate --episodes 400 --attempts 4 --out evals/wordle
 gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 0 --json
 gym-trl eval --model runs/sixteen --fail-under 0.8
 """
@@ -58,18 +53,19 @@ _IDS_HELP = (
     "Ids of environments, or a file.toml and names in it that are not registered and that you trust. Default: the "
     "environment of the run that --model names."
 )
-_PAIRS = ("env", "spec", "llm")
-"""Options that are given as NAME=VALUE."""
-_OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_tokens", "max_completion", "system_prompt")
-"""Options that apply to language models only."""
+_OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_completion_length")
+"""Parameters that apply to language models only."""
+_OF_SPEC = [one for one in (*declared(Text), *declared(Rollout), *declared(Stepping)) if one != "max_unscored"]
+"""Options of a specification that an evaluation does not set itself."""
+_USUAL = {"max_tokens_per_turn": "256, or the run's", "end_after_invalid": "3"}
 
 
 @clear_errors
+@with_options(SpecOptions, only=["env_kwargs", "system_prompt", *_OF_SPEC], presets=_USUAL)
 def evaluate(
     context: typer.Context,
     *,
     ids: Annotated[list[str] | None, Argument(metavar="ID...", help=_IDS_HELP, show_default=False)] = None,
-    env: EnvOption = None,
     policy: Annotated[list[str] | None, Option(help="Policy to evaluate, see above; repeatable.")] = None,
     model: Annotated[list[str] | None, Option(help="Model to evaluate: path, hub id or run; repeatable.")] = None,
     base_url: Annotated[str | None, Option(help="OpenAI-compatible server, with /v1; key: $OPENAI_API_KEY.")] = None,
@@ -79,26 +75,22 @@ def evaluate(
     out: Annotated[Path | None, Option(help="Folder to record episodes in. Default: do not record.")] = None,
     retry: Annotated[bool, Option("--retry", help="Play the unscored episodes in --out again.")] = False,
     tokens: Annotated[bool, Option("--tokens", help="Record token ids and logprobs as well.")] = False,
-    vllm: Annotated[bool, Option("--vllm", help="Generate with vLLM instead of Transformers.")] = False,
+    vllm: Annotated[
+        str | None, Option(metavar="colocate", help="Generate with vLLM in this process. Default: with Transformers.")
+    ] = None,
     llm: Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Argument of vllm.LLM; repeatable.")] = None,
     concurrency: Annotated[int | None, Option(min=1, help="Concurrent episodes. Default: 64, 16 on a server.")] = None,
     temperature: TemperatureOption = None,
-    max_tokens: PolicyTokensOption = None,
-    max_completion: Annotated[
+    max_completion_length: Annotated[
         int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: the context.")
     ] = None,
-    action_format: Annotated[
-        str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain", ...')
-    ] = None,
-    spec: SpecOption = None,
-    system_prompt: SystemPromptOption = None,
-    success: SuccessOption = None,
     fail_under: Annotated[
         float | None, Option(min=0.0, max=1.0, help="Exit with status 1 if a success rate is lower.")
     ] = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
+    options: dict[str, Any],
 ) -> None:
     """Evaluate models and other policies on held-out tasks.
 
@@ -114,22 +106,26 @@ def evaluate(
     Exit status: 0; 1 if a success rate is below --fail-under; 2 for an error; 130 if interrupted.
     """
     if ids is not None and any(one.endswith(".toml") for one in ids):
-        _evaluate(**_from_toml(context, Path(ids[0]), ids[1:]))
+        _evaluate(**_from_toml(context, options, Path(ids[0]), ids[1:]))
         return
-    options = _parameters(context)
-    given = [options[name] for name in ("ids", "env", "policy", "model", "spec", "success")]
     named = (("--policy", policy), ("--model", model))
     words = [word for option, names in named for one in names or () for word in (option, one)]
     command = shlex.join(["gym-trl", "eval", *(ids or ()), *words])
-    _evaluate(**options | {"trust": read_trust(trust, given, command, _PLACES)})
+    trusted = read_trust(trust, [ids, policy, model, options], command, _PLACES)
+    _evaluate(**_parameters(context) | {"options": options, "trust": trusted})
 
 
 def _parameters(context: typer.Context) -> dict[str, Any]:
-    """Return the command's options as arguments of its function."""
-    return {name: read_pairs(value) if name in _PAIRS else value for name, value in context.params.items()}
+    """Return the command's own parameters."""
+    own = {one.name or "": context.params[one.name or ""] for one in context.command.params}
+    return {**own, "llm": read_pairs(own["llm"])}
 
 
-_PLACES = (("env", ""), ("success", "--success "), (r"spec\.(\w+)", r"--spec \1="), ENV_PLACE)
+_PLACES = (
+    ("env", ""),
+    (r"(?:spec\.)?(success|observe|act|state_key|wrappers).*", lambda found: f"{option_name(found[1])} "),
+    ENV_KWARGS_PLACE,
+)
 """Places in a run's options, and what repeats their names on the command line."""
 _LLM = frozenset(
     {
@@ -148,7 +144,7 @@ _LLM = frozenset(
 def _toml_names(given: Mapping[str, Any], path: Path) -> Iterator[Named]:
     """Yield what a file names that is not registered, or that would be contacted or written elsewhere."""
     ids, llm = given.get("ids"), given.get("llm")
-    yield from env_names(ids, given.get("env"), field="id")
+    yield from env_names(ids, given.get("env_kwargs"), field="id")
     yield from (Named("base_url", one, "a server that would be contacted") for one in texts_in(given.get("base_url")))
     own = Path.cwd(), path.parent.resolve()
     for one in texts_in(given.get("out")):
@@ -157,13 +153,13 @@ def _toml_names(given: Mapping[str, Any], path: Path) -> Iterator[Named]:
     for name in llm if isinstance(llm, Mapping) else ():
         if name not in _LLM:
             yield Named(f"llm.{name}", name, "an argument of vllm.LLM, which can load code")
-    others = given.keys() - {"ids", "env", "base_url", "out", "llm", "model", "spec"}
+    others = given.keys() - {"ids", "env_kwargs", "base_url", "out", "llm", "model"}
     yield from spec_names({name: given[name] for name in sorted(others)}, ids, field="")
-    if isinstance(spec := given.get("spec"), Mapping):
-        yield from spec_names(spec, ids)
 
 
-def _from_toml(context: typer.Context, path: Path, repeated: Sequence[str]) -> dict[str, Any]:
+def _from_toml(
+    context: typer.Context, options: Mapping[str, Any], path: Path, repeated: Sequence[str]
+) -> dict[str, Any]:
     """Return the options of a file, overridden by those of the command line; ``repeated`` are names that it may use."""
     try:
         given = tomllib.loads(read_text(path))
@@ -171,26 +167,28 @@ def _from_toml(context: typer.Context, path: Path, repeated: Sequence[str]) -> d
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     if any("\0" in text for text in texts_in(given)):
         raise ConfigError(f"{path} has a text with a null character, which no name and no path can contain")
-    options = {**_parameters(context), "ids": None}
+    own, chosen = {**_parameters(context), "ids": None}, dict(options)
     if other := [one for one in repeated if one.endswith(".toml") or is_registered(one)]:  # no names to be trusted
         raise ConfigError(f"expected one file.toml, or ids of environments, got {path} {other[0]}")
-    typed = [repeated, [options[name] for name in ("env", "policy", "model", "spec", "success")]]
+    typed = [repeated, own["policy"], own["model"], options]
     command = f"gym-trl eval {shlex.quote(str(path))}"
-    trust = read_trust(options.pop("trust"), typed, command, [(".*", "")])
-    named = {_OPTIONS.get(key, key.replace("-", "_")): value for key, value in given.items()}
-    found = list(_toml_names(named, path))
+    trust = read_trust(own.pop("trust"), typed, command, [(".*", "")])
+    named = {_OPTIONS.get(key, key.replace("-", "_")): (key, value) for key, value in given.items()}
+    found = list(_toml_names({name: value for name, (_, value) in named.items()}, path))
     trust.check(path, found)
-    for key, value in given.items():
-        name = _OPTIONS.get(key, key.replace("-", "_"))
-        if name not in options:
-            close = get_close_matches(name, options, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(f"{path}: there is no option {key!r}{hint}")
+    known = ["env_kwargs", "system_prompt", *_OF_SPEC]
+    for name, (key, value) in named.items():
         source = context.get_parameter_source(name)
-        if name == "ids" or source is None or source.name != "COMMANDLINE":
-            options[name] = _read(context, name, value, f"{path}: {key}")
-    check_finite(options)
-    return {**options, "trust": replace(trust, names={*trust.names, *(one.name for one in found)})}
+        if name in known:
+            kind = option_types(SpecOptions)[name]
+            check_option(f"{path}: {key}", converted(f"{path}: {key}", value, kind), kind)
+            chosen.setdefault(name, value)
+        elif name not in own:
+            raise ConfigError(f"{path}: there is no option {key}{did_you_mean(name, [*own, *known])}")
+        elif name == "ids" or source is None or source.name != "COMMANDLINE":
+            own[name] = _read(context, name, value, f"{path}: {key}")
+    check_finite(own)
+    return {**own, "options": chosen, "trust": replace(trust, names={*trust.names, *(one.name for one in found)})}
 
 
 _OPTIONS = {"json": "as_json", "id": "ids"}
@@ -199,14 +197,13 @@ _OPTIONS = {"json": "as_json", "id": "ids"}
 
 def _read(context: typer.Context, name: str, value: Any, where: str) -> Any:
     """Return the value of an option in a file, converted and checked as on the command line."""
-    if name in _PAIRS:
+    if name == "llm":
         if not isinstance(value, dict):
             raise ConfigError(f"{where} must be a table, got {value!r}")
         return value
     if name in ("ids", "policy", "model"):
         value = value if isinstance(value, list) else [value]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if name != "out" and not (name == "success" and number):  # which are read from text
+    if name != "out":  # which is read from text
         check_option(where, value, option_types(evaluate)[name])
     parameter = next(one for one in context.command.params if one.name == name)
     try:
@@ -218,19 +215,16 @@ def _read(context: typer.Context, name: str, value: Any, where: str) -> Any:
 def _evaluate(
     *,
     ids: Sequence[str] | None,
-    env: Mapping[str, Any],
     policy: Sequence[str] | None,
     model: Sequence[str] | None,
     base_url: str | None,
-    spec: Mapping[str, Any],
-    action_format: str | None,
-    success: str | float | None,
+    options: Mapping[str, Any],
     fail_under: float | None,
     as_json: bool,
     episodes: int,
     trust: Trust,
     debug: bool,
-    **options: Any,
+    **own: Any,
 ) -> None:
     from rich.console import Console
 
@@ -238,7 +232,10 @@ def _evaluate(
     from gym_trl.policies.functions import person
     from gym_trl.training.progress import display_on, lasting_console
 
-    given = {name: options.pop(name) for name in _OF_MODELS}
+    _check(options, own["vllm"], episodes, own["attempts"])
+    apart = ("env_kwargs", "success", "max_tokens_per_turn", "system_prompt")
+    spec = {name: value for name, value in options.items() if name not in apart}
+    given = {name: own.pop(name) for name in _OF_MODELS} | {name: options.get(name) for name in apart[2:]}
     policies: list[Any] = [
         person(lambda _: ask(), say_styled) if name == "person" else read_policy(name, trust=trust)
         for name in policy or ()
@@ -248,17 +245,14 @@ def _evaluate(
     policies += [read_model(name, base_url, given, trust=trust) for name in named]
     if not policies:
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
-    _check(spec, episodes, options["attempts"])
-    unused = {} if named else given
-    if not any(getattr(one, "marks", False) for one in policies):
-        unused = {**unused, "tokens": options["tokens"], "action_format": action_format}
-    for name, value in unused.items():
-        if value is not None and value is not False and value != {}:
-            raise ConfigError(f"{option_name(name)} requires a language model: use --model or --base-url")
+    marked = {"tokens": own["tokens"], "action_format": spec.get("action_format")}
+    _refuse_unused({**({} if named else given), **({} if any(one.marks for one in policies) else marked)})
     ids = ids or _trained_ids(runs)
-    if success is None:
+    if (success := options.get("success")) is None:
         success = next((run.success for run in runs.values() if run.env in ids), None)
-    kwargs = {env_id: {**_trained_kwargs(env_id, list(runs.values())), **env} for env_id in ids}
+    kwargs = {
+        env_id: {**_trained_kwargs(env_id, list(runs.values())), **options.get("env_kwargs", {})} for env_id in ids
+    }
     for env_id, arguments in kwargs.items():
         make_text_env(env_id, arguments, observe=spec.get("observe")).close()
     for name, run in runs.items():
@@ -286,15 +280,15 @@ def _evaluate(
             policies,
             episodes=episodes,
             env_kwargs=kwargs,
-            success=read_success(success),
-            spec=spec if action_format is None else {**spec, "action_format": action_format},
+            success=success,
+            spec=spec,
             on_begin=on_begin,
             on_episode=on_episode,
-            **options,
+            **own,
         )
     except KeyboardInterrupt:
         display.end()
-        if options["out"] is not None:
+        if own["out"] is not None:
             say(f"Interrupted after {counted(done, 'episode')}; the same command resumes from here.")
         raise typer.Exit(130) from None
     finally:
@@ -305,11 +299,22 @@ def _evaluate(
     _check_success([row for row in found.rows if row.policy in names and row.env_id in ids], fail_under)
 
 
-def _check(spec: Mapping[str, Any], episodes: int, attempts: int) -> None:
+def _check(options: Mapping[str, Any], vllm: str | None, episodes: int, attempts: int) -> None:
     """Check options together before an environment is made."""
-    check_spec_options(spec)
+    SpecOptions.of({"env": "TrlEnv/Echo-v0", "max_tokens_per_turn": 256, **options})
+    check_spec_options({name: options[name] for name in _OF_SPEC if name in options})
+    check_option("vllm", vllm, VLLMMode | None)
+    if vllm == "server":
+        raise ConfigError("vllm must be 'colocate', got 'server': a server is evaluated with --base-url")
     if episodes % attempts:
         raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
+
+
+def _refuse_unused(given: Mapping[str, Any]) -> None:
+    """Refuse options that are given and of no use without a language model."""
+    for name, value in given.items():
+        if value is not None and value is not False and value != {}:
+            raise ConfigError(f"{option_name(name)} requires a language model: use --model or --base-url")
 
 
 def _check_success(rows: Sequence["Row"], least: float | None) -> None:
@@ -343,7 +348,11 @@ def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]
 def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]], trust: Trust) -> str:
     """Return the line that lists the settings of a run that an evaluation uses."""
     model = trained(Path(name), trust=trust)
-    own = {"max_tokens": model.max_tokens, "max_completion": model.max_completion, "system_prompt": model.system_prompt}
+    own = {
+        "max_tokens_per_turn": model.max_tokens,
+        "max_completion_length": model.max_completion,
+        "system_prompt": model.system_prompt,
+    }
     used = {**(run.env_kwargs if run.env in env_kwargs else {}), **model.spec, **own, **model.sampling}
     shown = format_arguments({key: value for key, value in used.items() if value is not None})
     return f"Settings of {name}, unless an option overrides them: {shown}"

@@ -345,20 +345,20 @@ def _words(path: tuple[str, ...], kind: Any, value: Any) -> list[str]:
         return [word for name, one in value.items() for word in _words((*path, name), inner[name], one)]
     if kind is bool and isinstance(value, bool):
         return [_switch(path, on=value)]
-    texts = [write_text(kind, value)]
+    texts = [text_of(kind, value)]
     if is_repeatable(kind) and isinstance(value, dict):
         texts = [write_pair(name, one) for name, one in value.items()] or texts
     elif is_repeatable(kind) and isinstance(value, list):
-        texts = [write_text(_part(kind), one) for one in value] or texts
+        texts = [text_of(_part(kind), one) for one in value] or texts
     if is_repeatable(kind) and (not all(map(is_argument, texts)) or read_texts(kind, texts) != value):
         texts = [json.dumps(value)]
     return [word for text in texts for word in (flag, text)]
 
 
-def write_text(kind: Any, value: Any) -> str:
+def text_of(kind: Any, value: Any) -> str:
     """Return the text that ``read_text`` reads as a value.
 
-    >>> write_text(str | None, "left"), write_text(str | None, "none"), write_text(str | None, None)
+    >>> text_of(str | None, "left"), text_of(str | None, "none"), text_of(str | None, None)
     ('left', '"none"', 'none')
     """
     if value is None:

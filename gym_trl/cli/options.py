@@ -3,10 +3,10 @@
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from typer import Argument, Option
 
@@ -18,15 +18,6 @@ LARGEST_SEED = 2**32 - 1  # NumPy's, which the trainer seeds
 ID_HELP = "Environment: a registered id, module:id, package.module:Class, file.py, or file.py:Class."
 _POINTED = re.compile(r"-?((0|[1-9][0-9]*)\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)  # 1. and .5
 
-EnvOption = Annotated[
-    list[str] | None,
-    Option(
-        "--env",
-        metavar="NAME=VALUE",
-        help="Argument of the environment; repeatable. Numbers, true, false, none and JSON lists are converted; other "
-        "values are strings. Quote a string that looks like a number twice: --env 'word=\"12\"'.",
-    ),
-]
 EnvKwargsOption = Annotated[
     list[str] | None,
     Option(
@@ -119,12 +110,12 @@ JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text."
 DebugOption = Annotated[bool, Option("--debug", help="Show the traceback of an error.")]
 
 
-ENV_PLACE = (r"env_kwargs\.(\w+)", r"--env \1=")
+_Place: TypeAlias = tuple[str, str | Callable[[re.Match[str]], str]]
 ENV_KWARGS_PLACE = (r"env_kwargs\.(\w+)", r"--env-kwargs \1=")
 """Place of an environment's argument in a run's options, and the option that repeats it; for ``read_trust``."""
 
 
-def read_trust(everything: bool, given: Any, command: str, places: Sequence[tuple[str, str]] = ()) -> Trust:
+def read_trust(everything: bool, given: Any, command: str, places: Sequence[_Place] = ()) -> Trust:
     """Return the trust that a command line gives to files: in all that they name, or in the names on the command line.
 
     Args:

@@ -82,21 +82,23 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any],
 
     options = _options(given)
     if base_url is not None:
-        if given.get("vllm") or given.get("llm") or given.get("max_completion") is not None:
-            raise ConfigError("--vllm, --llm and --max-completion require a model in this process, not --base-url")
+        if given.get("vllm") or given.get("llm") or given.get("max_completion_length") is not None:
+            raise ConfigError(
+                "--vllm, --llm and --max-completion-length require a model in this process, not --base-url"
+            )
         return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), **options)
     assert name is not None
     if given.get("llm") and not given.get("vllm"):
         raise ConfigError("--llm requires --vllm")
-    options |= {"vllm": given.get("vllm", False), "llm": given.get("llm", {})}
-    if given.get("max_completion") is not None:
-        options["max_completion"] = given["max_completion"]
+    options |= {"vllm": given.get("vllm") is not None, "llm": given.get("llm", {})}
+    if given.get("max_completion_length") is not None:
+        options["max_completion"] = given["max_completion_length"]
     folder = Path(name).expanduser()
     return trained(folder, trust=trust, **options) if is_run(folder) else Model(name, **options)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of language models that models and servers have in common."""
-    names = ("concurrency", "max_tokens", "system_prompt")
-    options = {name: given[name] for name in names if given.get(name) is not None}
+    names = {"concurrency": "concurrency", "max_tokens_per_turn": "max_tokens", "system_prompt": "system_prompt"}
+    options = {own: given[name] for name, own in names.items() if given.get(name) is not None}
     return {**options, "sampling": {} if given["temperature"] is None else {"temperature": given["temperature"]}}

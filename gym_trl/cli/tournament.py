@@ -100,7 +100,7 @@ def tournament(
 
     if picture is not None:
         check_picture(picture)
-    given = {"concurrency": concurrency, "temperature": temperature, "max_tokens": max_tokens_per_turn}
+    given = {"concurrency": concurrency, "temperature": temperature, "max_tokens_per_turn": max_tokens_per_turn}
     given_env = read_pairs(env_kwargs)
     command = shlex.join(["gym-trl", "tournament", env_id, *players])
     trusted = read_trust(trust, [env_id, players, given_env], command, [ENV_KWARGS_PLACE])

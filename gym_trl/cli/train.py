@@ -15,7 +15,7 @@ from gym_trl.cli.options import (
     ActionFormatOption,
     DebugOption,
     DTypeOption,
-    EnvOption,
+    EnvKwargsOption,
     EpisodesOption,
     GroupSizeOption,
     GRPOOption,
@@ -48,9 +48,9 @@ from gym_trl.training.session import check_new
 
 EXAMPLES = """
 gym-trl train
-gym-trl train TrlEnv/GuessNumber-v0 --env high=16 --env turns=5 --steps 600 --out runs/sixteen
+gym-trl train TrlEnv/GuessNumber-v0 --env-kwargs high=16 --env-kwargs turns=5 --steps 600 --out runs/sixteen
 gym-trl train TrlEnv/Echo-v0 --grpo learning_rate=1e-3 --grpo num_generations=16
-gym-trl train FrozenLake-v1 --env is_slippery=false --credit pool
+gym-trl train FrozenLake-v1 --env-kwargs is_slippery=false --credit pool
 gym-trl train TrlEnv/KuhnPoker-v0 --seats self
 gym-trl train TrlEnv/TicTacToe-v0 --league "random every=25 schedule=prioritized"
 gym-trl train TrlEnv/Minesweeper-v0 --model Qwen/Qwen3-0.6B --history last=8
@@ -74,7 +74,7 @@ def train(
     context: typer.Context,
     *,
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     model: Annotated[str | None, Option(help="Path, hub id or run. Default: a tiny model with random weights.")] = None,
     lora: LoRAOption = None,
     lora_alpha: LoRAAlphaOption = None,
@@ -198,7 +198,7 @@ def train(
             lora_alpha=lora_alpha,
             lora_targets=lora_targets,
             dtype=dtype,
-            env_kwargs=read_pairs(env),
+            env_kwargs=read_pairs(env_kwargs),
             seed=seed,
             records_per_step=records,
             grpo=fields,

@@ -16,7 +16,7 @@ from gym_trl.cli.options import (
     ActionFormatOption,
     DebugOption,
     DTypeOption,
-    EnvOption,
+    EnvKwargsOption,
     LoRAAlphaOption,
     LoRAOption,
     LoRATargetsOption,
@@ -53,7 +53,7 @@ def warm_start(
     context: typer.Context,
     *,
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
-    env: EnvOption = None,
+    env_kwargs: EnvKwargsOption = None,
     model: Annotated[str | None, Option(help="Path, hub id or run. Default: a tiny model with random weights.")] = None,
     policy: Annotated[str, Option(help=f"Source of the episodes: {_POLICY_HELP}")] = "solver",
     keep: Annotated[
@@ -112,7 +112,7 @@ def warm_start(
         run = TrainOptions.choose(
             env_id or DEFAULT_ENV,
             model=model,
-            env_kwargs=read_pairs(env),
+            env_kwargs=read_pairs(env_kwargs),
             seed=seed,
             grpo=limits,
             max_tokens_per_turn=max_tokens,
@@ -171,12 +171,12 @@ def train_command(run: TrainOptions, model: Path) -> str:
 
     >>> run = TrainOptions.choose("TrlEnv/Echo-v0", model="some/model", env_kwargs={"turns": 2}, action_format="plain")
     >>> train_command(run, Path("runs/warm/model"))
-    'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env turns=2 --action-format plain'
+    'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env-kwargs turns=2 --action-format plain'
     """
     usual = TrainOptions.choose(run.env, model=str(model))
     words = ["gym-trl", "train", run.env, "--model", str(model)]
     for name, value in run.env_kwargs.items():
-        words += ["--env", write_pair(name, value)]
+        words += ["--env-kwargs", write_pair(name, value)]
     for name in ("max_tokens_per_turn", "system_prompt", *WRAPPING):
         if (value := getattr(run, name)) != getattr(usual, name):
             words += [_FLAGS[name], str(value)] if name in _FLAGS else ["--spec", write_pair(name, value)]

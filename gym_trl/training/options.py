@@ -157,7 +157,7 @@ _NAMES = (
 """Fields whose value the trainer first looks at in the middle of a step."""
 _SET_ELSEWHERE = {
     "env": "it is the ID",
-    "env_kwargs": "use --env NAME=VALUE",
+    "env_kwargs": "use --env-kwargs NAME=VALUE",
     "num_tasks": "it follows from steps, episodes and group_size",
     "num_eval_tasks": "use --eval-episodes",
     "seed": "use --seed",
