@@ -532,7 +532,7 @@ def test_success_info_is_seen_in_random_play_of_listed_actions() -> None:
 
 def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
     save_tiny(tmp_path)
-    policies: list[Any] = [Model(str(tmp_path), max_tokens=2, max_completion=60, label="tiny"), cliff]
+    policies: list[Any] = [Model(str(tmp_path), max_tokens_per_turn=2, max_completion_length=60, label="tiny"), cliff]
     rows = evaluate("CliffWalking-v1", policies, episodes=3, success=-13, spec={"turn_limit": 13}).rows
     assert {row.policy: row.success.mean for row in rows} == {"cliff": 1.0, "tiny": 0.0}
 
@@ -563,7 +563,7 @@ def test_other_rows_have_the_limits_that_the_models_of_a_table_were_trained_with
 
     def turns(*specs: dict[str, Any], **given: Any) -> float | None:
         models: list[Any] = [
-            Model(str(tmp_path), max_tokens=1, max_completion=90, label=f"tiny {number}", spec=spec)
+            Model(str(tmp_path), max_tokens_per_turn=1, max_completion_length=90, label=f"tiny {number}", spec=spec)
             for number, spec in enumerate(specs)
         ]
         rows = evaluate("TrlEnv/Echo-v0", [*models, saying("b")], episodes=1, env_kwargs={"turns": 9}, **given).rows
@@ -811,7 +811,7 @@ def test_a_models_evaluation_that_is_killed_twenty_times_ends_with_the_same_tabl
     assert len(keys(tmp_path / "killed")) == len(set(keys(tmp_path / "killed"))) == episodes
     undisturbed = evaluate(
         GUESS_ID,
-        Model(str(tmp_path / "tiny"), max_tokens=1, concurrency=8),
+        Model(str(tmp_path / "tiny"), max_tokens_per_turn=1, concurrency=8),
         episodes=episodes,
         attempts=4,
         env_kwargs={"high": 8, "turns": 4},

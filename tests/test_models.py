@@ -132,7 +132,7 @@ def test_what_loads_whole_weights_only_gets_a_folder_that_is_gone_afterwards(bas
 def test_an_adapter_plays(adapter: Path, tmp_path: Path) -> None:
     save_merged(str(adapter), tmp_path / "whole")
     played = [
-        evaluate(["TrlEnv/Echo-v0"], [Model(str(path), max_tokens=4, sampling={"temperature": 0})], episodes=4)
+        evaluate(["TrlEnv/Echo-v0"], [Model(str(path), max_tokens_per_turn=4, sampling={"temperature": 0})], episodes=4)
         for path in (adapter, tmp_path / "whole")
     ]
     tokens = [found.rows[0].tokens for found in played]
@@ -308,7 +308,7 @@ def test_without_peft_the_extra_is_named(base: Path, adapter: Path, monkeypatch:
 
 
 def test_a_model_that_writes_notes_can_be_played_with(base: Path) -> None:
-    model = Model(str(base), max_tokens=4, spec={"history": {"last": 0, "most": 1, "summary": "model"}})
+    model = Model(str(base), max_tokens_per_turn=4, spec={"history": {"last": 0, "most": 1, "summary": "model"}})
     with gym.make("TrlEnv/GuessNumber-v0") as env:
         observation, _ = env.reset(seed=0)
         act = model.load().policy(env, seed=0)

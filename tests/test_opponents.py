@@ -292,7 +292,7 @@ def test_an_opponent_that_may_be_cut_off_is_read_as_in_its_run(run: Path) -> Non
 def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(run: Path) -> None:
     from gym_trl.policies.model import Model
 
-    model = Model(str(run / "model"), label="tiny", max_tokens=4, max_completion=5)
+    model = Model(str(run / "model"), label="tiny", max_tokens_per_turn=4, max_completion_length=5)
     game, policy = against("TrlEnv/ConnectFour-v0", model, seat="first")
     game.start()
     for _ in range(3):

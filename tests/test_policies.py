@@ -59,7 +59,9 @@ def play(player: Any, episodes: int = 12, **options: Any) -> list[Record]:
 
 def test_a_server_plays_conversations(serve: Any) -> None:
     home = serve(solve)
-    player = server(home.url, api_key="secret", sampling={"temperature": 0.5}, system_prompt="Play.", max_tokens=9)
+    player = server(
+        home.url, api_key="secret", sampling={"temperature": 0.5}, system_prompt="Play.", max_tokens_per_turn=9
+    )
     records = play(player)
     assert player.name == "the-model"
     assert all(record["success"] for record in records)
@@ -153,7 +155,7 @@ def test_a_conversation_that_a_server_refuses_is_a_failure_and_the_others_go_on(
     ("options", "refused"),
     [
         ({"system_prompt": "Play."}, lambda body: body["messages"][0]["role"] == "system"),
-        ({"max_tokens": 10**6}, lambda body: body["max_tokens"] > 4096),
+        ({"max_tokens_per_turn": 10**6}, lambda body: body["max_tokens"] > 4096),
         ({"sampling": {"temprature": 1}}, lambda body: "temprature" in body),
     ],
 )
@@ -218,7 +220,7 @@ PLAIN: dict[str, Any] = {"action_format": "plain", "env_kwargs": {"high": 8, "tu
 
 
 def test_a_greedy_model_says_the_same_in_every_attempt(tiny: Path) -> None:
-    options = {"max_tokens": 3, "sampling": {"temperature": 0}, "system_prompt": "Play.", "label": "tiny"}
+    options = {"max_tokens_per_turn": 3, "sampling": {"temperature": 0}, "system_prompt": "Play.", "label": "tiny"}
     records = play(Model(str(tiny), **options), episodes=6, attempts=3, tokens=True, **PLAIN)  # type: ignore[arg-type]
     assert {record["greedy"] for record in records} == {True}
     assert {record["policy"] for record in records} == {"tiny"}
@@ -234,7 +236,9 @@ def test_a_greedy_model_says_the_same_in_every_attempt(tiny: Path) -> None:
 @pytest.mark.full
 def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) -> None:
     def said(concurrency: int) -> dict[Any, list[str]]:
-        records = play(Model(str(tiny), max_tokens=2, concurrency=concurrency), episodes=24, attempts=2, **PLAIN)
+        records = play(
+            Model(str(tiny), max_tokens_per_turn=2, concurrency=concurrency), episodes=24, attempts=2, **PLAIN
+        )
         return {
             (record["task"]["id"], record["attempt"]): [turn["answer"] for turn in record["turns"]]
             for record in records
@@ -247,7 +251,7 @@ def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) ->
 
 def test_a_models_environments_can_be_stepped_elsewhere(tiny: Path) -> None:
     def said(**spec: Any) -> list[list[str]]:
-        records = play(Model(str(tiny), max_tokens=2), episodes=4, spec=spec, **PLAIN)
+        records = play(Model(str(tiny), max_tokens_per_turn=2), episodes=4, spec=spec, **PLAIN)
         return sorted([turn["answer"] for turn in record["turns"]] for record in records)
 
     assert said(executor="process", workers=1, step_timeout=60.0) == said(workers=1) == said()

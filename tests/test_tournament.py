@@ -314,9 +314,9 @@ def test_games_of_a_server_with_other_settings_are_not_counted_together(
     tmp_path: Path, chat: Callable[..., ChatServer]
 ) -> None:
     asked = chat(lambda body, times: (200, said("<action>bet</action>")))
-    tournament(KUHN, [server(asked.url, max_tokens=8), "constant"], games=2, out=tmp_path)
-    with pytest.raises(ConfigError, match="has games of 'the-model' with max_tokens=8, not 9"):
-        tournament(KUHN, [server(asked.url, max_tokens=9), "constant"], games=2, out=tmp_path)
+    tournament(KUHN, [server(asked.url, max_tokens_per_turn=8), "constant"], games=2, out=tmp_path)
+    with pytest.raises(ConfigError, match="has games of 'the-model' with max_tokens_per_turn=8, not 9"):
+        tournament(KUHN, [server(asked.url, max_tokens_per_turn=9), "constant"], games=2, out=tmp_path)
 
 
 def test_a_folder_of_an_evaluation_is_refused(tmp_path: Path) -> None:
@@ -435,7 +435,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.full
 def test_models_play_each_other_in_batches_and_again_the_same(tiny: list[Path]) -> None:
-    players = [Model(str(folder), label=folder.name, max_tokens=4) for folder in tiny]
+    players = [Model(str(folder), label=folder.name, max_tokens_per_turn=4) for folder in tiny]
     notes: list[str] = []
     found = tournament(NIM, [*players, "random"], games=6, action_format="plain", note=notes.append)
     assert found.unscored == 0
@@ -449,7 +449,7 @@ def test_models_play_each_other_in_batches_and_again_the_same(tiny: list[Path]) 
 @pytest.mark.full
 def test_models_that_do_not_fit_are_loaded_again(tiny: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gym_trl.evaluation.tournament.free_memory", lambda: 1)
-    players = [Model(str(folder), label=folder.name, max_tokens=4) for folder in tiny]
+    players = [Model(str(folder), label=folder.name, max_tokens_per_turn=4) for folder in tiny]
     notes: list[str] = []
     tournament(NIM, players, games=2, action_format="plain", note=notes.append)
     assert notes == ["Keeping 2 of 3 models in memory", *(f"Loading tiny{number}" for number in (0, 1, 2, 1))]
@@ -457,8 +457,10 @@ def test_models_that_do_not_fit_are_loaded_again(tiny: list[Path], monkeypatch: 
 
 @pytest.mark.full
 def test_each_seat_is_prompted_in_its_own_format(tiny: list[Path]) -> None:
-    tagged = Model(str(tiny[0]), label="tagged", max_tokens=4, spec={"action_format": "tag"})
-    plain = Model(str(tiny[1]), label="plain", max_tokens=4, spec={"action_format": "plain", "instructions": "Bid."})
+    tagged = Model(str(tiny[0]), label="tagged", max_tokens_per_turn=4, spec={"action_format": "tag"})
+    plain = Model(
+        str(tiny[1]), label="plain", max_tokens_per_turn=4, spec={"action_format": "plain", "instructions": "Bid."}
+    )
     players: dict[str, NamedPolicy] = {"tagged": tagged, "plain": plain, "high": always("high", "9")}
     played: list[SeatedGame] = []
     play_seated(
@@ -494,7 +496,7 @@ def test_a_run_is_all_of_its_checkpoints_each_prompted_as_it_was_trained(tmp_pat
     told = json.loads((out / "config.json").read_text())["tournament"]
     for name in names:
         settings = told["players"][name]
-        assert (settings["max_tokens"], settings["spec"]["action_format"]) == (16, "plain")
+        assert (settings["max_tokens_per_turn"], settings["spec"]["action_format"]) == (16, "plain")
         assert settings["sampling"] == {"temperature": 1.0}
     assert (out / "tournament.png").stat().st_size > 5000
     one = gym_trl_("tournament", KUHN, f"{run}/checkpoint-5", "random", "--games", "4", "--out", str(out))

@@ -786,7 +786,14 @@ def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: 
     arguments = ["eval", *ids, "--model", str(prompted), "--policy", "solver", "--episodes", "2"]
     ran = CliRunner().invoke(app, [*arguments, "--tokens", "--out", str(tmp_path / "e")])
     assert ran.exit_code == 0, ran.output
-    for taken in ("turns=9", "action_format='boxed'", "turn_limit=2", "max_tokens=5", "max_completion=90", "top_k=7"):
+    for taken in (
+        "turns=9",
+        "action_format='boxed'",
+        "turn_limit=2",
+        "max_tokens_per_turn=5",
+        "max_completion_length=90",
+        "top_k=7",
+    ):
         assert taken in ran.stderr.splitlines()[0]
     then = {str(conversation(record)) for record in read_records(prompted)}
     now = {str(conversation(one)) for one in read_records(tmp_path / "e") if one["policy"] == str(prompted)}
@@ -796,8 +803,8 @@ def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: 
 
 @pytest.mark.full
 def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> None:
-    changed = trained(prompted, max_tokens=9, sampling={"temperature": 0}, spec={"turn_limit": 4})
-    assert (changed.max_tokens, changed.greedy, changed.sampling["top_k"]) == (9, True, 7)
+    changed = trained(prompted, max_tokens_per_turn=9, sampling={"temperature": 0}, spec={"turn_limit": 4})
+    assert (changed.max_tokens_per_turn, changed.greedy, changed.sampling["top_k"]) == (9, True, 7)
     assert (changed.spec["turn_limit"], changed.spec["action_format"]) == (4, "boxed")
     arguments = [
         "--episodes",

@@ -348,11 +348,7 @@ def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]
 def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]], trust: Trust) -> str:
     """Return the line that lists the settings of a run that an evaluation uses."""
     model = trained(Path(name), trust=trust)
-    own = {
-        "max_tokens_per_turn": model.max_tokens,
-        "max_completion_length": model.max_completion,
-        "system_prompt": model.system_prompt,
-    }
+    own = {name: model.settings[name] for name in ("max_tokens_per_turn", "max_completion_length", "system_prompt")}
     used = {**(run.env_kwargs if run.env in env_kwargs else {}), **model.spec, **own, **model.sampling}
     shown = format_arguments({key: value for key, value in used.items() if value is not None})
     return f"Settings of {name}, unless an option overrides them: {shown}"

@@ -92,13 +92,13 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any],
         raise ConfigError("--llm requires --vllm")
     options |= {"vllm": given.get("vllm") is not None, "llm": given.get("llm", {})}
     if given.get("max_completion_length") is not None:
-        options["max_completion"] = given["max_completion_length"]
+        options["max_completion_length"] = given["max_completion_length"]
     folder = Path(name).expanduser()
     return trained(folder, trust=trust, **options) if is_run(folder) else Model(name, **options)
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of language models that models and servers have in common."""
-    names = {"concurrency": "concurrency", "max_tokens_per_turn": "max_tokens", "system_prompt": "system_prompt"}
-    options = {own: given[name] for name, own in names.items() if given.get(name) is not None}
+    names = ("concurrency", "max_tokens_per_turn", "system_prompt")
+    options = {name: given[name] for name in names if given.get(name) is not None}
     return {**options, "sampling": {} if given["temperature"] is None else {"temperature": given["temperature"]}}

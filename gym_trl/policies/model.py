@@ -102,9 +102,9 @@ class Model:
         label: Name in tables and records. Default: the path.
         vllm: Generate with vLLM instead of Transformers.
         sampling: Sampling options, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
-        max_tokens: Maximum number of tokens per turn.
-        max_completion: Maximum number of tokens of an episode, including the environment's. Default: the model's
-            context.
+        max_tokens_per_turn: Maximum number of tokens per turn.
+        max_completion_length: Maximum number of tokens of an episode, including the environment's. Default: the
+            model's context.
         system_prompt: Text of a system message at the start of every conversation.
         concurrency: Number of concurrent episodes.
         llm: Arguments for ``vllm.LLM``.
@@ -118,8 +118,8 @@ class Model:
     label: str | None = None
     vllm: bool = False
     sampling: Arguments = field(default_factory=dict)
-    max_tokens: Count = 256
-    max_completion: Count | None = None
+    max_tokens_per_turn: Count = 256
+    max_completion_length: Count | None = None
     system_prompt: str | None = None
     concurrency: Count = 64
     llm: Arguments = field(default_factory=dict)
@@ -166,8 +166,8 @@ class Model:
             "model": self.path,
             "vllm": self.vllm,
             "sampling": dict(self.sampling),
-            "max_tokens": self.max_tokens,
-            "max_completion": self.max_completion,
+            "max_tokens_per_turn": self.max_tokens_per_turn,
+            "max_completion_length": self.max_completion_length,
             "system_prompt": self.system_prompt,
         }
 
@@ -246,8 +246,8 @@ class LoadedModel:
         """Return a new episode with the model's limits, system prompt and history."""
         model = self.model
         limits = Limits(
-            model.max_tokens,
-            model.max_completion,
+            model.max_tokens_per_turn,
+            model.max_completion_length,
             self.context,
             observation=model.spec.get("max_observation"),
             action=model.spec.get("max_action"),

@@ -22,7 +22,7 @@ def server(
     model: str | None = None,
     api_key: str | None = None,
     sampling: Mapping[str, Any] | None = None,
-    max_tokens: int = 256,
+    max_tokens_per_turn: int = 256,
     system_prompt: str | None = None,
     concurrency: int = 16,
     timeout_s: float = 600.0,
@@ -42,7 +42,7 @@ def server(
         model: Name of a model on the server. Default: its first.
         api_key: Sent as a bearer token.
         sampling: Sent with every request, such as ``{"temperature": 0.7}``.
-        max_tokens: Maximum number of tokens per turn.
+        max_tokens_per_turn: Maximum number of tokens per turn.
         system_prompt: Text of a system message at the start of every conversation.
         concurrency: Number of concurrent episodes.
         timeout_s: Maximum seconds for a response.
@@ -58,14 +58,19 @@ def server(
     except Exception:
         client.close()
         raise
-    body = {**(sampling or {}), "model": name, "max_tokens": max_tokens}
+    body = {**(sampling or {}), "model": name, "max_tokens": max_tokens_per_turn}
 
     def make(env: TextEnvironment, seed: int) -> Policy:
         return Conversation(client, body, seed, instructions_of(env), system_prompt)
 
     weakref.finalize(make, client.close)  # the last episode keeps make alive
-    settings = {"base_url": without_password(base_url), "sampling": dict(sampling or {}), "max_tokens": max_tokens}
-    return TextPolicy(name, make, concurrency, marks=True, settings=settings | {"system_prompt": system_prompt})
+    settings = {
+        "base_url": without_password(base_url),
+        "sampling": dict(sampling or {}),
+        "max_tokens_per_turn": max_tokens_per_turn,
+        "system_prompt": system_prompt,
+    }
+    return TextPolicy(name, make, concurrency, marks=True, settings=settings)
 
 
 class Conversation:

@@ -150,8 +150,8 @@ def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model
         changes.pop("path", str(folder / "model")),
         label=str(folder),
         sampling={**sampling(run), **changes.pop("sampling", {})},
-        max_tokens=run.max_tokens_per_turn,
-        max_completion=run.grpo.get("max_completion_length"),
+        max_tokens_per_turn=run.max_tokens_per_turn,
+        max_completion_length=run.grpo.get("max_completion_length"),
         system_prompt=run.system_prompt,
         spec={**spec, **changes.pop("spec", {})},
     )
