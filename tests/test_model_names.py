@@ -24,7 +24,7 @@ COMMANDS = {
     "train": [*TRAIN, "--out", "OUT", "--model"],
     "warm-start": ["warm-start", "TrlEnv/Nim-v0", "--episodes", "2", "--steps", "1", "--out", "OUT", "--model"],
     "doctor": ["doctor", ECHO, *ROWS, "--group-size", "2", "--groups", "1", "--json", "--model"],
-    "eval": ["eval", ECHO, "--episodes", "1", "--max-tokens", "2", "--json", "--model"],
+    "eval": ["eval", ECHO, "--episodes", "1", "--max-tokens-per-turn", "2", "--json", "--model"],
     "tournament": ["tournament", "TrlEnv/Nim-v0", "random", "--games", "2", "--max-tokens-per-turn", "2", "--json"],
     "play": ["play", ECHO, "--against"],
 }
