@@ -271,7 +271,13 @@ def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_a_model_plays_on_the_real_vllm(tiny: Path, tmp_path: Path) -> None:
     engine = {**vllm_cpu.ENGINE, "max_model_len": 512, "max_num_batched_tokens": 4096}
     llm = [f"--llm={name}={value}" for name, value in engine.items()]
-    options = ["--env-kwargs=high=8", "--env-kwargs=turns=3", "--max-tokens=2", "--action-format=plain", "--tokens"]
+    options = [
+        "--env-kwargs=high=8",
+        "--env-kwargs=turns=3",
+        "--max-tokens-per-turn=2",
+        "--action-format=plain",
+        "--tokens",
+    ]
     games = ["--episodes=24", "--attempts=2", f"--out={tmp_path}", "--json"]
     told = vllm_run.run("gym_trl", "eval", GUESS, f"--model={tiny}", "--vllm=colocate", *llm, *options, *games)
     [row] = json.loads(told[told.index("{\n") :])["rows"]

@@ -554,13 +554,14 @@ def _readers() -> Iterator[Reader]:
     yield Reader("options (TOML)", "eval", "{}")
     yield Reader("log of Inspect", "import", "{} --out OUT/imported")
     yield Reader("results of verifiers", "import", "{} --out OUT/imported")
+    questions = "dataset={} --env-kwargs prompt=question --env-kwargs answer=answer"
     for kind, env in (
-        ("questions and answers", "TrlEnv/QA-v0 ENV dataset={} ENV prompt=question ENV answer=answer"),
-        ("tasks", "TrlEnv/Tasks-v0 ENV folder={}"),
+        ("questions and answers", f"TrlEnv/QA-v0 --env-kwargs {questions}"),
+        ("tasks", "TrlEnv/Tasks-v0 --env-kwargs folder={}"),
     ):
         for command in ("info", "play", "eval"):
             more = " --policy random --episodes 2" if command == "eval" else ""
-            yield Reader(kind, command, f"{env.replace('ENV', '--env-kwargs')}{more}")
+            yield Reader(kind, command, f"{env}{more}")
     short = "--steps 1 --episodes 2"
     for kind in ("model and tokenizer", "adapter"):
         for command, arguments in (
