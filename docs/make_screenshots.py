@@ -23,7 +23,7 @@ import gymnasium as gym
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.testing import tiny_tokenizer
-from gym_trl.training.options import TrainOptions
+from gym_trl.training import options as training_options
 from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
@@ -109,13 +109,13 @@ def train_run() -> None:
 
     taught = RUN.with_name("taught")
     teach(taught)
-    options = TrainOptions.choose(
+    options = training_options.choose(
         GAME,
         model=str(taught),
         env_kwargs={"high": HIGH, "turns": TURNS},
         steps=100,
-        episodes=64,
-        group_size=8,
+        episodes_per_step=64,
+        num_generations=8,
         max_tokens_per_turn=48,
         eval_episodes=128,
         action_format="plain",
@@ -133,9 +133,11 @@ def train_poker() -> None:
     game: dict[str, Any] = {"env": "TrlEnv/KuhnPoker-v0", "max_tokens_per_turn": 8, "action_format": "plain"}
     grpo = {"use_cpu": True, "bf16": False, "max_completion_length": 400, "learning_rate": 1e-4}
     warm = POKER.with_name("kuhn_poker_warm")
-    warm_start(WarmStartOptions(run=TrainOptions.choose(**game), policy="random", episodes=512, steps=300), out=warm)
-    chosen = TrainOptions.choose(
-        **game, model=str(warm / "model"), steps=30, episodes=32, eval_episodes=32, spec={"seats": "self"}, grpo=grpo
+    warm_start(
+        WarmStartOptions(run=training_options.choose(**game), policy="random", episodes=512, steps=300), out=warm
+    )
+    chosen = training_options.choose(
+        **game, model=str(warm / "model"), steps=30, episodes_per_step=32, eval_episodes=32, seats="self", grpo=grpo
     )
     train(chosen, out=POKER)
 
@@ -235,7 +237,7 @@ def main() -> int:
 
     wanted = {*sys.argv[1:]} or {name for name, _ in PICTURES}
     if "curves" in wanted and not ECHO.exists():
-        train(TrainOptions.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)
+        train(training_options.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)
     if wanted - {*SHOWN} and not RUN.exists():
         train_run()
     if "game" in wanted and not POKER.exists():

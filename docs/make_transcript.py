@@ -24,7 +24,7 @@ COMMANDS = (
     "cd lift",
     "python -m pytest -q",
     "gym-trl validate lift:Lift/Lift-v0",
-    "gym-trl train lift:Lift/Lift-v0 --max-tokens 1 --steps 200 --credit pool --out ../runs/lift",
+    "gym-trl train lift:Lift/Lift-v0 --max-tokens-per-turn 1 --steps 200 --credit pool --out ../runs/lift",
     "gym-trl card lift:Lift/Lift-v0 --out ../cards --seconds 20",
     "python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .. .",
     "cd ..",

@@ -3,56 +3,48 @@
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, safe_str
-from gym_trl.executors.make import EXECUTOR_ARGS, EXECUTORS, ExecutorConfig, make_pool, most_capable
+from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.kinds import Arguments, Count, Penalty, check_options, load_function, option_types
-from gym_trl.options import Cutoff, History, converted
-from gym_trl.registration import EnvMaker, EnvSource, cannot_make, did_you_mean, env_name, find_maker
-from gym_trl.rollout.config import RolloutConfig
+from gym_trl.kinds import Arguments, option_types
+from gym_trl.options import Envs, ExecutorName, Text, check_seats
+from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, probe_functions, watched
 from gym_trl.rollout.random_play import random_play
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.text.parsing import ActionFormat, check_format
+from gym_trl.text.parsing import ActionFormat
 from gym_trl.trust import Named, argument_names, names_in
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.cutoff_return import CutoffReturn
-from gym_trl.wrappers.declare_success import DeclareSuccess, Success, check_success, declare_success
+from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
 from gym_trl.wrappers.image_observation import ImageObservation, shows_images
 from gym_trl.wrappers.inner import attribute_of, instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
-from gym_trl.wrappers.parse_action import CutActions, ParseAction
+from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.seats import Seats, num_seats
 from gym_trl.wrappers.settlement import layers_of
-from gym_trl.wrappers.state_key import KeyFunction, StateKey
-from gym_trl.wrappers.text_action import Act
-from gym_trl.wrappers.text_observation import Observe
+from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.turn_limit import TurnLimit
-
-EnvWrapper: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
-Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
-"""One environment, several, or several with weights."""
 
 SELF_PLAY: Final = "self"
 """Value of ``seats`` with which a model plays all seats of a game."""
 ONLY = "only"
 """Value of ``images`` with which images replace the text of observations."""
-_ONE_SEAT = ("success", "cutoff_return")
 END_AFTER_INVALID = 3
 """Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
 without another choice: a response without an action uses no turn, so nothing else but the context would end it."""
@@ -75,7 +67,7 @@ class Probed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EnvSpec:
+class EnvSpec(Text):
     r"""Configuration of environments, by the names of ``GymSpec``'s arguments; it can be pickled if they can.
 
     >>> spec = EnvSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="boxed")
@@ -89,22 +81,8 @@ class EnvSpec:
 
     env: Envs
     _: KW_ONLY
-    env_kwargs: Arguments | None = None
-    wrappers: Sequence[EnvWrapper] = ()
-    observe: Observe | None = None
-    act: Act | None = None
-    action_format: str | None = "tag"
-    strict: bool = False
-    invalid_penalty: Penalty = 0.0
-    end_after_invalid: Count | None = None
-    cut_actions: CutActions = "reject"
-    turn_limit: Count | None = None
-    cutoff_return: float | None = None
-    instructions: str | None = None
-    success: Success | None = None
-    state_key: KeyFunction | str | None = None
+    env_kwargs: Arguments = field(default_factory=dict)
     seats: Literal["self"] | None = None
-    images: bool | Literal["only"] = False
     levels: Sequence[Mapping[str, Any]] = ()
     """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``; see ``Curriculum``."""
     weights: Mapping[str, float] = field(init=False)
@@ -113,26 +91,21 @@ class EnvSpec:
     _kwargs: Mapping[str, dict[str, Any]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_spec_options({name: getattr(self, name) for name in option_types(EnvSpec)})
+        super().__post_init__()
+        check_seats(self.seats, self)
         makers, weights = _makers_and_weights(self.env)
         derived = {"_makers": makers, "weights": weights, "_kwargs": kwargs_by_id(weights, self.env_kwargs)}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
         if self.levels and len(weights) > 1:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
-        if self.seats is not None and (given := [name for name in _ONE_SEAT if getattr(self, name) is not None]):
-            raise ConfigError(
-                f"{given[0]} is computed from the rewards of one agent, and seats={self.seats!r} has several: leave it "
-                "out; a seat succeeds if its payoffs add up to more than 0, or by info['successes']"
-            )
 
     @classmethod
-    def from_options(
-        cls, env: Envs, options: Mapping[str, Any], *, env_kwargs: Mapping[str, Any] | None = None
-    ) -> Self:
-        """Return a specification with those of ``GymSpec``'s arguments in ``options`` that concern the environments."""
-        own = {name: value for name, value in options.items() if name in ENV_ARGS}
-        return cls(env, env_kwargs=env_kwargs, **own)
+    def of_options(cls, env: Envs, options: Mapping[str, Any], *, env_kwargs: Arguments | None = None) -> Self:
+        """Return a specification with those of a specification's options that concern the environments."""
+        names = {*option_types(Text), "seats"}
+        own = {name: value for name, value in options.items() if name in names}
+        return cls(env, env_kwargs=env_kwargs or {}, **own)
 
     def make(self, env_id: str) -> TextEnvironment:
         """Make one of the environments, with its wrappers."""
@@ -196,7 +169,7 @@ class EnvSpec:
                 or return what it must.
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
-        instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[str]()
+        instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[ExecutorName]()
         seats, criteria, images = dict[str, int](), list[dict[str, float]](), False
         for env_id in self.weights:
             with self._watched().checked(env_id) as env:
@@ -244,7 +217,7 @@ class EnvSpec:
         """
         spec = copy(self)
         for name in _FUNCTIONS:
-            if callable(function := getattr(self, name)) or (isinstance(function, str) and ":" in function):
+            if callable(function := getattr(self, name)):
                 object.__setattr__(spec, name, watched(name, function))
         for place, wrap in enumerate(self.wrappers):
             check_arguments(f"wrappers[{place}]", wrap, "env")
@@ -253,10 +226,10 @@ class EnvSpec:
     def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
         """Reset and step an environment that was made with watched functions, as far as ``probe`` says."""
         executor = stepping.executor or attribute_of(env, "preferred_executor", "auto")
-        kind = EXECUTORS.get(executor) if isinstance(executor, str) else None
+        kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
         is_safe = kind is not None and not kind.processes and not (stepping.reset_timeout or stepping.step_timeout)
         given = self.success
-        success = None if given is None or given == "info" or isinstance(given, float | int) else load_function(given)
+        success = given if callable(given) else None
         if is_safe and (success or self.act or callable(self.observe) or self.state_key not in (None, "auto")):
             probe_functions(env, act=self.act, success=success)
         elif self.state_key is not None:
@@ -383,37 +356,6 @@ _EPISODES, _STEPS = 8, 200
 _FUNCTIONS = ("observe", "act", "success", "state_key")
 
 
-def check_spec_options(given: Mapping[str, Any]) -> None:
-    """Check arguments of ``GymSpec`` that evaluations use as well, by themselves, before an environment is made.
-
-    >>> check_spec_options({"strict": "no"})
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: strict must be True or False, got 'no'
-
-    Raises:
-        ConfigError: One is invalid; the message begins with its name.
-    """
-    kinds = {**option_types(RolloutConfig), **option_types(ExecutorConfig), **option_types(EnvSpec)}
-    kinds.pop("env")  # which is read by itself, and names the one of several that is wrong
-    nested: dict[str, Any] = {"cutoff": Cutoff | None, "history": History | None}
-    given = {**given, **{name: converted(name, given[name], kind) for name, kind in nested.items() if name in given}}
-    check_options(given, {**kinds, **nested, "chat_template_kwargs": Arguments | None})
-    ExecutorConfig(**{"executor": None, **{name: given[name] for name in EXECUTOR_ARGS if name in given}})
-    style, strict = given.get("action_format", "tag"), given.get("strict", False)
-    if style is not None:
-        check_format(style, strict=strict)
-    elif strict:
-        raise ConfigError("strict needs an action_format")
-    if given.get("success") is not None:
-        check_success(given["success"])
-    if (key := given.get("state_key")) not in (None, "auto"):
-        try:
-            load_function(key)
-        except ConfigError as error:
-            raise ConfigError(f'state_key must be "auto" or a function, got {key!r}: {error}') from error
-
-
 _TEXTS = frozenset({"action_format", "chat_template_kwargs", "instructions", "system_prompt"})
 """Arguments of ``GymSpec`` with texts that are no names of code. A new argument is searched for names by default."""
 
@@ -440,49 +382,6 @@ def spec_names(spec: Mapping[str, Any], env: Any, *, field: str = "spec.") -> It
             yield from names_in(f"{field}history", {key: one for key, one in value.items() if key != "ask"})
         elif name not in _TEXTS:
             yield from names_in(f"{field}{name}", value)
-
-
-ENV_ARGS = frozenset(one.name for one in fields(EnvSpec) if one.init) - {"env", "env_kwargs", "levels"}
-"""Arguments of ``GymSpec`` that configure environments."""
-
-TRAINING_ARGS = frozenset(one.name for one in fields(RolloutConfig)) - {"max_context", "sampling"} | {
-    *(
-        "balance_instances",
-        "spread",
-        "curriculum",
-        "credit",
-        "resample_dead_groups",
-        "system_prompt",
-        "max_unscored",
-        "on_rollout",
-    )
-}
-"""Arguments of ``GymSpec`` that concern neither the choice of tasks, nor environments and where they are stepped."""
-
-
-_OF_TASKS = {"num_tasks", "num_eval_tasks", "seed", "balance_instances", "spread", "curriculum"}
-
-
-def check_names(names: Collection[str], *, set_elsewhere: str) -> None:
-    """Check that all names are those of arguments of ``GymSpec`` that do not choose the tasks.
-
-    >>> check_names(["seed"], set_elsewhere="evaluate")
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: spec must not contain 'seed', which evaluate sets itself
-
-    Args:
-        names: Names that a user gave.
-        set_elsewhere: What chooses the tasks instead, for the message.
-
-    Raises:
-        ConfigError: one of them is not, or does.
-    """
-    if mine := sorted(_OF_TASKS.intersection(names)):
-        raise ConfigError(f"spec must not contain {mine[0]!r}, which {set_elsewhere} sets itself")
-    if unknown := sorted({*names} - (known := ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS})):
-        near = did_you_mean(unknown[0], known)
-        raise ConfigError(f"spec contains {unknown[0]!r}, which is not an argument of GymSpec{near}")
 
 
 @dataclass(frozen=True, eq=False)

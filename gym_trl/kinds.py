@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from gymnasium.envs.registration import load_env_creator
 
 from gym_trl.errors import ConfigError
+from gym_trl.registration import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ def check_option(name: str, value: Any, kind: Any) -> None:
         ConfigError: It has not.
     """
     if not _accepts(kind, value):
-        raise ConfigError(f"{name} must be {expected(kind)}, got {value!r:.200}")
+        near = did_you_mean(value, _names_in(kind)) if isinstance(value, str) else ""
+        raise ConfigError(f"{name} must be {expected(kind)}, got {value!r:.200}{near}")
 
 
 def check_options(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
@@ -185,6 +187,15 @@ def _parts(kind: Any) -> Iterator[str]:
         yield f"a list, each element {expected(arguments[0])}" if arguments else "a list"
     else:
         yield f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
+
+
+def _names_in(kind: Any) -> Iterator[str]:
+    """Yield the texts that a type lists."""
+    if get_origin(kind) is Literal:
+        yield from (one for one in get_args(kind) if isinstance(one, str))
+    elif get_origin(kind) in (Annotated, Union, UnionType):
+        for one in get_args(kind):
+            yield from _names_in(one)
 
 
 _WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class"}

@@ -9,7 +9,7 @@ this module. A group (``Task``, ``Text``, ...) is passed whole to the room that 
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin
@@ -20,12 +20,13 @@ from gym_trl.kinds import (
     ByName,
     Count,
     Penalty,
+    Positive,
     Range,
     Seconds,
     Seed,
     Share,
     Whole,
-    check_fields,
+    check_option,
     expected,
     load_function,
     name_of,
@@ -39,6 +40,8 @@ ExecutorName: TypeAlias = Literal["inline", "auto", "thread", "process", "ray"]
 CreditName: TypeAlias = Literal["episode", "return_to_go", "gigpo", "pool", "rae"]
 CutActions: TypeAlias = Literal["reject", "accept"]
 """Treatment of an action that ``max_tokens_per_turn`` cut off."""
+DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
+"""Environment of a training without a choice."""
 DType: TypeAlias = Literal["float32", "bfloat16", "float16", "auto"]
 VLLMMode: TypeAlias = Literal["colocate", "server"]
 Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
@@ -74,8 +77,13 @@ class Options:
     def __post_init__(self) -> None:
         """Convert the values, and check them."""
         for name, kind in option_types(type(self)).items():
-            object.__setattr__(self, name, converted(name, getattr(self, name), kind))
-        check_fields(self)
+            given = vars(self)[name]
+            object.__setattr__(self, name, converted(name, given, kind))
+            try:
+                check_option(name, vars(self)[name], kind)
+            except ConfigError:
+                check_option(name, given, kind)  # the message has the value that the user gave
+                raise
 
     @classmethod
     def of(cls, given: Mapping[str, Any], path: str = "") -> Self:
@@ -95,10 +103,7 @@ class Options:
         Raises:
             ConfigError: An option is unknown, is missing, or has a wrong value.
         """
-        known = option_types(cls)
-        for name in given:
-            if name not in known:
-                raise ConfigError(f"there is no option {path}{name}{did_you_mean(str(name), known)}")
+        cls.check_names(given, path)
         for one in fields(cls):
             if one.init and one.name not in given and one.default is MISSING and one.default_factory is MISSING:
                 raise ConfigError(f"{path}{one.name} must be given")
@@ -108,6 +113,18 @@ class Options:
             return cls(**given)
         except ConfigError as error:
             raise ConfigError(f"{path}{error}") from error
+
+    @classmethod
+    def check_names(cls, given: Iterable[str], path: str = "") -> None:
+        """Check that all names are those of options.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        known = option_types(cls)
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"there is no option {path}{name}{did_you_mean(str(name), known)}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options as values that JSON has: functions by their names.
@@ -541,6 +558,9 @@ class Task(Options):
     )
     env_kwargs: Arguments = option({}, "Arguments of the environment; of several environments, by their ids.")
     seed: Seed = option(0, "Seed of the tasks and of the sampling.")
+    system_prompt: str | None = option(
+        None, "Text of a system message at the start of every conversation.", "the chat template's own, if any"
+    )
     balance_instances: bool = option(
         True,
         "Cycle through all instances in shuffled order, where an environment counts them, instead of sampling them.",
@@ -551,6 +571,9 @@ class Task(Options):
         "of the time more often (prioritized).",
         "all tasks alike",
     )
+
+
+_FORMATS = re.compile(r"tag|boxed|plain|json:.+|regex:.+", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -570,7 +593,7 @@ class Text(Options):
         "Function text -> action, which raises ValueError with a hint for a text that is no action.",
         "the conversion of TextAction",
     )
-    action_format: str | re.Pattern[str] | None = option(
+    action_format: str | None = option(
         "tag", "Mark-up of the action in a response: tag, boxed, json:FIELD, plain, regex:PATTERN, or none."
     )
     strict: bool = option(False, "Require the response to consist of the marked action only.")
@@ -620,15 +643,26 @@ class Text(Options):
         super().__post_init__()
         if self.strict and self.action_format is None:
             raise ConfigError("strict needs an action_format")
+        if self.action_format is not None:
+            if not _FORMATS.fullmatch(self.action_format):
+                raise ConfigError(
+                    'action_format must be "tag", "boxed", "json:FIELD", "plain" or "regex:PATTERN", '
+                    f"got {self.action_format!r}"
+                )
+            if self.action_format.startswith("regex:"):
+                try:
+                    re.compile(self.action_format.removeprefix("regex:"))
+                except re.error as error:
+                    raise ConfigError(
+                        "action_format must have a regular expression after regex:, "
+                        f"got {self.action_format!r}: {error}"
+                    ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout(Options):
     """Sampling of episodes."""
 
-    system_prompt: str | None = option(
-        None, "Text of a system message at the start of every conversation.", "the chat template's own, if any"
-    )
     max_tokens_per_turn: Count | None = option(None, "Maximum tokens sampled in a turn.", "those left in the episode")
     max_observation: Count | None = option(
         None,
@@ -644,10 +678,6 @@ class Rollout(Options):
     chat_template_kwargs: Arguments = option({}, "Arguments for the chat template, such as enable_thinking=false.")
     max_alive: Count | None = option(None, "Maximum number of concurrent environments per process.", "no limit")
     cutoff: Cutoff = option(WAIT, "Conditions for stopping the slowest episodes, and how these are scored.")
-    max_unscored: Share = option(
-        0.5,
-        "Maximum share of unscored episodes in a rollout; three rollouts in a row above it stop the training.",
-    )
     deterministic: bool = option(
         False,
         "Make threads and processes reproduce inline to the last bit; every turn then waits for the slowest step.",
@@ -684,6 +714,20 @@ class Stepping(Options):
         "no limit",
     )
 
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        given = [name for name in ("workers", "reset_timeout", "step_timeout") if getattr(self, name) is not None]
+        if not given or self.executor is None:
+            return
+        if callable(self.executor):
+            raise ConfigError(f"{given[0]} is an option of named executors: one that makes its pool takes it itself")
+        if self.executor in ("inline", "auto"):
+            raise ConfigError(
+                f"{given[0]} needs executor 'thread', 'process' or 'ray': {self.executor!r} steps environments in the "
+                "calling thread"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Learning(Options):
@@ -699,6 +743,10 @@ class Learning(Options):
         "Rounds of a rollout in which groups whose episodes all have the same return are replaced by groups with other "
         "tasks.",
     )
+    max_unscored: Share = option(
+        0.5,
+        "Maximum share of unscored episodes in a rollout; three rollouts in a row above it stop the training.",
+    )
     seats: Literal["self"] | League | None = option(
         None,
         "Seats of a game of several that the model plays: all of them (self), or against other opponents and its own "
@@ -707,12 +755,46 @@ class Learning(Options):
     )
 
 
-GROUPS = (Task, Text, Rollout, Stepping, Learning)
-"""Groups of a specification's options."""
+@dataclass(frozen=True, kw_only=True)
+class EpisodeOptions(Learning, Stepping, Rollout, Text, Task):
+    """Options of tasks and episodes, which a specification and a training share."""
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.curriculum == "prioritized":
+            object.__setattr__(self, "curriculum", PrioritizedTasks())
+        if self.seats is not None and self.curriculum is not None:
+            raise ConfigError(
+                "curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
+                "curriculum or seats"
+            )
+        check_seats(self.seats, self)
+        summarised = self.history is not None and self.history.summary == "model"
+        if summarised and self.credit in ("pool", "gigpo"):
+            raise ConfigError(
+                f"credit={self.credit!r} compares states of the environment, which say nothing of a summary: "
+                'with history.summary="model" use "episode" or "return_to_go"'
+            )
+
+
+def check_seats(seats: object, text: Text) -> None:
+    """Check that no option defines the success or the return of one seat where the model plays several.
+
+    Raises:
+        ConfigError: One does.
+    """
+    given = {"success": text.success, "cutoff_return": text.cutoff_return}
+    for name, value in given.items():
+        if seats is not None and value is not None:
+            raise ConfigError(
+                f"{name} is computed from the rewards of one agent, and seats has several: leave it out; a seat "
+                "succeeds if its payoffs add up to more than 0, or by info['successes']"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecOptions(Learning, Stepping, Rollout, Text, Task):
+class SpecOptions(EpisodeOptions):
     """Options of ``GymSpec``.
 
     >>> options = SpecOptions(env="FrozenLake-v1", turn_limit=8, cutoff={"episode_s": 60})
@@ -734,19 +816,179 @@ class SpecOptions(Learning, Stepping, Rollout, Text, Task):
     def __post_init__(self) -> None:
         """Check the options together."""
         super().__post_init__()
-        if self.seats is not None and self.curriculum is not None:
-            raise ConfigError(
-                "a curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
-                "curriculum or seats"
-            )
-        for name in ("success", "cutoff_return"):
-            if self.seats is not None and getattr(self, name) is not None:
-                raise ConfigError(
-                    f"{name} is computed from the rewards of one agent, and seats has several: leave it out; a seat "
-                    "succeeds if its payoffs add up to more than 0, or by info['successes']"
-                )
         if self.history is not None and self.history.template and self.chat is not None:
-            raise ConfigError("history with template=True needs the tokenizer's chat template: leave out chat")
+            raise ConfigError("history.template needs the tokenizer's chat template: leave out chat")
+        draws = {"resample_dead_groups": self.resample_dead_groups, "curriculum": self.curriculum}
+        draws["curriculum"] = isinstance(self.curriculum, PrioritizedTasks)
+        if self.num_tasks < 2 and (drawing := [name for name, given in draws.items() if given]):
+            raise ConfigError(
+                f"num_tasks must be at least 2 for {drawing[0]}, which plays other tasks; got {self.num_tasks}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Options):
+    """The model that is trained, and how it is held in memory."""
+
+    model: str | None = option(
+        None,
+        "Model to train: a hub id, a folder, an adapter or a run.",
+        "a tiny model with 100,000 random weights, whose tokens are characters",
+    )
+    dtype: DType | None = option(None, "Type of the weights; bfloat16 and float16 need lora.", "float32")
+    lora: Count | None = option(
+        None, "Rank of a LoRA adapter that is trained.", "all weights are trained, or the adapter that model names"
+    )
+    lora_alpha: Positive | None = option(None, "Numerator of the adapter's scale alpha / rank.", "32")
+    lora_targets: tuple[str, ...] = option(
+        (), "Layers that the adapter changes; none are all linear layers but the head."
+    )
+    width: Count = option(64, "Width of the tiny model.")
+    layers: Count = option(2, "Layers of the tiny model.")
+    vllm: VLLMMode | None = option(
+        None,
+        "Generate with vLLM in the trainer's process (colocate) or on a server of the same model.",
+        "with Transformers",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Options):
+    """Steps, batches and records of a training."""
+
+    steps: Count = option(200, "Total steps, also of a run that is resumed.")
+    episodes_per_step: Count = option(64, "Episodes per step, over all processes.")
+    num_generations: Annotated[int, Range(least=2)] = option(8, "Episodes per task, which form a group.")
+    learning_rate: Annotated[float, Range(least=0)] = option(1e-6, "Learning rate.")
+    max_completion_length: Count = option(2048, "Maximum tokens of an episode, with observations.")
+    overlong_cache: Count | None = option(
+        None, "Last tokens of an episode's maximum in which a growing penalty of up to 1 is paid.", "no penalty"
+    )
+    eval_episodes: Whole = option(64, "Evaluation episodes before and after the training.")
+    records_per_step: Whole = option(16, "Episodes per step that are recorded in rollouts.jsonl.")
+    grpo: Arguments = option({}, "Fields of TRL's GRPOConfig.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Run, Model, EpisodeOptions):
+    """Options of a training, as stored in its ``config.json``.
+
+    >>> TrainOptions(env="TrlEnv/Echo-v0", steps=10).steps
+    10
+    """
+
+    env: str = option(
+        DEFAULT_ENV,
+        "Environment: a registered id, module:id, package.module:Class, file.py, or file.py:Class.",
+        flag=False,
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together; fields of ``GRPOConfig`` that are options of their own are moved to these."""
+        object.__setattr__(self, "grpo", converted("grpo", self.grpo, Arguments))
+        super().__post_init__()
+        for name in ("env_kwargs", "grpo", "chat_template_kwargs"):  # as they are read from a file
+            object.__setattr__(self, name, stored(name, getattr(self, name)))
+        for name, own in SAME_IN_GRPO.items():
+            if name in self.grpo:
+                raise ConfigError(f"grpo.{name} is the option {own}: give that one")
+        if self.episodes_per_step % self.num_generations:
+            raise ConfigError(
+                f"episodes_per_step must be a multiple of num_generations={self.num_generations}, "
+                f"got {self.episodes_per_step}"
+            )
+        if self.overlong_cache is not None and self.overlong_cache > self.max_completion_length:
+            raise ConfigError(
+                f"overlong_cache must be at most max_completion_length={self.max_completion_length}, "
+                f"got {self.overlong_cache}"
+            )
+        weights = ("dtype", "lora", "lora_alpha", "lora_targets")
+        if self.model is None and (given := [name for name in weights if getattr(self, name)]):
+            raise ConfigError(f"{given[0]} needs a model: the tiny model trains all of its weights")
+        if self.model is None and self.vllm == "server":
+            raise ConfigError('vllm="server" needs the model that the server was started with')
+        if self.lora is None and (given := [name for name in weights[2:] if getattr(self, name)]):
+            raise ConfigError(f"{given[0]} requires lora, the rank of a new adapter")
+        if self.grpo.get("model_init_kwargs") and (given := [name for name in weights if getattr(self, name)]):
+            raise ConfigError(f"model_init_kwargs cannot be combined with {given[0]}")
+
+
+SAME_IN_GRPO = {
+    "num_generations": "num_generations",
+    "learning_rate": "learning_rate",
+    "max_completion_length": "max_completion_length",
+    "max_steps": "steps",
+    "seed": "seed",
+    "use_vllm": "vllm",
+    "vllm_mode": "vllm",
+}
+"""Fields of ``GRPOConfig`` that are options of a training, by the options' names."""
+
+
+def moved(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a training with those that stand in ``grpo`` under their own names.
+
+    >>> moved({"grpo": {"learning_rate": 1e-5, "beta": 0.1}})
+    {'grpo': {'beta': 0.1}, 'learning_rate': 1e-05}
+
+    Raises:
+        ConfigError: An option is given twice, with different values.
+    """
+    if not isinstance(given.get("grpo"), Mapping):
+        return dict(given)
+    grpo, found = dict(given["grpo"]), dict(given)
+    if "use_vllm" in grpo or "vllm_mode" in grpo:
+        mode = grpo.pop("vllm_mode", "colocate")
+        grpo["vllm"] = mode if grpo.pop("use_vllm", True) else None
+    for name in [name for name in (*SAME_IN_GRPO, "vllm") if name in grpo]:
+        own, value = SAME_IN_GRPO.get(name, name), grpo.pop(name)
+        if own in given and given[own] != value:
+            raise ConfigError(f"{own} is given twice: {given[own]!r}, and {value!r} in grpo")
+        found[own] = value
+    return {**found, "grpo": grpo}
+
+
+def values_of(options: Options, group: type[Options]) -> dict[str, Any]:
+    """Return the values of a group's options, by name.
+
+    >>> values_of(SpecOptions(env="TrlEnv/Echo-v0", workers=2), Stepping)["workers"]
+    2
+    """
+    return {name: vars(options)[name] for name in option_types(group)}
+
+
+def defaults(group: type[Options]) -> dict[str, Any]:
+    """Return the defaults of a group's options, by name.
+
+    >>> defaults(Stepping)["workers"] is None
+    True
+    """
+    return {
+        name: one.default_factory() if one.default_factory is not MISSING else one.default
+        for name, one in declared(group).items()
+        if (one.default, one.default_factory) != (MISSING, MISSING)
+    }
+
+
+def chosen(given: Mapping[str, Any], *, by: str) -> dict[str, Any]:
+    """Return some options of episodes as they are held, after checking them.
+
+    >>> chosen({"history": {"last": 4}, "max_tokens_per_turn": 16}, by="evaluate")["history"].most
+    8
+
+    Args:
+        given: The options, by name.
+        by: What chooses the tasks, for the message about an option that would.
+
+    Raises:
+        ConfigError: One is unknown, chooses tasks, or has a wrong value.
+    """
+    EpisodeOptions.check_names(given)
+    for name in option_types(Task):
+        if name in given and name != "system_prompt":
+            raise ConfigError(f"{name} is set by {by} itself: leave it out")
+    options = EpisodeOptions.of({"env": DEFAULT_ENV, "max_tokens_per_turn": 1, **given})
+    return {name: vars(options)[name] for name in given}
 
 
 def group_of(name: str, options: type[Options]) -> type[Options]:

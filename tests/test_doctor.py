@@ -20,7 +20,7 @@ from gym_trl.training.doctor import Diagnosis, NextStep, default_system_message,
 from gym_trl.training.findings import Verdict
 from gym_trl.training.model_checks import Memory, estimate_memory
 from gym_trl.training.models import ModelChoice
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.types import Request, Task
 
 GUESS = "TrlEnv/GuessNumber-v0"
@@ -48,7 +48,7 @@ def said(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Diagnosis
 
         monkeypatch.setattr("gym_trl.training.doctor.transformers_engine", engine)
         given = {"group_size": 4, "episodes": 8, "eval_episodes": 4, **options}
-        chosen = TrainOptions.choose(GUESS, model=str(tiny), env_kwargs={"high": 8, "turns": 4}, **given)
+        chosen = choose(GUESS, model=str(tiny), env_kwargs={"high": 8, "turns": 4}, **given)
         return diagnose(chosen, groups=groups, free=free)
 
     return run
@@ -201,7 +201,7 @@ def test_a_model_without_a_chat_template_is_not_loaded(tmp_path: Path, monkeypat
     save_tiny(tmp_path, width=32, layers=1)
     (tmp_path / "chat_template.jinja").unlink()
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    found = diagnose(TrainOptions.choose(GUESS, model=str(tmp_path)))
+    found = diagnose(choose(GUESS, model=str(tmp_path)))
     assert [one.verdict for one in found.findings] == [Verdict.PROBLEM]
     assert "has no chat template" in found.findings[0].got
     assert "instruct" in found.findings[0].fix
@@ -211,7 +211,7 @@ def test_end_tokens_that_differ_are_named(tmp_path: Path) -> None:
     save_tiny(tmp_path, width=32, layers=1)
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "<|user|>"}))
-    options = TrainOptions.choose(GUESS, model=str(tmp_path), group_size=2, episodes=2, max_tokens_per_turn=4)
+    options = choose(GUESS, model=str(tmp_path), num_generations=2, episodes_per_step=2, max_tokens_per_turn=4)
     found = diagnose(options, groups=1)
     warned = found.finding("model")
     assert warned.verdict is Verdict.WARNING
@@ -244,7 +244,7 @@ def test_a_system_message_that_a_template_adds_by_itself_is_found() -> None:
 
 def test_the_tiny_model_needs_no_diagnosis() -> None:
     with pytest.raises(ConfigError, match="model must be a path or hub id, got None"):
-        diagnose(TrainOptions.choose(GUESS))
+        diagnose(choose(GUESS))
 
 
 def test_legality_depends_on_the_actions_before_a_response() -> None:
@@ -321,7 +321,7 @@ def test_what_cannot_be_examined_is_one_line_and_exit_status_2(arguments: list[s
 def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_works(pretrained: Path) -> None:
     def examine(**options: Any) -> Diagnosis:
         small: dict[str, Any] = {"group_size": 4, "episodes": 8, "eval_episodes": 4, "max_tokens_per_turn": 24}
-        return diagnose(TrainOptions.choose(GUESS, model=str(pretrained), **small, **options), groups=2, free=1 << 40)
+        return diagnose(choose(GUESS, model=str(pretrained), **small, **options), groups=2, free=1 << 40)
 
     found = examine()
     lost = found.finding("readable actions")

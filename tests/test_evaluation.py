@@ -51,7 +51,7 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine, save_tiny
 from gym_trl.training.findings import Played, scores
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.progress import report
 from gym_trl.training.run import references
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
@@ -112,7 +112,7 @@ def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest
     for env_kwargs in ({"high": 8, "turns": 4}, {"difficulty": "easy"}):
         known = random_reference(partial(gym.make, **env_kwargs), GUESS_ID)
         assert known is not None
-        options = TrainOptions.choose(GUESS_ID, seed=9, eval_episodes=8)
+        options = choose(GUESS_ID, seed=9, eval_episodes=8)
         found = references(replace(options, env_kwargs=env_kwargs))
         assert (found["success_random"], found["episodes_random"]) == (known.success.mean, known.episodes)
         app(
@@ -126,7 +126,7 @@ def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest
 
 
 def test_a_blind_baseline_above_the_optimum_says_that_it_is_a_sample() -> None:
-    found = references(TrainOptions.choose("TrlEnv/KuhnPoker-v0"))
+    found = references(choose("TrlEnv/KuhnPoker-v0"))
     blind, best = found["success_blind"], found["success_optimum"]
     assert blind is not None
     assert best is not None
@@ -139,7 +139,7 @@ def test_a_blind_baseline_above_the_optimum_says_that_it_is_a_sample() -> None:
 
 def test_a_definition_of_success_is_that_of_random_play_too() -> None:
     """Its published score is not."""
-    won = references(TrainOptions.choose(GUESS_ID, success=-1.0))
+    won = references(choose(GUESS_ID, success=-1.0))
     assert (won["success_random"], won["episodes_random"]) == (1.0, 1_000)
 
 

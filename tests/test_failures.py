@@ -31,7 +31,7 @@ from gym_trl.policies.protocol import TextPolicy
 from gym_trl.registration import make_env
 from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl.training.action_formats import Judge, Response, sample_actions
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run import references
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 from gym_trl.vector import TextVectorEnv
@@ -315,7 +315,7 @@ def test_the_doctors_judge_of_actions_takes_a_failure_for_a_refusal(failure):
 @pytest.mark.parametrize("failure", EXCEPTIONS)
 def test_the_references_of_a_training_are_measured_whatever_closing_raises(failure):
     kwargs = {"place": "close", "failure": failure}
-    assert references(TrainOptions.choose(NAME, env_kwargs=kwargs))["return_optimum"] == 1.0
+    assert references(choose(NAME, env_kwargs=kwargs))["return_optimum"] == 1.0
 
 
 def test_a_card_is_written_or_refused_whatever_the_environment_raises():

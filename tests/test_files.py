@@ -39,7 +39,7 @@ from gym_trl.records.json_lines import JsonLinesWriter, mend, write_json_lines
 from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import CreditRecord, as_record
 from gym_trl.testing import save_tiny
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run_folder import Checkpoint, RunFolder
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.viewer.live import LiveServer
@@ -315,7 +315,7 @@ def trained(folder: Path) -> None:
     run = RunFolder(folder, writes=True)
     try:
         run.check()
-        run.open(TrainOptions.choose(ECHO), Checkpoint(None, 0), 1)
+        run.open(choose(ECHO), Checkpoint(None, 0), 1)
         run.metrics({"step": 1, "seconds": 0.5})
         run.rollouts(enumerate([episode(), unscored()]), group_size=2, split="train", step=1)
         run.credit(CreditRecord(step=1, split="train", group=0, attempt=0, advantages=[0.5], state_keys=[]))

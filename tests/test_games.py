@@ -315,7 +315,7 @@ def test_games_that_run_together_end_as_if_each_were_alone(count: int, alive: in
 def test_wrappers_that_would_show_one_seat_the_past_of_another_are_refused() -> None:
     from gym_trl.wrappers import History
 
-    spec = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", wrappers=[lambda env: History(env, show="new")])
+    spec = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", wrappers=(lambda env: History(env, show="new"),))
     with pytest.raises(ConfigError, match="shows the past of all seats"), spec.checked("TrlEnv/TicTacToe-v0"):
         pass
 

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from gym_trl.envs.echo import Echo
 from gym_trl.evaluation.scores import share_estimate
+from gym_trl.options import TrainOptions
 from gym_trl.policies.weights import Adapter
 from gym_trl.training.model_card import model_card
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run import train
 from gym_trl.training.supervised import WarmStartOptions, warm_start
 
@@ -52,7 +53,7 @@ def front_matter(card: str) -> dict[str, Any]:
 
 def small(env: str = "TrlEnv/GuessNumber-v0", **given: Any) -> TrainOptions:
     options = {"steps": 1, "episodes": 8, "group_size": 4, "eval_episodes": 8, "grpo": {"save_steps": 1}, **given}
-    return TrainOptions.choose(env, **options)
+    return choose(env, **options)
 
 
 def trained(folder: Path, options: TrainOptions) -> tuple[str, dict[str, Any]]:

@@ -29,7 +29,7 @@ from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, co
 from gym_trl.policies.opponents import Response
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.testing import save_tiny
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run_folder import trained
 from gym_trl.types import Policy, UnfinishedResponse
 from gym_trl.wrappers.inner import instructions_of
@@ -237,7 +237,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run, as far as playing needs it."""
     folder = tmp_path_factory.mktemp("opponents") / "run"
     save_tiny(folder / "model")
-    options = TrainOptions.choose("TrlEnv/Nim-v0")
+    options = choose("TrlEnv/Nim-v0")
     (folder / "config.json").write_text(json.dumps({"options": asdict(options)}), encoding="utf-8")
     return folder
 

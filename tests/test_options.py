@@ -4,8 +4,7 @@
 import json
 import math
 import re
-from dataclasses import fields
-from inspect import signature
+from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
@@ -25,12 +24,24 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.kinds import Count, Penalty, Range, Share, check_option, expected, option_types
-from gym_trl.options import Curriculum, Cutoff, History, League, PrioritizedTasks, converted, stored
+from gym_trl.options import (
+    Curriculum,
+    Cutoff,
+    History,
+    League,
+    PrioritizedTasks,
+    SpecOptions,
+    Text,
+    TrainOptions,
+    converted,
+    stored,
+)
 from gym_trl.policies.model import Model
 from gym_trl.records.json_lines import to_json
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.testing import ByteChat
-from gym_trl.training.options import TrainOptions, read_options
+from gym_trl.training.options import choose, grpo_fields, read_options
+from gym_trl.training.run import train
 from gym_trl.training.supervised import WarmStartOptions
 
 VALUES: list[Any] = [
@@ -99,16 +110,15 @@ OBJECTS: dict[str, list[Any]] = {
     "state_key": [5, "key", True],
     "on_rollout": [5, "print"],
     "action_format": ["taag", "regex:(", "json:", 5, True],
-    "spread": ["no", 5],
 }
 """Wrong values of the options of ``GymSpec`` that have objects or names."""
 
-OF_GYM_SPEC = wrong_values(GymSpec) + [(name, value) for name, values in OBJECTS.items() for value in values]
+OF_GYM_SPEC = wrong_values(SpecOptions) + [(name, value) for name, values in OBJECTS.items() for value in values]
 
 
 def test_every_option_of_gym_spec_is_tried_with_wrong_values():
     tried = {name for name, _ in OF_GYM_SPEC}
-    assert {name for name in signature(GymSpec).parameters if name not in tried} == {"env"}
+    assert option_types(SpecOptions).keys() - tried == {"env"}
     assert len(OF_GYM_SPEC) > 400
 
 
@@ -121,10 +131,10 @@ def test_a_wrong_option_of_gym_spec_is_refused_before_an_environment_is_made(nam
 
 
 def test_the_same_option_has_the_same_type_everywhere():
-    of_spec = option_types(GymSpec)
+    of_spec = option_types(SpecOptions)
     for owner in (EnvSpec, RolloutConfig, ExecutorConfig, TrainOptions):
         for name, kind in option_types(owner).items():
-            if name in of_spec and name not in ("env", "env_kwargs", "seats", "seed", "cutoff", "executor", "success"):
+            if name in of_spec and name not in ("env", "seats", "chat"):
                 assert expected(kind) == expected(of_spec[name]), (owner, name)
 
 
@@ -136,7 +146,7 @@ def test_the_parts_of_a_spec_refuse_the_same_by_themselves(owner):
             owner(**{**given, name: value})
 
 
-OF_SPEC = [one for one in OF_GYM_SPEC if one[0] in option_types(EnvSpec).keys() - {"env_kwargs", "seats"}]
+OF_SPEC = [one for one in OF_GYM_SPEC if one[0] in option_types(Text)]
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in OF_SPEC))
@@ -161,16 +171,16 @@ def test_a_wrong_argument_of_evaluate_is_refused_by_its_name(name, value):
         evaluate(Untouched, "random", **{name: value})
 
 
-RUN = TrainOptions.choose("TrlEnv/Echo-v0")
+RUN = choose("TrlEnv/Echo-v0")
 
 
 @pytest.mark.parametrize("name", option_types(TrainOptions))
 def test_a_wrong_option_of_a_training_is_refused_by_its_name(name):
     values = [value for one, value in wrong_values(TrainOptions) if one == name]
-    values += OBJECTS.get(name, []) if name in ("action_format", "success", "executor") else []
-    for value in values or [5, "x"]:
-        with pytest.raises(ConfigError, match=rf"^{name}\b"):
-            TrainOptions(**{**{one.name: getattr(RUN, one.name) for one in fields(RUN)}, name: value})
+    values += OBJECTS.get(name, [])
+    for value in values or [5]:
+        with pytest.raises(ConfigError, match=rf"^(there is no option )?{name}\b"):
+            replace(RUN, **{name: value})
 
 
 @pytest.mark.parametrize("name", option_types(WarmStartOptions))
@@ -196,34 +206,28 @@ def test_wrong_options_of_a_model_are_refused_before_it_is_looked_for():
 
 
 COMMANDS = [
-    ("train", ["--spec", "seed=3"], "seed cannot be set in spec: use --seed"),
-    ("train", ["--spec", "num_tasks=3"], "num_tasks cannot be set in spec"),
-    ("train", ["--spec", "sede=3"], "GymSpec has no argument 'sede'"),
-    ("train", ["--spec", "strict=no"], "strict must be True or False, got 'no'"),
-    ("train", ["--spec", "turn_limit=0"], "turn_limit must be an integer of at least 1, got 0"),
-    ("train", ["--spec", "cutoff=60"], "cutoff must be a Cutoff, got 60"),
-    ("train", ["--spec", "chat=qwen"], "chat must be a Chat, got 'qwen'"),
-    ("train", ["--spec", "invalid_penalty=-1"], "invalid_penalty must be a number of at least 0, got -1"),
-    ("train", ["--spec", "end_after_invalid=0"], "end_after_invalid must be an integer of at least 1, got 0"),
-    ("train", ["--spec", "observe=5"], "observe must be a function or 'render', got 5"),
-    ("train", ["--spec", "max_unscored=2"], "max_unscored must be a number from 0 to 1, got 2"),
-    ("train", ["--step-timeout", "0"], "--step-timeout must be a number above 0, got 0.0"),
-    ("train", ["--reset-timeout", "-1"], "--reset-timeout must be a number above 0, got -1.0"),
-    ("train", ["--step-timeout", "nan"], "--step-timeout must be a finite number, got nan"),
+    ("train", ["--num-tasks", "3"], "there is no option --num-tasks"),
+    ("train", ["--spec", "turn_limit=3"], "there is no option --spec"),
+    ("train", ["--turn-limt", "3"], "there is no option --turn-limt; did you mean '--turn-limit'?"),
+    ("train", ["--cutoff", "60"], "--cutoff must be a Cutoff, got 60"),
+    ("train", ["--observe", "5"], "--observe must be 'render' or a function or its name module:function, got '5'"),
+    ("train", ["--step-timeout", "0"], "--step-timeout must be a number above 0, got 0"),
+    ("train", ["--reset-timeout", "-1"], "--reset-timeout must be a number above 0, got -1"),
+    ("train", ["--step-timeout", "nan"], "--step-timeout must be a number above 0, got 'nan'"),
     ("train", ["--action-format", "taag"], "--action-format must be"),
-    ("train", ["--credit", "pol"], "--credit must be one of"),
+    ("train", ["--credit", "pol"], "--credit must be 'episode', "),
     ("train", ["--executor", "fork"], "--executor must be"),
     ("train", ["--success", "often"], "--success must be"),
     ("train", ["--lora-alpha", "-1"], "--lora-alpha must be a number above 0"),
-    ("train", ["--league", "self_play=2 random"], "self_play must be a number from 0 to below 1, got 2"),
-    ("train", ["--history", "lst=8"], "there is no option history.lst; did you mean 'last'?"),
+    ("train", ["--seats.self-play", "2", "--seats.every", "3"], "--seats.self-play must be a number from 0 to below 1"),
+    ("train", ["--history.lst", "8"], "there is no option --history.lst; did you mean '--history.last'?"),
     ("warm-start", ["--learning-rate", "-1"], "--learning-rate must be a number above 0, got -1.0"),
     ("warm-start", ["--spec", "deterministic=no"], "deterministic must be True or False, got 'no'"),
     ("warm-start", ["--action-format", "json:"], "--action-format must be"),
     ("eval", ["--policy", "random", "--spec", "turn_limit=0"], "turn_limit must be an integer of at least 1, got 0"),
     ("eval", ["--policy", "random", "--attempts", "3"], "episodes must be a multiple of attempts=3, got 100"),
     ("tournament", ["random", "solver", "--action-format", "taag"], "--action-format must be"),
-    ("train", ["--overlong-cache", "99999"], "--overlong-cache must be an integer from 1 to 128, got 99999"),
+    ("train", ["--overlong-cache", "99999"], "--overlong-cache must be at most max_completion_length=128, got 99999"),
     ("eval", ["--policy", "random", "--spec", "strict=no"], "strict must be True or False, got 'no'"),
 ]
 
@@ -332,19 +336,19 @@ STORED = [
     {"seats": League(["random"], every=25, self_play=0.25)},
     {"history": History(last=4)},
     {"wrappers": ()},
-    {"chat_template_kwargs": {"enable_thinking": False, "budget": np.int64(3)}},
+    {"chat_template_kwargs": {"enable_thinking": False, "budget": 3}},
 ]
 
 
 @pytest.mark.parametrize("spec", STORED, ids=lambda spec: next(iter(spec)))
 def test_objects_among_the_options_of_a_run_are_stored_whole(tmp_path, spec):
     env_id = "TrlEnv/GuessNumber-v0" if "curriculum" in spec else "TrlEnv/TicTacToe-v0"
-    options = TrainOptions.choose(env_id, spec={**spec, "max_tokens_per_turn": 4})
-    (tmp_path / "config.json").write_text(to_json({"options": vars(options)}), encoding="utf-8")
+    options = choose(env_id, **{**spec, "max_tokens_per_turn": 4})
+    (tmp_path / "config.json").write_text(to_json({"options": options.as_dict()}), encoding="utf-8")
     again = read_options(tmp_path)
     assert again == options
     [(name, value)] = spec.items()
-    made, expected_ = GymSpec(env_id, **again.spec, max_tokens_per_turn=4), value
+    made, expected_ = GymSpec(env_id, **{name: getattr(again, name)}, max_tokens_per_turn=4), value
     if name == "cutoff":
         assert made.rollout_config.cutoff == expected_
     elif name == "curriculum":
@@ -358,20 +362,20 @@ def test_objects_among_the_options_of_a_run_are_stored_whole(tmp_path, spec):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "told"),
     [
-        ("observe", lambda observation, info: "x"),
-        ("wrappers", [gym.wrappers.RecordEpisodeStatistics]),
-        ("act", str.upper),
-        ("credit", lambda turns: [0.0]),
-        ("chat", ByteChat()),
-        ("chat_template_kwargs", {"date": np.zeros(2)}),
-        ("chat_template_kwargs", {"date": math.nan}),
+        ("observe", lambda observation, info: "x", "observe must be a function with a name, .* got a lambda"),
+        ("wrappers", [lambda env: env], r"wrappers\[0\] must be a function with a name, .* got a lambda"),
+        ("act", str.upper, "act must be a function with a name"),
+        ("credit", lambda turns: [0.0], "credit must be a function with a name"),
+        ("chat_template_kwargs", {"date": np.zeros(2)}, "chat_template_kwargs.date must be a value that JSON has"),
+        ("chat_template_kwargs", {"date": math.nan}, "chat_template_kwargs.date must be a value that JSON has"),
     ],
 )
-def test_what_a_run_cannot_store_and_so_not_resume_is_refused(name, value):
-    with pytest.raises(ConfigError, match=rf"^{name} must be a value that config.json can store"):
-        TrainOptions.choose("TrlEnv/TicTacToe-v0", spec={name: value})
+def test_what_a_run_cannot_store_and_so_not_resume_is_refused(tmp_path, name, value, told):
+    with pytest.raises(ConfigError, match=rf"^{told}"):
+        train(choose("TrlEnv/TicTacToe-v0", **{name: value}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -383,7 +387,7 @@ def test_what_a_run_cannot_store_and_so_not_resume_is_refused(name, value):
 )
 def test_a_function_without_a_name_is_refused_by_its_place_in_an_option(name, value, told):
     with pytest.raises(ConfigError, match=rf"^{re.escape(told)} must be a function with a name, .* got a lambda"):
-        TrainOptions.choose("TrlEnv/TicTacToe-v0", spec={name: value})
+        choose("TrlEnv/TicTacToe-v0", **{name: value}).as_dict()
 
 
 NESTED = [
@@ -416,7 +420,7 @@ NESTED = [
 @pytest.mark.parametrize(("name", "value", "told"), NESTED)
 def test_a_wrong_part_of_an_option_is_refused_by_its_place(name, value, told):
     places: list[Any] = [lambda: GymSpec(Untouched, **{name: value})]
-    places += [lambda: TrainOptions.choose("TrlEnv/Echo-v0", spec={name: value})]
+    places += [lambda: choose("TrlEnv/Echo-v0", **{name: value})]
     if name in option_types(RolloutConfig):
         places += [lambda: RolloutConfig(**{name: value}), lambda: evaluate(Untouched, "random", spec={name: value})]
     for place in places:
@@ -498,3 +502,110 @@ def test_any_option_of_options_is_the_same_after_a_file(made):
 
 def test_a_chat_is_known_by_its_methods():
     assert isinstance(ByteChat(), Chat)
+
+
+# The same sentence in Python, on the command line and in a file
+
+WRONG_ALONE: dict[str, list[Any]] = {
+    "turn_limit": [0, -1, 1.5, "abc", [1], {"a": 1}],
+    "end_after_invalid": [0, "x", 2.5],
+    "invalid_penalty": [-1, "x", [0.1]],
+    "cutoff_return": ["low", [1]],
+    "max_tokens_per_turn": [0, -5, "many"],
+    "max_observation": [0, "x"],
+    "max_action": [0, 0.5],
+    "max_alive": [0, "all"],
+    "max_unscored": [-0.1, 1.5, "half"],
+    "resample_dead_groups": [-1, "twice"],
+    "workers": [0, "x"],
+    "step_timeout": [0, -3, "soon"],
+    "reset_timeout": [0, "x"],
+    "seed": [-1, 2**32, "x"],
+    "steps": [0, -1, "x", 1.5],
+    "episodes_per_step": [0, 7, "x"],
+    "num_generations": [1, 0, "x"],
+    "learning_rate": [-1, "fast"],
+    "max_completion_length": [0, "x"],
+    "overlong_cache": [0, 99999],
+    "eval_episodes": [-1, "x"],
+    "records_per_step": [-1, "x"],
+    "width": [0, "x"],
+    "layers": [0, "x"],
+    "lora": [0, "x"],
+    "lora_alpha": [0, -1],
+    "action_format": ["taag", "json:", "regex:("],
+    "cut_actions": ["rejct", "no"],
+    "images": ["yes", "both"],
+    "observe": ["ansi", "nowhere:show"],
+    "act": ["upper", "nowhere:act"],
+    "success": ["often", "nowhere:won"],
+    "state_key": ["key", "nowhere:key"],
+    "credit": ["pol", "nowhere:credit"],
+    "executor": ["fork", "nowhere:pool"],
+    "curriculum": ["hard"],
+    "seats": ["all"],
+    "vllm": ["colocat", "server"],
+    "dtype": ["float8", "bfloat16"],
+    "model": ["/nowhere/at-all"],
+    "chat_template_kwargs": ["thinking"],
+    "grpo": ["beta"],
+    "env_kwargs": ["high"],
+}
+WRONG: list[tuple[dict[str, Any], list[str]]] = [
+    *(
+        ({name: value}, [f"--{name.replace('_', '-')}", json.dumps(value)])
+        for name, values in WRONG_ALONE.items()
+        for value in values
+    ),
+    ({"cutoff": {"episode_s": 0}}, ["--cutoff.episode-s", "0"]),
+    ({"cutoff": {"stragglers": 1}}, ["--cutoff.stragglers", "1"]),
+    ({"cutoff": {"on_cutoff": "lost"}}, ["--cutoff.on-cutoff", "lost"]),
+    ({"history": {"last": -1}}, ["--history.last", "-1"]),
+    ({"history": {"most": 3}}, ["--history.most", "3"]),
+    ({"curriculum": {"explore": 0}}, ["--curriculum.explore", "0"]),
+    ({"curriculum": {"levels": [{}], "rise": "high"}}, ["--curriculum.levels", "[{}]", "--curriculum.rise", "high"]),
+    ({"seats": {"every": 0}}, ["--seats.every", "0"]),
+    ({"seats": {"every": 3, "self_play": 2}}, ["--seats.every", "3", "--seats.self-play", "2"]),
+    ({"strict": True, "action_format": None}, ["--strict", "--action-format", "none"]),
+    ({"deterministic": True, "cutoff": {"episode_s": 9}}, ["--deterministic", "--cutoff.episode-s", "9"]),
+    ({"executor": "inline", "workers": 2}, ["--executor", "inline", "--workers", "2"]),
+    ({"seats": "self", "success": 1.0}, ["--seats", "self", "--success", "1"]),
+    ({"seats": "self", "curriculum": "prioritized"}, ["--seats", "self", "--curriculum", "prioritized"]),
+    ({"grpo": {"learning_rat": 1}}, ["--grpo", "learning_rat=1"]),
+    ({"grpo": {"loss_type": "dapp"}}, ["--grpo", "loss_type=dapp"]),
+    ({"grpo": {"temperature": 0}}, ["--grpo", "temperature=0"]),
+    ({"grpo": {"beta": "small"}}, ["--grpo", "beta=small"]),
+    ({"grpo": {"output_dir": "x"}}, ["--grpo", "output_dir=x"]),
+    ({"steps": 3, "grpo": {"max_steps": 4}}, ["--steps", "3", "--grpo", "max_steps=4"]),
+    ({"turn_limt": 3}, ["--turn-limt", "3"]),
+    ({"cutof": 3}, ["--cutof", "3"]),
+    ({"num_tasks": 3}, ["--num-tasks", "3"]),
+]
+"""Wrong options of a training in Python and as flags."""
+
+
+def test_a_hundred_wrong_options_are_tried():
+    assert len(WRONG) >= 100
+
+
+def one_form(sentence: str) -> str:
+    """Return a sentence with the names of flags as those in Python."""
+    return re.sub(r"--[a-z][\w.-]*", lambda flag: flag[0][2:].replace("-", "_"), sentence)
+
+
+@pytest.mark.parametrize(("given_options", "words"), WRONG, ids=lambda value: " ".join(map(str, value)))
+def test_a_wrong_option_is_refused_with_one_sentence_in_python_flags_and_files(tmp_path, given_options, words):
+    env = f"{__file__}:Untouched"
+    with pytest.raises(ConfigError) as raised:
+        grpo_fields(choose(env, **given_options))
+    said = str(raised.value)
+    assert "\n" not in said
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"env": env, **given_options}), encoding="utf-8")
+    for command in ([env, *words], [str(path), "--trust"]):
+        result = CliRunner().invoke(app, ["train", *command])
+        assert result.exit_code == 2
+        assert result.stderr.startswith("Error: ")
+        told = one_form(" ".join(result.stderr.removeprefix("Error: ").split()))
+        assert told.removeprefix(f"{one_form(str(path))}: ") == one_form(" ".join(said.split()))
+        assert "Loading" not in result.output

@@ -25,7 +25,7 @@ from gym_trl.policies.server import server
 from gym_trl.records.json_lines import write_json_lines
 from gym_trl.records.schema import as_record
 from gym_trl.text.credentials import bearer, redact, without_password
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.viewer.live import LiveServer
 
@@ -328,7 +328,7 @@ def test_a_training_writes_no_token_of_its_environment_into_its_folder(tmp_path,
 
     for name, value in TOKENS.items():
         monkeypatch.setenv(name, value)
-    options = TrainOptions.choose("TrlEnv/Echo-v0", steps=1, episodes=8, group_size=4, eval_episodes=4)
+    options = choose("TrlEnv/Echo-v0", steps=1, episodes_per_step=8, num_generations=4, eval_episodes=4)
     training.train(options, out=tmp_path / "run")
     shown = capfd.readouterr()
     assert "step 1/1" in shown.out

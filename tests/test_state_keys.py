@@ -153,7 +153,7 @@ class TestAKeyOfTheUser:
         assert (result.state_keys, result.markov_keys) == (("0", "2", "4", ENDED), False)
 
     def test_may_be_named_and_be_used_in_another_process(self) -> None:
-        named = EnvSpec(Line, state_key="test_state_keys:doubled", action_format=None)
+        named = EnvSpec.of_options(Line, {"state_key": "test_state_keys:doubled", "action_format": None})
         assert played(named, "right", executor="process").state_keys == ("0", "2", "4", ENDED)
 
     def test_is_markov_if_it_says_so(self) -> None:
@@ -166,7 +166,7 @@ class TestAKeyOfTheUser:
 
     def test_is_refused_before_the_first_step_if_it_does_not_exist_or_raises(self) -> None:
         with pytest.raises(ConfigError, match="names no function"):
-            EnvSpec(Line, state_key="nowhere:key")
+            EnvSpec.of_options(Line, {"state_key": "nowhere:key"})
         with pytest.raises(ConfigError, match=r"state_key for .* raised AttributeError"):
             EnvSpec(Line, state_key=lambda env: env.nothing).probe(make_config())
 

@@ -27,14 +27,15 @@ from gym_trl.envs.text_env import Baseline, Blind, Measured, Outcome
 from gym_trl.errors import ConfigError, GymTRLError, PoolError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
-from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
+from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.checkpoints import DECLARING, UNFINISHED
+from gym_trl.options import Stepping, TrainOptions, values_of
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout import History
 from gym_trl.seeding import task_seed
-from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, TrainOptions, check_grpo, read_options
+from gym_trl.training.options import PRETRAINED, TINY, TINY_ELSEWHERE, check_grpo, choose, read_options
 from gym_trl.training.run import _some, resume, train
 from gym_trl.training.run_folder import Checkpoint, last_checkpoint, trained
 from gym_trl.training.session import one_thread
@@ -42,7 +43,7 @@ from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 pytestmark = pytest.mark.trl
 
-SMALL: dict[str, Any] = {"steps": 5, "episodes": 8, "group_size": 4, "eval_episodes": 8}
+SMALL: dict[str, Any] = {"steps": 5, "episodes_per_step": 8, "num_generations": 4, "eval_episodes": 8}
 JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
 FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer"}
 LEVELS = ("before", "after", "after_greedy", "random", "blind", "optimum")
@@ -115,7 +116,7 @@ def _games() -> Iterator[None]:
 
 def options(env: str = "Tests/Fused-v0", **given: Any) -> TrainOptions:
     grpo = {"save_steps": 2, **given.pop("grpo", {})}
-    return TrainOptions.choose(env, **{**SMALL, "max_tokens_per_turn": 3, "grpo": grpo, **given})
+    return choose(env, **{**SMALL, "max_tokens_per_turn": 3, "grpo": grpo, **given})
 
 
 def silent() -> Console:
@@ -209,7 +210,7 @@ def test_a_step_keeps_whole_groups_and_says_who_played_how(finished: Path) -> No
     for group in groups.values():
         assert [record["attempt"] for record in group] == [*range(len(group))]
         assert len({record["task"]["id"] for record in group}) == 1
-    assert {len(group) for group in groups.values()} == {options().group_size}
+    assert {len(group) for group in groups.values()} == {options().num_generations}
 
 
 @pytest.mark.full
@@ -226,7 +227,7 @@ def test_replaced_groups_are_recorded_as_groups_of_their_own_and_marked(tmp_path
     # A number that is hardly ever guessed: with this seed all groups are dead in all rounds.
     numbers = {"high": 400, "turns": 1}
     hopeless = options("TrlEnv/GuessNumber-v0", env_kwargs=numbers, invalid_penalty=0.0, steps=1)
-    train(replace(hopeless, spec={"resample_dead_groups": 2}), out=tmp_path / "run", console=silent())
+    train(replace(hopeless, resample_dead_groups=2), out=tmp_path / "run", console=silent())
     records = [record for record in read_records(tmp_path / "run") if record["split"] == "train"]
     groups: dict[Any, list[Any]] = {}
     for record in records:
@@ -276,12 +277,12 @@ def test_by_default_a_run_is_named_after_its_environment_and_keeps_no_more_recor
 
 @pytest.mark.parametrize("records_per_step", [3, 8])
 def test_a_run_that_plays_all_seats_keeps_whole_games(tmp_path: Path, records_per_step: int) -> None:
-    chosen = TrainOptions.choose(
+    chosen = choose(
         "TrlEnv/TicTacToe-v0",
         **{**SMALL, "steps": 1, "eval_episodes": 1},
         max_tokens_per_turn=2,
         records_per_step=records_per_step,
-        spec={"seats": "self"},
+        seats="self",
     )
     train(chosen, out=tmp_path / "run", console=silent())
     kept = [record for record in read_records(tmp_path / "run") if record["split"] == "train"]
@@ -528,7 +529,7 @@ def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(
 @pytest.mark.full
 def test_a_run_with_a_history_trains_records_and_evaluates_segments(tmp_path: Path) -> None:
     given = {**SMALL, "steps": 1, "eval_episodes": 4}
-    run = TrainOptions.choose("TrlEnv/GuessNumber-v0", spec={"history": {"last": 0, "most": 1}}, **given)
+    run = choose("TrlEnv/GuessNumber-v0", history={"last": 0, "most": 1}, **given)
     train(run, out=tmp_path / "run", console=silent())
     records = lines(tmp_path / "run", "rollouts.jsonl")
     assert {record["step"] for record in records} == {0, 1}
@@ -586,34 +587,34 @@ def test_train_takes_where_environments_are_stepped(monkeypatch: pytest.MonkeyPa
     arguments = ["train", "--executor", "process", "--workers", "8", "--step-timeout", "30", "--reset-timeout", "60"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     [chosen] = asked
-    assert [getattr(chosen, name) for name in EXECUTOR_ARGS] == ["process", 8, 60.0, 30.0]
+    assert [*values_of(chosen, Stepping).values()] == ["process", 8, 60.0, 30.0]
 
 
 def test_presets_are_overridden_one_by_one() -> None:
-    chosen = TrainOptions.choose("TrlEnv/GuessNumber-v0", env_kwargs={"turns": 5}, grpo={"beta": 0.1}, steps=7)
+    chosen = choose("TrlEnv/GuessNumber-v0", env_kwargs={"turns": 5}, grpo={"beta": 0.1}, steps=7)
     preset = TINY["TrlEnv/GuessNumber-v0"]
     assert chosen.env_kwargs == {"high": 8, "turns": 5}
     assert chosen.grpo == {**preset.grpo, "beta": 0.1}
-    assert (chosen.steps, chosen.episodes) == (7, preset.episodes)
-    assert TrainOptions.choose("Any-v0").steps == TINY_ELSEWHERE.steps
+    assert (chosen.steps, chosen.episodes_per_step) == (7, preset.episodes_per_step)
+    assert choose("Any-v0").steps == TINY_ELSEWHERE.steps
 
 
 def test_with_vllm_the_tiny_model_is_where_the_gpu_is() -> None:
     vllm = {"use_vllm": True, "vllm_mode": "colocate"}
-    assert TINY_ELSEWHERE.grpo.keys() - TrainOptions.choose(grpo=vllm).grpo.keys() == {"use_cpu"}
-    assert TrainOptions.choose(grpo={**vllm, "use_cpu": True}).grpo["use_cpu"]
+    assert TINY_ELSEWHERE.grpo.keys() - choose(grpo=vllm).grpo.keys() == {"use_cpu"}
+    assert choose(grpo={**vllm, "use_cpu": True}).grpo["use_cpu"]
 
 
 def test_a_server_has_no_tiny_model_that_is_made_on_the_spot() -> None:
     server = {"use_vllm": True, "vllm_mode": "server"}
-    with pytest.raises(ConfigError, match="give --model with the model that"):
-        TrainOptions.choose(grpo=server)
-    assert TrainOptions.choose(model="some/model", grpo=server).grpo["vllm_mode"] == "server"
+    with pytest.raises(ConfigError, match=r'^vllm="server" needs the model that'):
+        choose(grpo=server)
+    assert choose(model="some/model", grpo=server).vllm == "server"
 
 
 def test_fields_that_have_an_option_of_their_own_can_be_given_either_way() -> None:
-    chosen = TrainOptions.choose(grpo={"num_generations": 16, "max_steps": 9, "seed": 4})
-    assert (chosen.group_size, chosen.steps, chosen.seed) == (16, 9, 4)
+    chosen = choose(grpo={"num_generations": 16, "max_steps": 9, "seed": 4})
+    assert (chosen.num_generations, chosen.steps, chosen.seed) == (16, 9, 4)
     assert not {"num_generations", "max_steps", "seed"} & set(chosen.grpo)
 
 
@@ -777,7 +778,7 @@ def test_training_takes_a_system_prompt_and_any_argument_of_gymspec(prompted: Pa
     assert record["opening"][0] == {"role": "system", "content": "Be brief."}
     assert record["opening"][1]["content"].startswith("Go on.")
     assert (record["spec"]["turn_limit"], record["spec"]["action_format"]) == (2, "boxed")
-    assert read_options(prompted).spec == {"turn_limit": 2}
+    assert read_options(prompted).turn_limit == 2
 
 
 @pytest.mark.full
@@ -825,13 +826,13 @@ def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("turn_limt", "GymSpec has no argument 'turn_limt'; did you mean 'turn_limit'?"),
-        ("num_tasks", "num_tasks cannot be set in spec: it follows from steps"),
+        ("turn_limt", "there is no option turn_limt; did you mean 'turn_limit'?"),
+        ("num_tasks", "there is no option num_tasks"),
     ],
 )
 def test_an_argument_that_spec_does_not_have_is_answered_with_the_nearest(name: str, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
-        TrainOptions.choose(spec={name: 3})
+        choose(**{name: 3})  # type: ignore[arg-type]
 
 
 def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> None:
@@ -936,7 +937,7 @@ def test_a_first_evaluation_that_cannot_be_scored_ends_the_training_with_the_rea
     error: str, kind: type[Exception], said: str, tmp_path: Path
 ) -> None:
     lacks = {"env_kwargs": {"error": error}, "seed": 7}
-    chosen = options("Tests/FailsInEvaluation-v0", spec={"max_unscored": 1.0}, **lacks)
+    chosen = options("Tests/FailsInEvaluation-v0", max_unscored=1.0, **lacks)
     with pytest.raises(kind, match=said):
         train(chosen, out=tmp_path / "run", console=silent())
     assert not (tmp_path / "run" / "model").exists()

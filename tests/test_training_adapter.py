@@ -11,20 +11,21 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
+from gym_trl.options import TrainOptions
 from gym_trl.policies.weights import is_run, load_weights, read_adapter
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.model_checks import ROWS_AT_ONCE, MicroBatch, choose_micro_batch
-from gym_trl.training.models import ModelChoice
-from gym_trl.training.options import PRETRAINED, TrainOptions, read_options
+from gym_trl.training.models import ModelChoice, model_choice
+from gym_trl.training.options import PRETRAINED, choose, read_options
 from gym_trl.training.run import resume, train
 
 pytestmark = pytest.mark.trl
 
 SMALL: dict[str, Any] = {
     "steps": 4,
-    "episodes": 16,
-    "group_size": 4,
+    "episodes_per_step": 16,
+    "num_generations": 4,
     "eval_episodes": 4,
     "max_tokens_per_turn": 3,
     "action_format": "plain",
@@ -36,7 +37,7 @@ SMALL: dict[str, Any] = {
 
 
 def options(base: Path, **changes: Any) -> TrainOptions:
-    return TrainOptions.choose("TrlEnv/Echo-v0", model=str(base), **{**SMALL, **changes})
+    return choose("TrlEnv/Echo-v0", model=str(base), **{**SMALL, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +76,10 @@ def test_the_model_of_the_run_is_an_adapter_that_names_its_base(finished: Path, 
 
 def test_its_options_are_recorded(finished: Path) -> None:
     options = read_options(finished)
-    assert (options.lora, options.dtype, options.lora_targets) == (4, None, None)
-    assert options.choice is not None
-    assert options.choice.lora == 4
+    assert (options.lora, options.dtype, options.lora_targets) == (4, None, ())
+    choice = model_choice(options)
+    assert choice is not None
+    assert choice.lora == 4
     assert options.grpo["per_device_train_batch_size"] == 8
     assert options.grpo["gradient_checkpointing"] is False
     said = (finished.parent / "said").read_text()
@@ -132,37 +134,48 @@ def test_the_adapter_of_a_run_is_trained_further(finished: Path, base: Path, tmp
 @pytest.mark.full
 def test_the_command_trains_in_bfloat16_against_a_reference(base: Path, tmp_path: Path) -> None:
     arguments = ["--lora", "2", "--lora-alpha", "4", "--lora-targets", "q_proj", "--dtype", "bfloat16"]
-    arguments += ["--steps", "1", "--episodes", "8", "--group-size", "4", "--eval-episodes", "4", "--max-tokens", "3"]
-    arguments += ["--grpo", "beta=0.1", "--max-completion", "16", "--out", str(tmp_path / "run")]
+    arguments += [
+        "--steps",
+        "1",
+        "--episodes-per-step",
+        "8",
+        "--num-generations",
+        "4",
+        "--eval-episodes",
+        "4",
+        "--max-tokens-per-turn",
+        "3",
+    ]
+    arguments += ["--grpo", "beta=0.1", "--max-completion-length", "16", "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, ["train", "TrlEnv/Echo-v0", "--model", str(base), *arguments])
     assert done.exit_code == 0, done.output
     recorded = read_options(tmp_path / "run")
-    assert (recorded.lora, recorded.lora_alpha, recorded.lora_targets) == (2, 4.0, ["q_proj"])
+    assert (recorded.lora, recorded.lora_alpha, recorded.lora_targets) == (2, 4.0, ("q_proj",))
     config = json.loads((tmp_path / "run" / "model" / "adapter_config.json").read_text())
     assert config["target_modules"] == ["q_proj"]
 
 
 def test_an_adapter_has_a_learning_rate_ten_times_that_of_all_weights(base: Path) -> None:
-    assert PRETRAINED.grpo["learning_rate"] == 1e-6
+    assert PRETRAINED.learning_rate == 1e-6
     for given in ({"lora": 4}, {"lora": 4, "dtype": "bfloat16"}):
-        assert TrainOptions.choose(model=str(base), **given).grpo["learning_rate"] == 1e-5
-    assert TrainOptions.choose(model=str(base)).grpo["learning_rate"] == 1e-6
+        assert choose(model=str(base), **given).learning_rate == 1e-5
+    assert choose(model=str(base)).learning_rate == 1e-6
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"lora": 4}, "lora need a model: the tiny model trains all of its weights"),
+        ({"lora": 4}, "lora needs a model: the tiny model trains all of its weights"),
         ({"model": "Qwen/Qwen3-0.6B", "dtype": "bfloat16"}, "dtype='bfloat16' requires lora"),
         (
             {"model": "Qwen/Qwen3-0.6B", "lora": 4, "grpo": {"model_init_kwargs": {"dtype": "auto"}}},
-            "model_init_kwargs cannot be combined with dtype, lora",
+            "model_init_kwargs cannot be combined with lora",
         ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        TrainOptions.choose(**given)
+        choose(**given)
 
 
 def test_a_model_that_cannot_be_trained_is_refused_before_a_folder_is_made(base: Path, tmp_path: Path) -> None:
@@ -214,7 +227,8 @@ def test_the_command_trains_an_adapter_of_the_pretrained_model(pretrained: Path,
         "6",
     ]
     arguments += ["--action-format", "plain", "--spec", "turn_limit=2", "--max-completion", "256"]
-    arguments += ["--steps", "1", "--episodes", "8", "--group-size", "4", "--eval-episodes", "4"]
+    arguments += ["--steps=1"]
+    arguments += ["--episodes-per-step", "8", "--num-generations", "4", "--eval-episodes", "4"]
     out = tmp_path / "run"
     done = CliRunner().invoke(
         app, ["train", "TrlEnv/GuessNumber-v0", "--model", str(pretrained), *arguments, "--out", str(out)]

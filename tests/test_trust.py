@@ -25,8 +25,9 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.kinds import option_types
+from gym_trl.options import TrainOptions
 from gym_trl.registration import EXTERNAL, GAMES, env_maker, env_parameters, find_maker, make_env
-from gym_trl.training.options import TrainOptions, read_options, resume_command
+from gym_trl.training.options import choose, read_options, resume_command
 from gym_trl.training.run_folder import saved_models, trained
 from gym_trl.training.untrusted import grpo_names, run_names
 from gym_trl.trust import Named, Trust, code_of, env_names, names_in
@@ -274,7 +275,7 @@ def test_a_place_in_a_module_of_the_working_directory_needs_trust(mark: Path) ->
 HOSTILE = ("stranger:won", ["stranger:won"], {"opponents": ["random", "stranger:won"]}, "random stranger.py every=5")
 TEXTS = {"action_format", "chat_template_kwargs", "instructions", "lora_targets", "model", "system_prompt"}
 """Options of which no text is ever a name of code."""
-USUAL = asdict(TrainOptions.choose(ECHO, steps=1))
+USUAL = asdict(choose(ECHO, steps=1))
 
 
 def write_run(folder: Path, options: dict[str, Any], **more: Any) -> Path:
@@ -347,8 +348,8 @@ def test_a_file_sets_the_usual_fields_of_the_trainer() -> None:
 @pytest.mark.parametrize("model", [None, "some/model"])
 @pytest.mark.parametrize("env", [*GAMES, "FrozenLake-v1"])
 def test_a_run_of_a_registered_environment_needs_no_trust(env: str, model: str | None) -> None:
-    options = TrainOptions.choose(env, model=model, success=0.5, spec={"history": {"last": 8}})
-    assert list(run_names(asdict(options))) == []
+    options = choose(env, model=model, success=0.5, history={"last": 8})
+    assert list(run_names(options.as_dict())) == []
 
 
 RESUMED = {
@@ -434,7 +435,7 @@ def test_a_strangers_run_is_not_overwritten_and_nothing_of_it_runs(mark: Path) -
 
 
 def test_the_command_that_continues_a_run_repeats_what_it_needs(mark: Path) -> None:
-    options = TrainOptions.choose(ECHO)
+    options = choose(ECHO)
     for changes, words in (
         ({}, ""),
         ({"env": "stranger.py:Game"}, " stranger.py:Game"),

@@ -36,7 +36,7 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing.tiny import save_tiny, tiny_tokenizer
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run import resume
 from gym_trl.training.run_folder import trained, wrapping
 from gym_trl.training.sources import Demonstrations, Keep, collect, find_source
@@ -71,7 +71,7 @@ GAMES: list[tuple[str, dict[str, Any]]] = [
 
 def spec_of(env: str = GUESS, env_kwargs: dict[str, Any] | None = None, **options: Any) -> GymSpec:
     kwargs = SMALL if env == GUESS and env_kwargs is None else env_kwargs
-    return GymSpec(env, env_kwargs=kwargs, executor="inline", **{"num_tasks": 6, **options})
+    return GymSpec(env, env_kwargs=kwargs or {}, executor="inline", **{"num_tasks": 6, **options})
 
 
 def play(source: str | TextPolicy, spec: GymSpec, chat: TemplateChat | None = None, **options: Any) -> Demonstrations:
@@ -98,7 +98,7 @@ def sampled_again(result: EpisodeResult, spec: GymSpec, chat: TemplateChat, limi
     """The episode of a rollout in which an engine samples the same ids."""
     responses = sampled(result)
     engine = ScriptedEngine(lambda request: responses[request.turn - 1])
-    preamble = [] if spec.system_prompt is None else [Message("system", spec.system_prompt)]
+    preamble = [] if spec.options.system_prompt is None else [Message("system", spec.options.system_prompt)]
     episode = Episode(result.task, chat=chat, limits=limits, preamble=preamble)
     with make_pool(spec.make) as pool:
         [again] = run_episodes([episode], pool=pool, engine=engine)
@@ -352,7 +352,7 @@ def test_records_that_are_not_there_are_refused(name: str, message: str) -> None
 
 def options_of(model: str | None = None, *, lora: int | None = None, **given: Any) -> WarmStartOptions:
     limits: dict[str, Any] = {"action_format": "plain", "max_tokens_per_turn": 2}
-    run = TrainOptions.choose(GUESS, model=model, env_kwargs=SMALL, lora=lora, **limits)
+    run = choose(GUESS, model=model, env_kwargs=SMALL, lora=lora, **limits)
     return WarmStartOptions(**{"run": run, "episodes": 24, "batch_size": 8, **given})
 
 
@@ -586,7 +586,7 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_played(tm
 
 @pytest.mark.lm
 def test_a_pretrained_model_learns_the_format_in_a_few_steps(pretrained: Path, tmp_path: Path) -> None:
-    run = TrainOptions.choose(
+    run = choose(
         GUESS,
         model=str(pretrained),
         env_kwargs=SMALL,

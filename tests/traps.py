@@ -451,11 +451,11 @@ def torch_pickle(place: Place) -> bytes:
 
 def as_checkpoint(place: Place) -> list[Path]:
     """Runs that stopped after a step, each with one file of the checkpoint replaced by a pickle, or with a league."""
-    from gym_trl.training.options import TrainOptions
+    from gym_trl.training.options import choose
     from gym_trl.training.run import train
 
     grpo = {"save_steps": 1}
-    options = TrainOptions.choose("TrlEnv/Echo-v0", steps=1, episodes=4, group_size=2, eval_episodes=2, grpo=grpo)
+    options = choose("TrlEnv/Echo-v0", steps=1, episodes_per_step=4, num_generations=2, eval_episodes=2, grpo=grpo)
     own = place.theirs / "run"
     train(options, out=own)
     content = json.loads((own / "config.json").read_text())

@@ -32,8 +32,9 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.terminal import coloured, say, say_styled
 from gym_trl.grpo.trl_versions import import_trainer_alone
+from gym_trl.options import TrainOptions
 from gym_trl.records.json_lines import to_json
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 
 if TYPE_CHECKING:
     from gym_trl.training.doctor import Diagnosis, NextStep
@@ -101,28 +102,22 @@ def doctor(
 
     Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error, 130 if interrupted.
     """
-    fields: dict[str, Any] = read_pairs(grpo)
-    if max_completion is not None:
-        fields["max_completion_length"] = max_completion
-    options = TrainOptions.choose(
-        env_id,
-        model=model,
-        env_kwargs=read_pairs(env_kwargs),
-        seed=seed,
-        grpo=fields,
-        episodes=episodes,
-        group_size=group_size,
-        max_tokens_per_turn=max_tokens,
-        action_format=action_format,
-        invalid_penalty=invalid_penalty,
-        success=read_success(success),
-        system_prompt=system_prompt,
-        spec=read_pairs(spec),
-        lora=lora,
-        dtype=dtype,
-    )
+    given: dict[str, Any] = {
+        "max_completion_length": max_completion,
+        "episodes_per_step": episodes,
+        "num_generations": group_size,
+        "max_tokens_per_turn": max_tokens,
+        "action_format": action_format,
+        "invalid_penalty": invalid_penalty,
+        "success": read_success(success),
+        "system_prompt": system_prompt,
+        "lora": lora,
+        "dtype": dtype,
+    }
+    given = {name: value for name, value in given.items() if value is not None} | read_pairs(spec)
+    options = choose(env_id, model=model, env_kwargs=read_pairs(env_kwargs), seed=seed, grpo=read_pairs(grpo), **given)
     # Before slow imports:
-    make_text_env(options.env, options.env_kwargs, observe=options.spec.get("observe")).close()
+    make_text_env(options.env, options.env_kwargs, observe=options.observe).close()
     found = _diagnose(options, groups)
     commands = _commands(context, found)
     if as_json:
@@ -136,7 +131,7 @@ def doctor(
 def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
     from gym_trl.training.progress import display_on, lasting_console
 
-    display = display_on(lasting_console(sys.stderr), groups * options.group_size, "episode")
+    display = display_on(lasting_console(sys.stderr), groups * options.num_generations, "episode")
     display.note("Loading PyTorch and TRL")
     from gym_trl.training.doctor import diagnose
     from gym_trl.training.session import quiet_libraries

@@ -26,16 +26,16 @@ from gym_trl.cli.options import (
 )
 from gym_trl.cli.policies import read_model, read_policy
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
-from gym_trl.envspec import check_spec_options, spec_names
+from gym_trl.envspec import spec_names
 from gym_trl.errors import ConfigError
 from gym_trl.files import read_text
 from gym_trl.kinds import check_option, option_types
-from gym_trl.options import Rollout, SpecOptions, Stepping, Text, VLLMMode, converted, declared
+from gym_trl.options import Rollout, SpecOptions, Stepping, Text, TrainOptions, VLLMMode, converted, declared
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
 from gym_trl.registration import did_you_mean, is_registered
 from gym_trl.text.textify import counted
-from gym_trl.training.options import TrainOptions, read_options
+from gym_trl.training.options import read_options
 from gym_trl.training.run_folder import trained
 from gym_trl.trust import Named, Trust, env_names, texts_in
 
@@ -302,7 +302,6 @@ def _evaluate(
 def _check(options: Mapping[str, Any], vllm: str | None, episodes: int, attempts: int) -> None:
     """Check options together before an environment is made."""
     SpecOptions.of({"env": "TrlEnv/Echo-v0", "max_tokens_per_turn": 256, **options})
-    check_spec_options({name: options[name] for name in _OF_SPEC if name in options})
     check_option("vllm", vllm, VLLMMode | None)
     if vllm == "server":
         raise ConfigError("vllm must be 'colocate', got 'server': a server is evaluated with --base-url")

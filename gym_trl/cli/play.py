@@ -198,7 +198,7 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
             return make_text_env(env_id, {**kwargs, **more})
         usual = {"action_format": "tag", "end_after_invalid": END_AFTER_INVALID}
         options = {**usual, **(policy.spec if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
-        spec = EnvSpec.from_options(lambda: make_text_env(env_id, kwargs), options)
+        spec = EnvSpec.of_options(lambda: make_text_env(env_id, kwargs), options)
         return spec.make(next(iter(spec.weights)))
 
     def begin(env: TextEnvironment) -> Policy:

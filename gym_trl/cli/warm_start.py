@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
+from gym_trl.cli.flags import write_flags
 from gym_trl.cli.imports import slow_imports
 from gym_trl.cli.options import (
     LARGEST_SEED,
@@ -30,12 +31,12 @@ from gym_trl.cli.options import (
     read_pairs,
     read_success,
     trust_to_resume,
-    write_pair,
 )
 from gym_trl.cli.terminal import say
 from gym_trl.grpo.trl_versions import import_trainer_alone
-from gym_trl.kinds import Positive, check_option
-from gym_trl.training.options import DEFAULT_ENV, WRAPPING, TrainOptions, read_options
+from gym_trl.kinds import Positive, check_option, option_types
+from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions
+from gym_trl.training.options import choose, read_options
 from gym_trl.training.sources import EPISODES, Keep, find_source
 
 EXAMPLES = """
@@ -108,25 +109,22 @@ def warm_start(
     else:
         find_source(policy)
         check_option("learning_rate", learning_rate, Positive | None)
-        limits: dict[str, Any] = {} if max_completion is None else {"max_completion_length": max_completion}
-        run = TrainOptions.choose(
-            env_id or DEFAULT_ENV,
-            model=model,
-            env_kwargs=read_pairs(env_kwargs),
-            seed=seed,
-            grpo=limits,
-            max_tokens_per_turn=max_tokens,
-            action_format=action_format,
-            success=read_success(success),
-            system_prompt=system_prompt,
-            spec=read_pairs(spec),
-            lora=lora,
-            lora_alpha=lora_alpha,
-            lora_targets=lora_targets,
-            dtype=dtype,
-        )
+        given: dict[str, Any] = {
+            "model": model,
+            "max_completion_length": max_completion,
+            "max_tokens_per_turn": max_tokens,
+            "action_format": action_format,
+            "success": read_success(success),
+            "system_prompt": system_prompt,
+            "lora": lora,
+            "lora_alpha": lora_alpha,
+            "lora_targets": lora_targets,
+            "dtype": dtype,
+        }
+        given = {name: value for name, value in given.items() if value is not None} | read_pairs(spec)
+        run = choose(env_id or DEFAULT_ENV, env_kwargs=read_pairs(env_kwargs), seed=seed, **given)
     # Before slow imports:
-    make_text_env(run.env, run.env_kwargs, observe=run.spec.get("observe")).close()
+    make_text_env(run.env, run.env_kwargs, observe=run.observe).close()
     if os.environ.get("RANK", "0") == "0":
         say("Loading PyTorch and TRL")
     with slow_imports():
@@ -157,31 +155,14 @@ def warm_start(
         say(f"To train it further: {train_command(run, done.model)}")
 
 
-_FLAGS = {
-    "action_format": "--action-format",
-    "invalid_penalty": "--invalid-penalty",
-    "max_tokens_per_turn": "--max-tokens",
-    "success": "--success",
-    "system_prompt": "--system-prompt",
-}
-
-
 def train_command(run: TrainOptions, model: Path) -> str:
     """Return the command that trains ``model`` with the environments and limits of ``run``.
 
-    >>> run = TrainOptions.choose("TrlEnv/Echo-v0", model="some/model", env_kwargs={"turns": 2}, action_format="plain")
+    >>> run = choose("TrlEnv/Echo-v0", model="some/model", env_kwargs={"turns": 2}, action_format="plain")
     >>> train_command(run, Path("runs/warm/model"))
     'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env-kwargs turns=2 --action-format plain'
     """
-    usual = TrainOptions.choose(run.env, model=str(model))
-    words = ["gym-trl", "train", run.env, "--model", str(model)]
-    for name, value in run.env_kwargs.items():
-        words += ["--env-kwargs", write_pair(name, value)]
-    for name in ("max_tokens_per_turn", "system_prompt", *WRAPPING):
-        if (value := getattr(run, name)) != getattr(usual, name):
-            words += [_FLAGS[name], str(value)] if name in _FLAGS else ["--spec", write_pair(name, value)]
-    for name, value in run.spec.items():
-        words += ["--spec", write_pair(name, value)]
-    if (longest := run.grpo.get("max_completion_length")) != usual.grpo["max_completion_length"]:
-        words += ["--max-completion", str(longest)]
-    return shlex.join(words)
+    usual = choose(run.env, model=str(model)).as_dict()
+    kept = {*option_types(EpisodeOptions), "max_completion_length"} - {"env", "seed"}
+    own = {name: value for name, value in run.as_dict().items() if name in kept and value != usual[name]}
+    return shlex.join(["gym-trl", "train", run.env, "--model", str(model), *write_flags(own, TrainOptions)])

@@ -5,9 +5,10 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.envspec import EnvSpec, check_names, check_spec_options
+from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.options import chosen
 from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.inner import attribute_of
 
@@ -27,19 +28,17 @@ def training_options(
     >>> training_options(spec={"strct": True})
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: spec contains 'strct', which is not an argument of GymSpec; did you mean 'strict'?
+    gym_trl.errors.ConfigError: there is no option strct; did you mean 'strict'?
 
     Raises:
         ConfigError: ``spec`` has a name that is not one of ``GymSpec``'s, or one that a check sets itself.
     """
     options = dict(spec or {})
-    check_names(options, set_elsewhere="a check")
     if options.get("seats") is not None:
         raise ConfigError(f"all seats are checked as they are: leave out seats={options['seats']!r}")
     given = {"success": success, "action_format": action_format}
     options |= {name: value for name, value in given.items() if value is not None}
-    check_spec_options({"action_format": None, **options})
-    return options
+    return chosen(options, by="a check")
 
 
 def as_trained(make: MakeEnv, options: Mapping[str, Any]) -> MakeEnv:
@@ -62,7 +61,7 @@ def as_trained(make: MakeEnv, options: Mapping[str, Any]) -> MakeEnv:
 class _Maker:
     def __init__(self, make: MakeEnv, options: Mapping[str, Any]) -> None:
         own = {name: value for name, value in options.items() if name != "state_key"}  # see search_keys
-        self._spec = EnvSpec.from_options(make, {"action_format": None, **own})
+        self._spec = EnvSpec.of_options(make, {"action_format": None, **own})
         self._as_declared = options.keys() <= _AS_DECLARED
 
     def __call__(self) -> TextEnvironment:

@@ -10,7 +10,7 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import Any, Self, TypeAlias
 
-from gym_trl.envspec import END_AFTER_INVALID, ENV_ARGS, EnvSpec, check_names, check_spec_options, kwargs_by_id
+from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, kwargs_by_id
 from gym_trl.errors import (
     ConfigError,
     EngineError,
@@ -26,10 +26,11 @@ from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.play import Instances, PlayedTurn
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.guards import GuardedPool, OrderedPool
-from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
+from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_declares_success
 from gym_trl.kinds import Arguments, Count, Seed, check_options, option_types
+from gym_trl.options import Stepping, Text, chosen
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import Attempt, TextPolicy
@@ -137,14 +138,15 @@ def evaluate(
         OSError: the folder cannot be written, and something is left to play.
     """
     check_options({name: value for name, value in locals().items() if name != "policy"}, option_types(evaluate))
-    check_spec_options({"action_format": action_format, "success": success, **(spec or {})})
+    given_spec = chosen({"action_format": action_format, "success": success, **(spec or {})}, by="evaluate")
     envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
     policies = [as_policy(one) for one in given]
     if not (envs and policies):
         raise ConfigError(f"{'policy' if envs else 'env'} must have at least one element, got none")
-    spec = {**(spec or {}), **({} if success is None else {"success": success})}
+    spec = {name: value for name, value in given_spec.items() if name in (spec or {})}
+    spec |= {} if success is None else {"success": given_spec["success"]}
     _check_spec(spec, policies)
     spec = {**_limits_of(policies, spec), **spec}
     policies = [replace(one, spec={**one.spec, **spec}) if isinstance(one, Model) else one for one in policies]
@@ -202,7 +204,7 @@ def evaluate(
 
 _OF_MARKS = ("action_format", "strict", "cut_actions")
 """Arguments of ``GymSpec`` about the marks of actions, which functions and environments' own policies do not write."""
-_OF_EVERY_POLICY = ENV_ARGS | {"max_observation", "max_action"}
+_OF_EVERY_POLICY = option_types(Text).keys() | {"max_observation", "max_action"}
 
 
 def _check_spec(spec: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> None:
@@ -211,8 +213,6 @@ def _check_spec(spec: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> Non
     Raises:
         ConfigError: One does not.
     """
-    names = spec.keys() | {name for one in policies if isinstance(one, Model) for name in one.spec}
-    check_names(names, set_elsewhere="evaluate")
     if not any(one.marks for one in policies) and (unused := sorted(spec.keys() & set(_OF_MARKS))):
         raise ConfigError(
             f"spec contains {unused[0]!r}, which requires a language model: other policies write no marks"
@@ -264,7 +264,9 @@ def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str,
     """
     given = {"action_format": action_format, "end_after_invalid": END_AFTER_INVALID}
     given |= policy.spec if isinstance(policy, Model) else spec
-    names = given.keys() - set(EXECUTOR_ARGS) if isinstance(policy, Model) else given.keys() & _OF_EVERY_POLICY
+    names = given.keys() & _OF_EVERY_POLICY
+    if isinstance(policy, Model):
+        names = given.keys() - option_types(Stepping).keys()
     wrapping = {name: it for name, it in given.items() if name in names}
     if policy.marks:
         return wrapping
@@ -275,7 +277,8 @@ def _stepping(policy: NamedPolicy) -> ExecutorConfig:
     """Return the executor for a model's environments; other policies step theirs in their own threads."""
     if not isinstance(policy, Model):
         return ExecutorConfig()
-    return ExecutorConfig(**{"executor": None, **{it: policy.spec[it] for it in EXECUTOR_ARGS if it in policy.spec}})
+    own = {name: value for name, value in policy.spec.items() if name in option_types(Stepping)}
+    return ExecutorConfig(**{"executor": None, **own})
 
 
 def _settings(policy: NamedPolicy, seed: int, attempts: int, plans: "Sequence[_Plan]") -> dict[str, Any]:
@@ -323,7 +326,7 @@ class _Plan:
                 f"an evaluation plays one seat, against others: leave out seats={wrapping['seats']!r}, or compare "
                 "policies with gym-trl tournament"
             )
-        spec = EnvSpec.from_options(env, wrapping, env_kwargs=env_kwargs)
+        spec = EnvSpec.of_options(env, wrapping, env_kwargs=env_kwargs)
         return cls(policy, env_id, env_kwargs, wrapping, spec)
 
     def check(self) -> None:

@@ -135,7 +135,7 @@ def _make(record: Record, env_kwargs: Mapping[str, Any], stack: ExitStack) -> Te
     if task["env_id"] is None:
         raise ConfigError("a record does not say which environment it was played in: give make=")
     seats = {} if record["seat"] is None else {"seats": SELF_PLAY}
-    spec = EnvSpec.from_options(
+    spec = EnvSpec.of_options(
         task["env_id"],
         {"action_format": None, **record["spec"], **seats},
         env_kwargs={**task["env_kwargs"], **env_kwargs},

@@ -262,7 +262,7 @@ def tournament(
     env_id = env_name(env)
     if (opponent := (env_kwargs or {}).get("opponent", SELF_PLAY)) != SELF_PLAY:
         raise ConfigError(f"the players of a tournament have all seats: leave out the argument opponent={opponent!r}")
-    spec = EnvSpec(env, env_kwargs=env_kwargs, action_format=None, seats=SELF_PLAY)
+    spec = EnvSpec(env, env_kwargs=env_kwargs or {}, action_format=None, seats=SELF_PLAY)
     with spec.checked(env_id) as made:
         seats = int(attribute_of(made, "num_seats"))
         for policy in policies:

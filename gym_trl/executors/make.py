@@ -1,16 +1,16 @@
 """Executors by name: the list of executors, their options, and the pools that they make."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeAlias
 
-from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
-from gym_trl.executors.protocol import EnvFactory, EnvPool
-from gym_trl.kinds import Count, Seconds, check_fields
+from gym_trl.executors.protocol import EnvFactory
+from gym_trl.kinds import option_types
+from gym_trl.options import ExecutorName, Function, Stepping
 
-Executor: TypeAlias = str | Callable[[EnvFactory], EnvPool]
+Executor: TypeAlias = ExecutorName | Function
 """Name of an executor (see ``EXECUTORS``), or a pool's class or factory (``ProcessPool``)."""
 
 
@@ -25,7 +25,7 @@ class ExecutorKind(NamedTuple):
     """Its workers are processes, so what makes the environments must be picklable."""
 
 
-EXECUTORS = {
+EXECUTORS: dict[ExecutorName, ExecutorKind] = {
     "inline": ExecutorKind("gym_trl.executors.inline:InlinePool", workers=False, processes=False),
     "auto": ExecutorKind("gym_trl.executors.adaptive:AdaptivePool", workers=False, processes=False),
     "thread": ExecutorKind("gym_trl.executors.thread:ThreadPool", workers=True, processes=False),
@@ -35,8 +35,8 @@ EXECUTORS = {
 """Executors by name, each of which meets the needs of those before it. An executor is added here and nowhere else."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorConfig:
+@dataclass(frozen=True)
+class ExecutorConfig(Stepping):
     """Executor and its options; ``None`` is the executor's default.
 
     >>> ExecutorConfig("thread", workers=4).kind.workers
@@ -44,40 +44,14 @@ class ExecutorConfig:
     >>> ExecutorConfig("fork")
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: executor must be inline, auto, thread, process or ray, or make a pool, got 'fork'
+    gym_trl.errors.ConfigError: executor must be 'inline', 'auto', ... or a function ..., got 'fork'
 
     Raises:
-        ConfigError: an unknown executor, or an option that it does not support.
+        ConfigError: An unknown executor, or an option that it does not support.
     """
 
     executor: Executor | None = "inline"
     """Name of an executor, or a function that makes a pool; ``None`` lets ``EnvSpec.probe`` choose."""
-    workers: Count | None = None
-    """Maximum number of threads or processes."""
-    reset_timeout: Seconds | None = None
-    """Maximum seconds for making and resetting an environment."""
-    step_timeout: Seconds | None = None
-    """Maximum seconds for a step; a longer one ends the episode as ``crashed``, which is scored."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.executor is None:
-            return
-        known = self.executor in EXECUTORS if isinstance(self.executor, str) else callable(self.executor)
-        if not known:
-            *others, last = EXECUTORS
-            raise ConfigError(f"executor must be {', '.join(others)} or {last}, or make a pool, got {self.executor!r}")
-        if not self.options:
-            return
-        option = next(iter(self.options))
-        if self.kind is None:
-            raise ConfigError(f"an executor that makes its pool itself takes {option} itself")
-        if not self.kind.workers:
-            *others, last = (repr(name) for name, kind in EXECUTORS.items() if kind.workers)
-            raise ConfigError(
-                f"executor={self.executor!r} steps environments in the calling thread and has no {option}: "
-                f"use {', '.join(others)} or {last}"
-            )
 
     @property
     def kind(self) -> ExecutorKind | None:
@@ -87,21 +61,17 @@ class ExecutorConfig:
     @property
     def options(self) -> dict[str, Any]:
         """Options that are not ``None``."""
-        given = {name: getattr(self, name) for name in EXECUTOR_ARGS if name != "executor"}
+        given = {name: getattr(self, name) for name in option_types(Stepping) if name != "executor"}
         return {name: value for name, value in given.items() if value is not None}
 
 
-EXECUTOR_ARGS = tuple(field.name for field in fields(ExecutorConfig))
-"""Names of the arguments that choose and configure an executor."""
-
-
-def most_capable(names: Iterable[str]) -> str:
+def most_capable(names: Iterable[ExecutorName]) -> ExecutorName:
     """Return the one of these executors that meets the needs of all.
 
     >>> most_capable(["thread", "inline", "auto"])
     'thread'
     """
-    return max(names, key=list(EXECUTORS).index)
+    return max(names, key=lambda name: list(EXECUTORS).index(name))
 
 
 def make_pool(

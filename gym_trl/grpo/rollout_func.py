@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig, make_pool
+from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import CUT_OFF, OnTotals, Place, attach
@@ -27,6 +27,8 @@ from gym_trl.grpo.totals import Replaced, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.grpo.training_tasks import DATASET_ROW
 from gym_trl.grpo.trl_versions import chat_options, chat_source, end_ids
+from gym_trl.kinds import option_types
+from gym_trl.options import Stepping
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.game import Game, InThread, SeatPolicy
@@ -119,7 +121,7 @@ def make_rollout_func(
         ConfigError: An argument is invalid.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    chosen = {name: given.pop(name) for name in EXECUTOR_ARGS if name in given}
+    chosen = {name: given.pop(name) for name in option_types(Stepping) if name in given}
     stepping = replace(stepping or ExecutorConfig(), **chosen)
     config = replace(config or RolloutConfig(), **given)
     check_counts(0, resample_dead_groups=resample_dead_groups)

@@ -558,7 +558,7 @@ class GymRolloutProcessor:
                     "dataset_info": {"env_id": self.env_id, "seed": seed, "options": {}},
                 }
             )
-            for seed in (task_seed(self.spec.seed, "eval", index) for index in range(number))
+            for seed in (task_seed(self.spec.options.seed, "eval", index) for index in range(number))
         ]
 
     def setup(self) -> None:
@@ -604,7 +604,7 @@ class GymRolloutProcessor:
 
     def _game(self, row: Any, place: int) -> Task:
         info = row.input_metadata.dataset_info or {}
-        seed = info.get("seed", task_seed(self.spec.seed, "eval", place))
+        seed = info.get("seed", task_seed(self.spec.options.seed, "eval", place))
         return Task(self.env_id, int(seed), info.get("options") or {})
 
     async def _play(self, task: Task, ask: AskModel, steps: int, thread: ThreadPoolExecutor, row: Any) -> EpisodeResult:
@@ -614,7 +614,7 @@ class GymRolloutProcessor:
         try:
             observation, _ = await in_thread(partial(env.reset, seed=task.seed, options=dict(task.options) or None))
             rules, owed = await in_thread(instructions_of, env), await in_thread(settlement, env)
-            said = _preamble(row, self.spec.system_prompt, rules, observation)
+            said = _preamble(row, self.spec.options.system_prompt, rules, observation)
             turns: list[Turn] = []
             results = [StepResult(observation, declares_success=await in_thread(read_declares_success, env))]
             reason: StopReason | None = None

@@ -18,7 +18,7 @@ from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.files import read_text
 from gym_trl.kinds import Arguments, Count, check_fields
-from gym_trl.options import History, converted
+from gym_trl.options import History, chosen
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     first_line,
@@ -132,6 +132,7 @@ class Model:
         A run's folder is refused, because its model is played with the settings of its training.
         """
         check_fields(self)
+        object.__setattr__(self, "spec", chosen(self.spec, by="evaluate"))
         if (found := find_model(self.path)) != self.path:
             raise ConfigError(
                 f"{self.path} is the folder of a run: its model alone is {found}, and gym_trl.training.run_folder."
@@ -146,8 +147,8 @@ class Model:
     @property
     def history(self) -> History | None:
         """Part of the conversation that the model sees; ``None`` for all of it."""
-        history: History | None = converted("history", self.spec.get("history"), History | None)
-        return history
+        shown: History | None = self.spec.get("history")
+        return shown
 
     def chat(self, tokenizer: Any, end_ids: Collection[int] = ()) -> TemplateChat:
         """Return the chat of its tokenizer; ``end_ids`` are those of the model's generation config."""

@@ -12,9 +12,9 @@ from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.grpo.credit.estimators import EPISODE
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
+from gym_trl.options import TrainOptions
 from gym_trl.policies.model import end_ids, transformers_engine
 from gym_trl.policies.weights import free_memory, load_tokenizer, load_weights
 from gym_trl.rollout.episode import Episode
@@ -45,8 +45,8 @@ from gym_trl.training.model_checks import (
     estimate_memory,
     model_problems,
 )
-from gym_trl.training.models import ModelChoice
-from gym_trl.training.options import TrainOptions, one_seat
+from gym_trl.training.models import ModelChoice, model_choice
+from gym_trl.training.options import one_seat
 from gym_trl.training.run import grpo_config, make_spec, references
 from gym_trl.types import EpisodeResult, Message
 
@@ -160,7 +160,7 @@ def diagnose(
 
     Args:
         options: Options of the training; ``model`` is required.
-        groups: Number of groups, each of ``options.group_size`` episodes of one task.
+        groups: Number of groups, each of ``options.num_generations`` episodes of one task.
         free: Free memory in bytes. Default: ``free_memory()``.
         on_load: Called before the model is loaded.
         on_episode: Called with each finished episode.
@@ -169,12 +169,12 @@ def diagnose(
         ConfigError: an option is invalid, there is no such model, or an adapter does not fit its base.
         EngineError: the model cannot generate.
     """
-    choice = options.choice
+    choice = model_choice(options)
     if options.model is None or choice is None:
         raise ConfigError("model must be a path or hub id, got None: the tiny model needs no diagnosis")
     check_counts(groups=groups)
     args = grpo_config(options)
-    spec = make_spec(replace(options, spec=one_seat(options.spec)), args)
+    spec = make_spec(one_seat(options), args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
     adds = appends(spec.rollout_config.history)
     about = [_about_model(one) for one in model_problems(choice, template, appends=adds)]
@@ -202,7 +202,7 @@ def diagnose(
         )
     seconds = perf_counter() - began
     ends = end_ids(weights.generation_config, tokenizer, chat)
-    played = Played(results, group_size=options.group_size, ends=ends)
+    played = Played(results, group_size=options.num_generations, ends=ends)
     known = references(options)
     with ExitStack() as stack:
         here = spec.executor in _STEPPED_HERE
@@ -212,20 +212,25 @@ def diagnose(
     findings = [
         *scored_episodes(played),
         readable,
-        ends_of_turns(played, ends=shown, cut_actions=options.cut_actions, max_tokens=options.max_tokens_per_turn),
+        ends_of_turns(
+            played,
+            ends=shown,
+            cut_actions=options.cut_actions,
+            max_tokens=options.max_tokens_per_turn or options.max_completion_length,
+        ),
         group_spread(
             played,
             best=known["return_optimum"],
-            group_size=options.group_size,
+            group_size=options.num_generations,
             readable=readable.verdict,
-            credit=one_seat(options.spec).get("credit") or EPISODE,
+            credit=one_seat(options).credit,
         ),
         episode_length(played, max_completion=args.max_completion_length),
         steps.memory(played),
         *about,
         _system_message(tokenizer, template, options.system_prompt),
         scores(played, known),
-        _speed(played, seconds, options.episodes),
+        _speed(played, seconds, options.episodes_per_step),
         *_lockstep(engine),
     ]
     findings.sort(key=lambda one: one.verdict is not Verdict.PROBLEM)
@@ -251,7 +256,7 @@ def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: 
             seed=derive_seed(options.seed, "doctor", row),
             history=history,
         )
-        for row, task in enumerate(task for task in tasks for _ in range(options.group_size))
+        for row, task in enumerate(task for task in tasks for _ in range(options.num_generations))
     ]
 
 
@@ -394,7 +399,7 @@ class _Steps:
             return MicroBatch(rows, checkpointing, 0)
         return choose_micro_batch(
             choice,
-            rows=self.options.episodes,
+            rows=self.options.episodes_per_step,
             tokens=tokens,
             free=self.free,
             reference=bool(self.args.beta),
@@ -403,7 +408,7 @@ class _Steps:
 
     def _needed(self, choice: ModelChoice, tokens: int, batch: MicroBatch) -> int:
         memory = self._estimate(choice, tokens, checkpointing=batch.checkpointing)
-        return memory.needed(batch.rows, generated=0 if self.args.use_vllm else self.options.episodes)
+        return memory.needed(batch.rows, generated=0 if self.args.use_vllm else self.options.episodes_per_step)
 
     def _estimate(self, choice: ModelChoice, tokens: int, *, checkpointing: bool) -> Memory:
         return estimate_memory(choice, tokens=tokens, checkpointing=checkpointing, reference=bool(self.args.beta))

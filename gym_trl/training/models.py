@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gym_trl.errors import ConfigError, check_counts, needs
+from gym_trl.options import TrainOptions
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import first_line, load_tokenizer, load_weights, read_adapter
 
@@ -71,6 +72,24 @@ class ModelChoice:
     def trains_adapter(self) -> bool:
         """True if the weights of the model itself are frozen."""
         return self.lora is not None or read_adapter(self.path) is not None
+
+
+def model_choice(options: TrainOptions) -> ModelChoice | None:
+    """Return the model to train; ``None`` for the tiny model.
+
+    Raises:
+        ConfigError: As for ``ModelChoice``.
+    """
+    if options.model is None:
+        return None
+    return ModelChoice(
+        path=options.model,
+        seed=options.seed,
+        dtype=options.dtype,
+        lora=options.lora,
+        lora_alpha=options.lora_alpha,
+        lora_targets=options.lora_targets or None,
+    )
 
 
 def load_model(choice: ModelChoice) -> tuple[Any, Any]:

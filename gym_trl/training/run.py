@@ -19,7 +19,6 @@ from rich.console import Console
 from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError, described
 from gym_trl.evaluation.blind import blind_reference
 from gym_trl.evaluation.play import Result, Score, optimum, random_reference
-from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.grpo.attach import attach
@@ -30,7 +29,7 @@ from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import Row, StepTotals, rows_of
 from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.options import History, converted
+from gym_trl.options import EpisodeOptions, SpecOptions, TrainOptions, values_of
 from gym_trl.policies.weights import free_memory, load_config, unwritten
 from gym_trl.records.schema import CreditRecord
 from gym_trl.registration import make_env
@@ -38,8 +37,8 @@ from gym_trl.rollout.history import appends
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, model_problems, refuse
-from gym_trl.training.models import ModelChoice, load_model
-from gym_trl.training.options import TrainOptions, VLLMMode, check_grpo, one_seat, read_options, resume_command
+from gym_trl.training.models import ModelChoice, load_model, model_choice
+from gym_trl.training.options import grpo_fields, one_seat, read_options, resume_command
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
@@ -84,6 +83,7 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
         OSError: the folder cannot be written, or the disk is full; files that were written before are intact, and the
             run can be resumed.
     """
+    options.as_dict()  # what a file cannot hold is refused before anything is loaded
     return _run(options, out, None, console)
 
 
@@ -123,7 +123,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
     path = out or default_folder(options.env)
     if rank == 0 and start is None:
         check_new(path)
-    check_vllm(options.grpo)
+    check_vllm(grpo_fields(options))
     with ExitStack() as stack:
         stack.enter_context(quiet_libraries())
         args = grpo_config(options, processes)
@@ -206,16 +206,16 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
     Raises:
         ConfigError: the model cannot be trained.
     """
-    choice = options.choice
+    choice = model_choice(options)
     assert choice is not None
-    template = {**(args.chat_template_kwargs or {}), **(options.spec.get("chat_template_kwargs") or {})}
-    history = converted("history", options.spec.get("history"), History | None)
+    template = {**(args.chat_template_kwargs or {}), **options.chat_template_kwargs}
+    history = options.history
     notes = refuse(model_problems(choice, template, appends=appends(history)))
     # Several processes would have to agree, and may share the weights.
     if processes > 1 or {"per_device_train_batch_size", "gradient_accumulation_steps"} & set(options.grpo):
         return options, notes
     free = free_memory(cpu=bool(args.use_cpu))
-    if args.use_vllm and args.vllm_mode == VLLMMode.COLOCATE:
+    if args.use_vllm and args.vllm_mode == "colocate":
         free = int(free * (1 - args.vllm_gpu_memory_utilization))
     tokens = args.max_completion_length * (2 if history is not None and history.cuts else 1) + _PROMPT
     if history is not None:
@@ -225,7 +225,7 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
         )
     batch = choose_micro_batch(
         choice,
-        rows=options.episodes,
+        rows=options.episodes_per_step,
         tokens=tokens,
         free=free,
         reference=bool(args.beta),
@@ -242,7 +242,7 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
 
 def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]:
     """Return the model to train, and its tokenizer unless the trainer loads both from the same place."""
-    if (choice := options.choice) is not None:
+    if (choice := model_choice(options)) is not None:
         if run.trained:
             choice = ModelChoice(path=str(run.start.path), dtype=choice.dtype if choice.trains_adapter else None)
         if choice.trains_adapter or choice.dtype is not None:
@@ -252,7 +252,7 @@ def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]
     if run.trained:
         return str(run.start.path), None
     size = {"seed": options.seed, "width": options.width, "layers": options.layers}
-    if options.grpo.get("use_vllm"):  # vLLM loads the model from the trainer's path
+    if options.vllm is not None:  # vLLM loads the model from the trainer's path
         save_tiny(scratch, **size)
         return str(scratch), None
     tokenizer = tiny_tokenizer()
@@ -299,7 +299,7 @@ def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
     """
     from trl import GRPOConfig
 
-    given = check_grpo(options.grpo)
+    given = grpo_fields(options)
     if "use_cpu" not in given and not torch.accelerator.is_available():
         given |= {"use_cpu": True, "bf16": given.get("bf16", False)}
     defaults = {
@@ -311,19 +311,20 @@ def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
         "disable_tqdm": True,
         "report_to": "none",
     }
-    fixed = {"max_steps": options.steps, "num_generations": options.group_size, "seed": options.seed}
     batch = _batch(options, given, processes)
     try:
-        return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch, **fixed})
+        return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch})
     except Exception as error:  # of any type: TRL, Transformers and Accelerate check the fields
         raise ConfigError(f"GRPOConfig rejects the options: {error}") from error
 
 
 def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> dict[str, int]:
     """Return the batch size and the gradient accumulation steps for a process's share of a step's episodes."""
-    rows, rest = divmod(options.episodes, processes)
+    rows, rest = divmod(options.episodes_per_step, processes)
     if rest:
-        raise ConfigError(f"{options.episodes} episodes a step cannot be shared by {processes} processes")
+        raise ConfigError(
+            f"episodes_per_step must be a multiple of the {processes} processes, got {options.episodes_per_step}"
+        )
     size, pieces = given.get("per_device_train_batch_size"), given.get("gradient_accumulation_steps")
     if pieces is None:
         size = size or (rows if options.model is None else math.gcd(rows, ROWS_AT_ONCE))
@@ -331,10 +332,9 @@ def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> d
     size = size or rows // pieces
     if size * pieces != rows:
         raise ConfigError(
-            f"{options.episodes} episodes a step are {rows} per process, not {size} x {pieces} "
-            "(per_device_train_batch_size x gradient_accumulation_steps); set --episodes as well"
+            f"episodes_per_step={options.episodes_per_step} are {rows} per process, not {size} x {pieces} "
+            "(per_device_train_batch_size x gradient_accumulation_steps): set episodes_per_step as well"
         )
-    options.check_groups()
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": pieces}
 
 
@@ -344,26 +344,15 @@ def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], 
     Raises:
         ConfigError: an environment cannot be made, or an argument is invalid.
     """
-    groups = math.ceil(args.generation_batch_size / options.group_size)
-    tasks = math.ceil(options.steps * options.episodes / options.group_size / groups) * groups
-    return GymSpec(
-        options.env,
+    groups = math.ceil(args.generation_batch_size / options.num_generations)
+    tasks = math.ceil(options.steps * options.episodes_per_step / options.num_generations / groups) * groups
+    chosen = SpecOptions(
+        **values_of(options, EpisodeOptions),
         num_tasks=max(groups, min(tasks, _MAX_TASKS)),
         num_eval_tasks=options.eval_episodes,
-        seed=options.seed,
-        env_kwargs=options.env_kwargs,
-        action_format=options.action_format,
-        invalid_penalty=options.invalid_penalty,
-        end_after_invalid=options.end_after_invalid,
-        instructions=options.instructions,
-        cut_actions=options.cut_actions,
-        success=options.success,
-        max_tokens_per_turn=options.max_tokens_per_turn,
-        system_prompt=options.system_prompt,
         on_rollout=on_rollout,
-        **options.spec,
-        **{name: getattr(options, name) for name in EXECUTOR_ARGS},
     )
+    return GymSpec(config=chosen)
 
 
 def reward_funcs(options: TrainOptions, args: Any, spec: GymSpec) -> list[Callable[..., list[float | None]]]:
@@ -467,7 +456,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """Record some of the episodes."""
         # In training, a rollout precedes its step.
         step = rollout.step + (rollout.split == "train")
-        group_size = self.options.group_size if rollout.split == "train" else 1
+        group_size = self.options.num_generations if rollout.split == "train" else 1
         seats = rollout.seats
         chosen = _some(rollout.episodes, self.options.records_per_step, group_size, seats)
         greedy = not self._trainer.args.temperature
@@ -492,7 +481,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
     def on_advantages(self, advantages: Sequence[Sequence[float]]) -> None:
         """Record the advantages of the turns of the recorded episodes of the last rollout."""
         for row, place, played in self._recorded:
-            group, attempt = divmod(place, self.options.group_size)
+            group, attempt = divmod(place, self.options.num_generations)
             if advantages[row]:  # an unscored episode has none
                 record = CreditRecord(
                     step=self._about["step"],
@@ -508,7 +497,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """Return the specification for evaluations, in which the model plays one seat; ``None`` if it cannot."""
         if spec.env_spec.seats is None:
             return spec
-        options = replace(self.options, spec=one_seat(self.options.spec))
+        options = one_seat(self.options)
         env = make_env(options.env, **options.env_kwargs)
         alone = num_seats(env) == 1
         close_env(env)

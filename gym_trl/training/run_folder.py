@@ -6,19 +6,20 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.pictures import drawn
-from gym_trl.executors.make import EXECUTOR_ARGS
 from gym_trl.files import check_tree, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
+from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
 from gym_trl.policies.model import Model
 from gym_trl.policies.weights import has_model, is_run, read_adapter, saving
 from gym_trl.records.fields import as_number
@@ -26,7 +27,7 @@ from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, read_object, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.model_card import CARD, model_card, trl_citations
-from gym_trl.training.options import WRAPPING, TrainOptions, one_seat, read_options
+from gym_trl.training.options import read_options
 from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult
 
@@ -108,8 +109,10 @@ def run_of(model: Path) -> Path | None:
 
 
 def wrapping(options: TrainOptions) -> dict[str, Any]:
-    """Return the wrapping of a run's environments, by the names of ``GymSpec``'s arguments."""
-    return {**{name: getattr(options, name) for name in WRAPPING}, **one_seat(options.spec)}
+    """Return the options of a run's episodes that are not the usual ones of an evaluation, by name."""
+    usual = {**defaults(Text), **defaults(Rollout), "end_after_invalid": END_AFTER_INVALID}
+    own = {**values_of(options, Text), **values_of(options, Rollout)}
+    return {name: value for name, value in own.items() if value != usual[name] and name != "max_tokens_per_turn"}
 
 
 def sampling(options: TrainOptions) -> dict[str, Any]:
@@ -143,15 +146,15 @@ def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model
         ConfigError: there is no run.
     """
     run = read_options(folder, trust=trust)
-    stepping = {name: getattr(run, name) for name in EXECUTOR_ARGS if getattr(run, name) is not None}
-    template = {**(run.grpo.get("chat_template_kwargs") or {}), **(run.spec.get("chat_template_kwargs") or {})}
+    stepping = {name: value for name, value in values_of(run, Stepping).items() if value is not None}
+    template = {**(run.grpo.get("chat_template_kwargs") or {}), **run.chat_template_kwargs}
     spec = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
     as_trained = Model(
         changes.pop("path", str(folder / "model")),
         label=str(folder),
         sampling={**sampling(run), **changes.pop("sampling", {})},
-        max_tokens_per_turn=run.max_tokens_per_turn,
-        max_completion_length=run.grpo.get("max_completion_length"),
+        max_tokens_per_turn=run.max_tokens_per_turn or run.max_completion_length,
+        max_completion_length=run.max_completion_length,
         system_prompt=run.system_prompt,
         spec={**spec, **changes.pop("spec", {})},
     )
@@ -205,7 +208,7 @@ class RunFolder:
         if not self._writes:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        config = {"version": 1, "options": asdict(options), "processes": processes, "versions": _versions(), **more}
+        config = {"version": 2, "options": options.as_dict(), "processes": processes, "versions": _versions(), **more}
         replace_text(self.path / "config.json", to_json(config, indent=2))
         self._config = config
         for name in ("metrics.jsonl", ROLLOUTS, FAILURES, CREDIT):

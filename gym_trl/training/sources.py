@@ -203,7 +203,7 @@ def _played(policy: TextPolicy, spec: GymSpec, chat: TemplateChat, limits: Limit
     for index in range(episodes):
         again, place = divmod(index, len(tasks))
         task = tasks[place]
-        seed = Attempt(task, place, again).seed(spec.seed)
+        seed = Attempt(task, place, again).seed(spec.options.seed)
         yield Script(episode_of(task, spec, chat, limits), _response_of(policy, seed, chat, action_format))
 
 
@@ -245,7 +245,7 @@ def _task_of(record: Record) -> Task:
 
 def episode_of(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits, *, seed: int = 0) -> Episode:
     """Return a new episode of a task of ``spec``, with its system prompt; ``seed`` seeds the sampling."""
-    preamble = [] if spec.system_prompt is None else [Message("system", spec.system_prompt)]
+    preamble = [] if spec.options.system_prompt is None else [Message("system", spec.options.system_prompt)]
     history = spec.rollout_config.history
     return Episode(task, chat=chat, limits=limits, preamble=preamble, seed=seed, history=history)
 

@@ -17,6 +17,7 @@ from gym_trl.evaluation.play import Result, Score
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import head_at_labels
 from gym_trl.kinds import Count, Positive, Whole, check_fields
+from gym_trl.options import TrainOptions
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer
 from gym_trl.records.json_lines import read_object
@@ -27,8 +28,8 @@ from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
-from gym_trl.training.models import load_model
-from gym_trl.training.options import TrainOptions, one_seat, read_options, resume_command
+from gym_trl.training.models import load_model, model_choice
+from gym_trl.training.options import one_seat, read_options, resume_command
 from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
 from gym_trl.training.run import grpo_config, make_spec
 from gym_trl.training.run_folder import (
@@ -98,7 +99,7 @@ class WarmStartOptions:
         """Learning rate of the first step."""
         if self.learning_rate is not None:
             return self.learning_rate
-        choice = self.run.choice
+        choice = model_choice(self.run)
         if choice is None:
             return 2e-3
         return 5e-4 if choice.trains_adapter else 2e-5
@@ -321,11 +322,10 @@ class _Work:
         run = options.run
         # One group per step, so that the specification has one task for each demonstration.
         planned = replace(
-            run,
+            one_seat(run),  # demonstrations are of one seat, against the environment's own opponent
             steps=options.episodes or EPISODES,
-            episodes=run.group_size,
+            episodes_per_step=run.num_generations,
             eval_episodes=options.eval_episodes,
-            spec=one_seat(run.spec),  # demonstrations are of one seat, against the environment's own opponent
         )
         self.args = grpo_config(planned)
         self.spec: GymSpec = make_spec(planned, self.args)
@@ -333,14 +333,16 @@ class _Work:
         template = {**(self.args.chat_template_kwargs or {}), **config.chat_template_kwargs}
         self.warnings: list[str] = []
         """Properties of the model that the training may suffer from."""
-        if options.run.choice is None:
+        self.choice = model_choice(run)
+        """Model to train; ``None`` for the tiny one."""
+        if self.choice is None:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
         else:
             adds = appends(config.history)
-            self.warnings = refuse(model_problems(options.run.choice, template, appends=adds))
-            self.tokenizer = load_tokenizer(options.run.choice.path)
-            text = load_config(options.run.choice.path).get_text_config()
+            self.warnings = refuse(model_problems(self.choice, template, appends=adds))
+            self.tokenizer = load_tokenizer(self.choice.path)
+            text = load_config(self.choice.path).get_text_config()
             context = getattr(text, "max_position_embeddings", None)
         if config.history is not None and config.history.summary == "model":
             raise ConfigError(
@@ -351,12 +353,12 @@ class _Work:
 
     def train(self, found: Demonstrations, steps: int, display: Display, interrupt: Interrupt) -> WarmStart:
         options, folder = self.options, self._folder
-        if options.run.choice is None:
+        if self.choice is None:
             run = options.run
             model, tokenizer = tiny_model(self.tokenizer, seed=run.seed, width=run.width, layers=run.layers), None
         else:
             display.note("Loading the model")
-            model, tokenizer = load_model(options.run.choice)
+            model, tokenizer = load_model(self.choice)
         trainer = self._trainer(model, tokenizer or self.tokenizer, found, steps)
         trainer.add_callback(_Progress(self, display, interrupt, trainer))
         given = {name: value for name, value in asdict(options).items() if name != "run"}
@@ -437,7 +439,7 @@ class _Work:
 
     def _micro_batch(self, rows: int, found: Demonstrations) -> tuple[int, bool]:
         """Return the number of rows of a micro-batch, and whether it computes activations again."""
-        choice = self.options.run.choice
+        choice = self.choice
         if choice is None:
             return rows, False
         traces = [trace for episode in found.kept for trace in episode.trace.segments]

@@ -53,11 +53,10 @@ def run_names(options: Mapping[str, Any]) -> Iterator[Named]:
     Args:
         options: Options as stored in ``config.json``, by the names of ``TrainOptions``; not checked otherwise.
     """
-    env, grpo, spec = options.get("env"), options.get("grpo"), options.get("spec")
+    env, grpo = options.get("env"), options.get("grpo")
     yield from env_names(env, options.get("env_kwargs"), field="env")
-    yield from spec_names(spec, env) if isinstance(spec, Mapping) else names_in("spec", spec)
     yield from grpo_names(grpo) if isinstance(grpo, Mapping) else names_in("grpo", grpo)
-    others = options.keys() - _TEXTS - {"env", "env_kwargs", "grpo", "spec"}
+    others = options.keys() - _TEXTS - {"env", "env_kwargs", "grpo"}
     yield from spec_names({name: options[name] for name in sorted(others)}, env, field="")
 
 

@@ -24,7 +24,7 @@ from gym_trl.records import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training import run
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run_folder import trained as trained_model
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
@@ -282,11 +282,11 @@ def test_the_table_of_completions_has_the_advantages_of_the_turns(tmp_path):
 
 
 def test_a_run_with_credit_keeps_it_on_resume_and_records_the_advantages_of_turns(tmp_path):
-    options = TrainOptions.choose(
-        spec={"credit": "pool"},
+    options = choose(
+        credit="pool",
         steps=1,
-        episodes=16,
-        group_size=4,
+        episodes_per_step=16,
+        num_generations=4,
         eval_episodes=2,
     )
     console = Console(quiet=True)
@@ -307,8 +307,8 @@ def test_a_run_with_credit_keeps_it_on_resume_and_records_the_advantages_of_turn
 
 
 def test_a_setting_that_credit_cannot_work_with_ends_a_run_before_it_begins(tmp_path):
-    options = TrainOptions.choose(
-        spec={"credit": "pool"}, grpo={"importance_sampling_level": "sequence"}, steps=1, episodes=16, eval_episodes=2
+    options = choose(
+        credit="pool", grpo={"importance_sampling_level": "sequence"}, steps=1, episodes_per_step=16, eval_episodes=2
     )
     with pytest.raises(ConfigError, match="importance_sampling_level='sequence'"):
         run.train(options, out=tmp_path / "run", console=Console(quiet=True))

@@ -57,10 +57,10 @@ def test_a_trainer_attached_in_its_first_batch_trains_as_one_attached_before(tmp
 
 
 SETTINGS = """
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run import grpo_config
 
-grpo_config(TrainOptions.choose("TrlEnv/Echo-v0"))
+grpo_config(choose("TrlEnv/Echo-v0"))
 import for_traces
 
 assert not for_traces.ours(for_traces.attributes())

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.rewards import SoftOverlong, env_reward
 from gym_trl.grpo.totals import Row, StepTotals, rows_of
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 from gym_trl.training.run import grpo_config, make_spec, reward_funcs
 from gym_trl.types import StopReason
 
@@ -163,7 +163,7 @@ def test_a_penalty_is_pickled_named_and_refuses_what_cannot_be():
 
 
 def test_a_run_pays_the_penalty_that_it_was_told_to():
-    options = TrainOptions.choose("TrlEnv/Echo-v0", overlong_cache=20, grpo={"max_completion_length": 60})
+    options = choose("TrlEnv/Echo-v0", overlong_cache=20, grpo={"max_completion_length": 60})
     args = grpo_config(options)
     assert reward_funcs(options, args, make_spec(options, args))[1:] == [SoftOverlong(60, 20)]
     with pytest.raises(ConfigError, match="cache must be at most longest=60, got 61"):

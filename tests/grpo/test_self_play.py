@@ -16,7 +16,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.credit import RoleBaselines, TurnCredit
 from gym_trl.records import read_records
 from gym_trl.training import run
-from gym_trl.training.options import TrainOptions
+from gym_trl.training.options import choose
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(__file__).parent.parent / "train_self_play.py"
@@ -160,12 +160,12 @@ def test_every_credit_makes_baselines_of_its_own():
 
 def test_the_command_trains_all_seats_and_evaluates_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = TrainOptions.choose(
+    options = choose(
         "TrlEnv/TicTacToe-v0",
-        spec={"seats": "self"},
+        seats="self",
         steps=1,
-        episodes=8,
-        group_size=4,
+        episodes_per_step=8,
+        num_generations=4,
         max_tokens_per_turn=2,
         eval_episodes=4,
         records_per_step=4,

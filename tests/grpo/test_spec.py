@@ -1,5 +1,4 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-import inspect
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -10,10 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 from lanes import examples
 
-from gym_trl.envspec import ENV_ARGS, TRAINING_ARGS
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.make import EXECUTOR_ARGS, ExecutorConfig
+from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout_func import make_rollout_func
@@ -237,18 +235,8 @@ class TestALimit:
             guess(cutoff=Cutoff(stragglers=0.5)).rollout_worker(None, None)
 
 
-def test_the_groups_of_arguments_are_those_of_the_signature():
-    tasks = {"env", "env_kwargs", "num_tasks", "num_eval_tasks", "seed"}
-    assert tasks | ENV_ARGS | TRAINING_ARGS | {*EXECUTOR_ARGS} == set(inspect.signature(GymSpec).parameters)
-
-
-def test_old_names_of_options_keep_working_with_a_warning():
-    with pytest.warns(DeprecationWarning, match="balance_instances"):
-        assert all(task.options == {} for task in guess(num_tasks=9, spread=False).tasks("train"))
-
-
 def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():
-    config, stepping = RolloutConfig(max_alive=3), ExecutorConfig("thread", 2)
+    config, stepping = RolloutConfig(max_alive=3), ExecutorConfig("thread", workers=2)
     options: dict[str, Any] = {"max_alive": 3, "executor": "thread", "workers": 2, "cutoff": None}
     rollouts: list[Any] = [
         make_rollout_func(gym.make, assign=Task, **options),
