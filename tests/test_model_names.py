@@ -19,7 +19,10 @@ from gym_trl.training.models import ModelChoice, load_model
 ECHO = "TrlEnv/Echo-v0"
 KINDS = ("id", "folder", "adapter", "run")
 ROWS = ["--episodes", "2", "--max-completion", "64", "--max-tokens", "2"]
-TRAIN = ["train", ECHO, *ROWS, "--group-size", "2", "--steps", "1", "--eval-episodes", "1"]
+TRAIN = [
+    *("train", ECHO, "--episodes-per-step", "2", "--num-generations", "2", "--max-completion-length", "64"),
+    *("--max-tokens-per-turn", "2", "--steps", "1", "--eval-episodes", "1"),
+]
 COMMANDS = {
     "train": [*TRAIN, "--out", "OUT", "--model"],
     "warm-start": ["warm-start", "TrlEnv/Nim-v0", "--episodes", "2", "--steps", "1", "--out", "OUT", "--model"],
