@@ -1,7 +1,7 @@
 """A trained model has a card: what it was trained on, its scores, and nothing of the machine or of anybody's markup."""
 
-import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from hypothesis import given, strategies as st
 from lanes import examples
 from markdown_it import MarkdownIt
 from rich.console import Console
+from typer.testing import CliRunner
 
+from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.evaluation.scores import share_estimate
 from gym_trl.options import TrainOptions
@@ -52,7 +54,14 @@ def front_matter(card: str) -> dict[str, Any]:
 
 
 def small(env: str = "TrlEnv/GuessNumber-v0", **given: Any) -> TrainOptions:
-    options = {"steps": 1, "episodes": 8, "group_size": 4, "eval_episodes": 8, "grpo": {"save_steps": 1}, **given}
+    options = {
+        "steps": 1,
+        "episodes_per_step": 8,
+        "num_generations": 4,
+        "eval_episodes": 8,
+        "grpo": {"save_steps": 1},
+        **given,
+    }
     return choose(env, **options)
 
 
@@ -95,14 +104,32 @@ def test_a_card_says_what_trained_the_model_and_what_to_cite(finished: tuple[str
     assert "wandb" not in card
 
 
-def test_the_options_of_a_card_are_those_of_the_run(finished: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_the_command_of_a_card_trains_with_the_options_of_the_run(
+    finished: tuple[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     card, _ = finished
-    named = json.loads(card.split("```json\n")[1].split("\n```")[0])
-    assert TrainOptions(**named) == small()
+    (tmp_path / "config.json").write_text(card.split("```json\n")[1].split("\n```")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command = card.split("```console\n$ gym-trl ")[1].split("\n")[0]
+    shown = CliRunner().invoke(app, [*shlex.split(command), "--print-config"])
+    assert TrainOptions.of(yaml.safe_load(shown.output)) == small()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"env": "TrlEnv/Echo-v0"}, ""),
+        ({"env": "/home/me/my_game.py:MyGame"}, " my_game.py:MyGame"),
+        ({"env": "TrlEnv/Echo-v0", "success": "my_game:won"}, " --trust"),
+    ],
+)
+def test_the_command_of_a_card_repeats_names_that_need_trust(options: dict[str, Any], expected: str) -> None:
+    card = model_card({**CONFIG, "options": {**CONFIG["options"], **options}}, SUMMARY)
+    assert f"$ gym-trl train config.json{expected}\n" in card
 
 
 def test_an_environment_without_declared_success_has_returns_only(tmp_path: Path) -> None:
-    card, _ = trained(tmp_path / "run", small("CliffWalking-v1", spec={"turn_limit": 2}, max_tokens_per_turn=1))
+    card, _ = trained(tmp_path / "run", small("CliffWalking-v1", turn_limit=2, max_tokens_per_turn=1))
     assert "success" not in card.split("## Results")[1].split("## Training")[0].replace("declares no success", "")
     assert len(cells(card, "after it")) == 2
     assert float(cells(card, "after it")[0]) < 0

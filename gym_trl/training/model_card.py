@@ -15,7 +15,7 @@ from gym_trl.policies.weights import Adapter
 from gym_trl.records.fields import as_number
 from gym_trl.text.textify import counted
 from gym_trl.training.progress import evaluation_of
-from gym_trl.training.untrusted import grpo_names
+from gym_trl.training.untrusted import grpo_names, run_names
 
 CARD = "README.md"
 _LEVELS = {
@@ -154,17 +154,16 @@ def _command(options: Mapping[str, Any], demonstrated: Mapping[str, Any] | None)
     grpo = options.get("grpo") or {}
     named["grpo"] = {name: _published(grpo[name]) for name in grpo if not any(grpo_names({name: grpo[name]}))}
     named["model"] = None if options.get("model") is None else _model_name(options["model"])
-    command = ["gym-trl", "train" if demonstrated is None else "warm-start", str(_published(options["env"]))]
+    names = {one.name for one in run_names(options)}  # which the user of a file has to trust
+    again = [options["env"]] if names == {options["env"]} else ["--trust"] if names else []
+    command = ["gym-trl", "train", "config.json", *map(str, map(_published, again))]
     if demonstrated is not None:
+        command = ["gym-trl", "warm-start", str(_published(options["env"]))]
         given = {"model": named["model"], **{name: _published(value) for name, value in demonstrated.items()}}
         for name, value in given.items():
             command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     yield _block("console", f"$ {shlex.join(_line(word) for word in command)}")
-    yield (
-        "with these options, by the names in `config.json`:"
-        if demonstrated is None
-        else "with these options of the training that may follow:"
-    )
+    yield ("`config.json` has these options:" if demonstrated is None else "The options of a training after it:")
     yield _block("json", json.dumps(named, indent=2, default=str))
 
 
