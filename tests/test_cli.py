@@ -303,7 +303,8 @@ def test_any_number_of_games_can_be_shown(turns: int, games: str) -> None:
 def test_a_seed_below_zero_is_refused(command: str) -> None:
     result = gym_trl_(command, "TrlEnv/Echo-v0", "--seed", "-1")
     assert result.exit_code == 2
-    assert "Invalid value for '--seed'" in text(result.stderr)
+    refusal = "--seed must be an integer from 0" if command == "train" else "Invalid value for '--seed'"
+    assert refusal in text(result.stderr)
 
 
 def test_in_mode_human_everything_is_said_once() -> None:
@@ -350,8 +351,8 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_resume_takes_no_other_options(tmp_path: Path) -> None:
-    line = error(gym_trl_("train", "--resume", str(tmp_path), "--episodes", "8"))
-    assert "accepts --steps and --trust only, got --episodes" in line
+    line = error(gym_trl_("train", "--resume", str(tmp_path), "--episodes-per-step", "8"))
+    assert "accepts --steps and --trust only, got --episodes-per-step" in line
 
 
 def test_validating_prints_a_line_for_each_preset() -> None:

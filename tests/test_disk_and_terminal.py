@@ -24,7 +24,7 @@ from gym_trl.records.json_lines import JsonLinesWriter, read_json_lines
 from gym_trl.training.progress import display_on, lasting_console
 from gym_trl.training.session import Interrupt
 
-TRAIN = ["train", "TrlEnv/Echo-v0", "--episodes", "8", "--group-size", "4", "--eval-episodes", "8"]
+TRAIN = ["train", "TrlEnv/Echo-v0", "--episodes-per-step", "8", "--num-generations", "4", "--eval-episodes", "8"]
 
 
 @contextmanager

@@ -50,6 +50,8 @@ import gym_trl
 from gym_trl.cli.app import app
 from gym_trl.cli.options import read_pairs
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.kinds import option_types
+from gym_trl.options import SpecOptions
 from gym_trl.training.options import check_grpo
 
 ROOT = Path(__file__).parent.parent
@@ -237,9 +239,10 @@ def check_names(block: Block, tree: ast.Module) -> None:
                 continue
             else:
                 parameters = inspect.signature(called).parameters
-                if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+                open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+                if open_ended and called is not GymSpec:
                     continue
-                allowed = set(parameters)
+                allowed = {*parameters, *(option_types(SpecOptions) if called is GymSpec else ())}
             assert set(given) <= allowed, f"{block}: {node.func.id} takes no {sorted(set(given) - allowed)}"
 
 
@@ -328,7 +331,7 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
             gym.make(env_id, **read_pairs(parsed.get("env") or parsed.get("env_kwargs"))).close()
     if parsed.get("grpo"):
         check_grpo(read_pairs(parsed["grpo"]))
-    unknown = set(read_pairs(parsed.get("spec"))) - set(inspect.signature(GymSpec).parameters)
+    unknown = set(read_pairs(parsed.get("spec"))) - set(option_types(SpecOptions))
     assert not unknown, f"{block}: GymSpec takes no {sorted(unknown)}"
 
 
@@ -376,8 +379,9 @@ WRONG_COMMANDS = {
     "gym-trl evil": "No such command",
     "gym-trl eval --modle x": "is refused",
     "gym-trl info TrlEnv/Chess-v0": "there is no environment",
-    "gym-trl train --grpo learning_rat=1": "has no field",
-    "gym-trl train --spec turn_limits=3": "takes no",
+    "gym-trl train --grpo learning_rat=1": "there is no option",
+    "gym-trl train --turn-limits 3": "is refused",
+    "gym-trl doctor TrlEnv/Echo-v0 --model a/b --spec turn_limits=3": "takes no",
     "gym-trl eval TrlEnv/Echo-v0 --turn-limits 3": "is refused",
     "make nothing": "Makefile has no",
     "python no.py": "there is no no.py",

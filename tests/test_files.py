@@ -363,7 +363,7 @@ def a_model(folder: Path) -> None:
     save_tiny(folder / "model")
 
 
-TRAIN = ("--steps", 2, "--episodes", 4, "--group-size", 2, "--eval-episodes", 2, "--grpo", "save_steps=1")
+TRAIN = ("--steps", 2, "--episodes-per-step", 4, "--num-generations", 2, "--eval-episodes", 2, "--grpo", "save_steps=1")
 
 
 def half_trained(folder: Path) -> None:

@@ -19,7 +19,18 @@ from gym_trl.cli.app import app
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.viewer.live import LiveServer
 
-TRAIN = ["train", "TrlEnv/Echo-v0", "--steps", "4", "--episodes", "8", "--group-size", "4", "--eval-episodes", "8"]
+TRAIN = [
+    "train",
+    "TrlEnv/Echo-v0",
+    "--steps",
+    "4",
+    "--episodes-per-step",
+    "8",
+    "--num-generations",
+    "4",
+    "--eval-episodes",
+    "8",
+]
 
 
 def mount(*words):

@@ -84,7 +84,7 @@ def refuse_other_options(context: typer.Context, allowed: Collection[str]) -> No
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in allowed and source is not None and source.name == "COMMANDLINE":
-            others = [option_name(one) for one in allowed if one not in ("resume", "env_id", "debug")]
+            others = [option_name(one) for one in allowed if one not in ("resume", "env_id", "ids", "debug")]
             only = f" and accepts {' and '.join(others)} only" if others else ""
             raise ConfigError(f"--resume uses the run's own options{only}, got {option_name(name)}")
 
