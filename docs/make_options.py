@@ -39,11 +39,14 @@ def arguments() -> str:
     """Return the module with the types of the arguments of ``GymSpec`` and others."""
     declared = _annotations()
     text = _HEAD
-    for name, kind in (("SpecArgs", options.SpecOptions), ("TrainArgs", options.TrainOptions)):
-        text += f"\n\nclass {name}(TypedDict, total=False):\n"
-        text += f'    """Arguments that are fields of ``{kind.__name__}``."""\n'
+    played = ("PlayArgs", "TypedDict", options.EpisodeOptions, "of ``EpisodeOptions`` on the play of any tasks")
+    spec = ("SpecArgs", "PlayArgs", options.SpecOptions, "of ``SpecOptions``")
+    train = ("TrainArgs", "PlayArgs", options.TrainOptions, "of ``TrainOptions``")
+    for name, base, kind, sentence in (played, spec, train):
+        text += f"\n\nclass {name}({base}, total=False):\n"
+        text += f'    """Arguments that are fields {sentence}."""\n'
         for one in options.declared(kind):
-            if one == "env":
+            if one == "env" or (one in options.PLAYED) != (name == "PlayArgs"):
                 continue
             owner = options.group_of(one, kind).__name__
             text += f"\n    {one}: {_given(declared[owner][one])}"

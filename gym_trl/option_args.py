@@ -19,14 +19,10 @@ from gym_trl.options import (
 )
 
 
-class SpecArgs(TypedDict, total=False):
-    """Arguments that are fields of ``SpecOptions``."""
+class PlayArgs(TypedDict, total=False):
+    """Arguments that are fields of ``EpisodeOptions`` on the play of any tasks."""
 
-    env_kwargs: Arguments
-    seed: Seed
     system_prompt: str | None
-    balance_instances: bool
-    curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | Arguments | None
     wrappers: Sequence[Function | str]
     observe: Literal["render"] | Function | str | None
     act: Function | str | None
@@ -53,6 +49,15 @@ class SpecArgs(TypedDict, total=False):
     workers: Count | None
     reset_timeout: Seconds | None
     step_timeout: Seconds | None
+
+
+class SpecArgs(PlayArgs, total=False):
+    """Arguments that are fields of ``SpecOptions``."""
+
+    env_kwargs: Arguments
+    seed: Seed
+    balance_instances: bool
+    curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | Arguments | None
     credit: CreditName | Function | str
     resample_dead_groups: Whole
     max_unscored: Share
@@ -63,40 +68,13 @@ class SpecArgs(TypedDict, total=False):
     on_rollout: Function | str | None
 
 
-class TrainArgs(TypedDict, total=False):
+class TrainArgs(PlayArgs, total=False):
     """Arguments that are fields of ``TrainOptions``."""
 
     env_kwargs: Arguments
     seed: Seed
-    system_prompt: str | None
     balance_instances: bool
     curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | Arguments | None
-    wrappers: Sequence[Function | str]
-    observe: Literal["render"] | Function | str | None
-    act: Function | str | None
-    action_format: str | None
-    strict: bool
-    invalid_penalty: Penalty
-    end_after_invalid: Count | None
-    cut_actions: CutActions
-    turn_limit: Count | None
-    cutoff_return: float | None
-    instructions: str | None
-    success: float | Literal["info"] | Function | str | None
-    images: bool | Literal["only"]
-    state_key: Literal["auto"] | Function | str | None
-    max_tokens_per_turn: Count | None
-    max_observation: Count | None
-    max_action: Count | None
-    history: History | Arguments | None
-    chat_template_kwargs: Arguments
-    max_alive: Count | None
-    cutoff: Cutoff | Arguments
-    deterministic: bool
-    executor: ExecutorName | Function | str | None
-    workers: Count | None
-    reset_timeout: Seconds | None
-    step_timeout: Seconds | None
     credit: CreditName | Function | str
     resample_dead_groups: Whole
     max_unscored: Share

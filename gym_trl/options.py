@@ -778,6 +778,10 @@ class EpisodeOptions(Learning, Stepping, Rollout, Text, Task):
             )
 
 
+PLAYED = (*option_types(Text), *option_types(Rollout), *option_types(Stepping), "system_prompt")
+"""Options of episodes of any tasks, whether or not something is learned from them."""
+
+
 def check_seats(seats: object, text: Text) -> None:
     """Check that no option defines the success or the return of one seat where the model plays several.
 
@@ -971,22 +975,22 @@ def defaults(group: type[Options]) -> dict[str, Any]:
 
 
 def chosen(given: Mapping[str, Any], *, by: str) -> dict[str, Any]:
-    """Return some options of episodes as they are held, after checking them.
+    """Return some of ``PLAYED`` as they are held, after checking them.
 
     >>> chosen({"history": {"last": 4}, "max_tokens_per_turn": 16}, by="evaluate")["history"].most
     8
 
     Args:
         given: The options, by name.
-        by: What chooses the tasks, for the message about an option that would.
+        by: What takes the options, for the message about one that it does not have.
 
     Raises:
-        ConfigError: One is unknown, chooses tasks, or has a wrong value.
+        ConfigError: One is unknown, chooses tasks or learns from the episodes, or has a wrong value.
     """
     EpisodeOptions.check_names(given)
-    for name in option_types(Task):
-        if name in given and name != "system_prompt":
-            raise ConfigError(f"{name} is set by {by} itself: leave it out")
+    for name in given:
+        if name not in PLAYED:
+            raise ConfigError(f"{name} is not an option of {by}: leave it out")
     options = EpisodeOptions.of({"env": DEFAULT_ENV, "max_tokens_per_turn": 1, **given})
     return {name: vars(options)[name] for name in given}
 

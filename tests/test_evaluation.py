@@ -41,6 +41,7 @@ from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.option_args import PlayArgs
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.records.files import read_records
@@ -335,8 +336,8 @@ MARKING = TextPolicy("marking", lambda env, seed: lambda observation: "<action>2
         ({"policy": "nothing:here"}, "'nothing:here' names no function"),
         ({"policy": "http://localhost:1"}, "is a server"),
         ({"env": "TrlEnv/Gues-v0"}, "there is no environment 'TrlEnv/Gues-v0'"),
-        ({"policy": MARKING, "spec": {"num_tasks": 3}}, "spec must not contain 'num_tasks'"),
-        ({"policy": MARKING, "spec": {"penalty": 3}}, "spec contains 'penalty', which is not an argument of GymSpec"),
+        ({"policy": MARKING, "num_tasks": 3}, "there is no option num_tasks"),
+        ({"policy": MARKING, "penalty": 3}, "there is no option penalty"),
         ({"policy": MARKING, "action_format": "xml"}, "format"),
         ({"env_kwargs": {"high": 3, GUESS_ID: {}}, "env": [GUESS_ID, "TrlEnv/Echo-v0"]}, "'high' is none of the ids"),
     ],
@@ -350,8 +351,8 @@ def test_what_cannot_be_evaluated_is_said_before_anything_is_played(
 
 
 def test_wrappers_of_ones_own_are_played_in_and_are_not_written_down(tmp_path: Path) -> None:
-    spec = {"wrappers": [lambda env: TurnLimit(env, turns=2)], "invalid_penalty": 0.5}
-    [row] = evaluate(GUESS_ID, MARKING, episodes=8, spec=spec, out=tmp_path).rows
+    wrappers = [lambda env: TurnLimit(env, turns=2)]
+    [row] = evaluate(GUESS_ID, MARKING, episodes=8, out=tmp_path, wrappers=wrappers, invalid_penalty=0.5).rows
     assert row.turns == 2
     assert {str(one["spec"]) for one in read_records(tmp_path)} == {
         str({"action_format": "tag", "end_after_invalid": 3, "invalid_penalty": 0.5})
@@ -533,17 +534,17 @@ def test_success_info_is_seen_in_random_play_of_listed_actions() -> None:
 def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
     save_tiny(tmp_path)
     policies: list[Any] = [Model(str(tmp_path), max_tokens_per_turn=2, max_completion_length=60, label="tiny"), cliff]
-    rows = evaluate("CliffWalking-v1", policies, episodes=3, success=-13, spec={"turn_limit": 13}).rows
+    rows = evaluate("CliffWalking-v1", policies, episodes=3, success=-13, turn_limit=13).rows
     assert {row.policy: row.success.mean for row in rows} == {"cliff": 1.0, "tiny": 0.0}
 
 
 def test_limits_are_those_of_all_rows() -> None:
     words = {"solver": 2.0, "random": 2.0, "saying_50": 2.0}
-    rows = evaluate(GUESS_ID, ["solver", "random", saying("50")], episodes=3, spec={"turn_limit": 2}).rows
+    rows = evaluate(GUESS_ID, ["solver", "random", saying("50")], episodes=3, turn_limit=2).rows
     assert {row.policy: row.turns for row in rows} == words
-    [row] = evaluate(GUESS_ID, saying("what?"), episodes=3, spec={"invalid_penalty": 0.5, "end_after_invalid": 2}).rows
+    [row] = evaluate(GUESS_ID, saying("what?"), episodes=3, invalid_penalty=0.5, end_after_invalid=2).rows
     assert (row.mean_return.mean, row.turns, row.stop_reasons) == (-1.0, 2.0, {"invalid_action": 3})
-    [row] = evaluate(GUESS_ID, saying("50"), episodes=3, spec={"max_action": 1}).rows
+    [row] = evaluate(GUESS_ID, saying("50"), episodes=3, max_action=1).rows
     assert (row.invalid, row.stop_reasons) == (1.0, {"parse_error": 3})
     shown: list[str] = []
 
@@ -554,17 +555,17 @@ def test_limits_are_those_of_all_rows() -> None:
 
         return policy
 
-    evaluate(GUESS_ID, reading, episodes=1, spec={"max_observation": 4})
+    evaluate(GUESS_ID, reading, episodes=1, max_observation=4)
     assert shown[0].startswith("Gu\n[")
 
 
 def test_other_rows_have_the_limits_that_the_models_of_a_table_were_trained_with(tmp_path: Path) -> None:
     save_tiny(tmp_path)
 
-    def turns(*specs: dict[str, Any], **given: Any) -> float | None:
+    def turns(*given_options: PlayArgs, **given: Any) -> float | None:
+        short = Model(str(tmp_path), max_tokens_per_turn=1, max_completion_length=90)
         models: list[Any] = [
-            Model(str(tmp_path), max_tokens_per_turn=1, max_completion_length=90, label=f"tiny {number}", spec=spec)
-            for number, spec in enumerate(specs)
+            short.changed(label=f"tiny {number}", **options) for number, options in enumerate(given_options)
         ]
         rows = evaluate("TrlEnv/Echo-v0", [*models, saying("b")], episodes=1, env_kwargs={"turns": 9}, **given).rows
         return next(row.turns for row in rows if row.policy == "saying_b")
@@ -572,36 +573,37 @@ def test_other_rows_have_the_limits_that_the_models_of_a_table_were_trained_with
     assert turns({"turn_limit": 2}) == 2
     assert turns({"turn_limit": 2}, {"turn_limit": 2, "history": {"last": 1}}) == 2
     assert turns({"turn_limit": 2}, {}) == 2
-    assert turns({"turn_limit": 2}, {"turn_limit": 3}, spec={"turn_limit": 4}) == 4
+    assert turns({"turn_limit": 2}, {"turn_limit": 3}, turn_limit=4) == 4
     with pytest.raises(ConfigError, match=r"no turn_limit .*\(turn_limit=2 for tiny 0 and turn_limit=3"):
         turns({"turn_limit": 2}, {"turn_limit": 3})
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("options", "said"),
     [
-        ({"turn_limt": 2}, "spec contains 'turn_limt', which is not an argument of GymSpec; did you mean 'turn_limit'"),
-        ({"num_tasks": 2}, "spec must not contain 'num_tasks'"),
-        (
-            {"history": {"last": 2}},
-            "spec contains 'history', which requires a model in this process, and 'solver' is none",
-        ),
-        ({"action_format": "boxed"}, "spec contains 'action_format', which requires a language model"),
-        ({"step_timeout": 1.0}, "spec contains 'step_timeout', which requires a model in this process"),
+        ({"turn_limt": 2}, "there is no option turn_limt; did you mean 'turn_limit'?"),
+        ({"num_tasks": 2}, "there is no option num_tasks"),
+        ({"seats": "self"}, "seats is not an option of evaluate"),
+        ({"credit": "pool"}, "credit is not an option of evaluate"),
+        ({"history": {"last": 2}}, "history requires a model in this process, and 'solver' is none"),
+        ({"max_tokens_per_turn": 2}, "max_tokens_per_turn requires a model in this process, and 'solver' is none"),
+        ({"action_format": "boxed"}, "action_format requires a language model"),
+        ({"step_timeout": 1.0}, "step_timeout requires a model in this process"),
     ],
 )
-def test_an_option_that_does_nothing_is_refused_for_every_policy(spec: dict[str, Any], said: str) -> None:
+def test_an_option_that_does_nothing_is_refused_for_every_policy(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
-        evaluate(GUESS_ID, ["solver", saying("1")], episodes=1, spec=spec)
+        evaluate(GUESS_ID, ["solver", saying("1")], episodes=1, **options)
 
 
 def test_an_option_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    for spec in ({"turn_limt": 2}, {"step_timeout": 1.0}):
-        with pytest.raises(ConfigError, match="spec contains"):
-            evaluate(GUESS_ID, ["solver", Model(str(tmp_path))], episodes=1, spec=spec)
-    with pytest.raises(ConfigError, match="turn_limt"):
-        evaluate(GUESS_ID, Model(str(tmp_path), spec={"turn_limt": 2}), episodes=1)
+    wrong: list[dict[str, Any]] = [{"turn_limt": 2}, {"step_timeout": 1.0}]
+    for options, said in zip(wrong, ("there is no option turn_limt", "step_timeout does not limit"), strict=True):
+        with pytest.raises(ConfigError, match=said):
+            evaluate(GUESS_ID, ["solver", Model(str(tmp_path))], episodes=1, **options)
+    with pytest.raises(ConfigError, match="there is no option turn_limt"):
+        Model(str(tmp_path), **wrong[0])
 
 
 class OfAnotherSpec(Bare):
@@ -816,7 +818,7 @@ def test_a_models_evaluation_that_is_killed_twenty_times_ends_with_the_same_tabl
         attempts=4,
         env_kwargs={"high": 8, "turns": 4},
         action_format="plain",
-        spec={"instructions": ""},
+        instructions="",
     )
     assert tables(Scoreboard(read_records(tmp_path / "killed")).rows()) == tables(undisturbed.rows)
     for record in read_records(tmp_path / "killed"):

@@ -238,4 +238,4 @@ def test_pickling_a_specification_tries_nothing_again():
 
 def test_evaluations_try_functions_before_the_first_episode():
     with pytest.raises(ConfigError, match=r"^observe must return text, got int 7 from "):
-        evaluate(Counts, "random", episodes=2, spec={"observe": lambda observation, info: 7})
+        evaluate(Counts, "random", episodes=2, observe=lambda observation, info: 7)

@@ -21,6 +21,7 @@ from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.option_args import PlayArgs
 from gym_trl.policies.server import server as ask
 from gym_trl.records.files import read_records
 from gym_trl.records.schema import MAX_IMAGE_BYTES, as_record
@@ -332,10 +333,8 @@ def test_a_server_sees_each_image_and_the_record_and_the_page_have_it(tmp_path: 
     server = ChatServer(answer)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        spec = {"images": "only", "act": int}
-        found = evaluate(
-            BrightSide, ask(server.url), episodes=3, env_kwargs={"turns": 2}, spec=spec, out=tmp_path, success=2.0
-        )
+        options: PlayArgs = {"images": "only", "act": int, "success": 2.0}
+        found = evaluate(BrightSide, ask(server.url), episodes=3, env_kwargs={"turns": 2}, out=tmp_path, **options)
     finally:
         server.shutdown()
         server.server_close()

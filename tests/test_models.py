@@ -308,7 +308,7 @@ def test_without_peft_the_extra_is_named(base: Path, adapter: Path, monkeypatch:
 
 
 def test_a_model_that_writes_notes_can_be_played_with(base: Path) -> None:
-    model = Model(str(base), max_tokens_per_turn=4, spec={"history": {"last": 0, "most": 1, "summary": "model"}})
+    model = Model(str(base), max_tokens_per_turn=4, history={"last": 0, "most": 1, "summary": "model"})
     with gym.make("TrlEnv/GuessNumber-v0") as env:
         observation, _ = env.reset(seed=0)
         act = model.load().policy(env, seed=0)

@@ -150,8 +150,8 @@ def test_the_same_actions_give_the_same_result_whoever_plays(
             planned,
             lambda env: _policy(words),
             episodes=1,
-            spec={**given, "invalid_penalty": penalty},
             on_episode=lambda record, board: kept.append(record),
+            **{**given, "invalid_penalty": penalty},
         )
     unpunished = kept.pop()
     if kept[0]["stop_reason"] != "crashed" and kept[0]["return"] is not None and unpunished["return"] is not None:

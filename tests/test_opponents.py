@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.cli.play import Against, prepare
 from gym_trl.errors import ConfigError
+from gym_trl.options import CutActions
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.opponents import Response
@@ -271,7 +272,7 @@ def test_a_race_of_a_model_that_never_gives_an_action_ends() -> None:
 @pytest.mark.trl
 @pytest.mark.parametrize("instructions", ["", "Say a number."])
 def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions: str) -> None:
-    model = trained(run, spec={"instructions": instructions})
+    model = trained(run, instructions=instructions)
     other = beside("TrlEnv/GuessNumber-v0", model)
     assert instructions_of(other.env) == (f"{instructions} Answer with your action alone." if instructions else "")
     other.play(3)
@@ -280,10 +281,13 @@ def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions:
     other.close()
 
 
+CUT_ACTIONS: list[tuple[CutActions, str | None]] = [("accept", "take 1 from 2"), ("reject", None)]
+
+
 @pytest.mark.trl
 def test_an_opponent_that_may_be_cut_off_is_read_as_in_its_run(run: Path) -> None:
-    for cut_actions, action in (("accept", "take 1 from 2"), ("reject", None)):
-        _, policy = against("TrlEnv/Nim-v0", trained(run, spec={"cut_actions": cut_actions}))
+    for cut_actions, action in CUT_ACTIONS:
+        _, policy = against("TrlEnv/Nim-v0", trained(run, cut_actions=cut_actions))
         assert policy.opponent is not None
         assert policy.opponent._parse(UnfinishedResponse("take 1 from 2")) == action
 

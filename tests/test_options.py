@@ -150,18 +150,17 @@ OF_SPEC = [one for one in OF_GYM_SPEC if one[0] in option_types(Text)]
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in OF_SPEC))
-def test_a_wrong_option_of_an_evaluations_spec_is_refused_by_its_name(name):
+def test_a_wrong_option_of_an_evaluation_is_refused_by_its_name(name):
     for value in (value for one, value in OF_SPEC if one == name):
         with pytest.raises(ConfigError, match=rf"^{name}\b"):
-            evaluate(Untouched, "random", spec={name: value})
+            evaluate(Untouched, "random", **{name: value})
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *wrong_values(evaluate, "action_format"),
+        *wrong_values(evaluate, "options"),
         *(("env_kwargs", one) for one in (5, "high=3")),
-        *(("spec", one) for one in (5, "turn_limit=3", ["turn_limit"])),
         *(("out", one) for one in (5, True)),
         *(("on_begin", 5), ("on_episode", "print"), ("success", "often"), ("success", True), ("action_format", "taag")),
     ],
@@ -200,7 +199,7 @@ def test_wrong_arguments_of_what_options_hold_are_refused(owner):
 
 
 def test_wrong_options_of_a_model_are_refused_before_it_is_looked_for():
-    for name, value in wrong_values(Model, "path"):
+    for name, value in wrong_values(Model, "path", "options"):
         with pytest.raises(ConfigError, match=rf"^{name}\b"):
             Model("nowhere/at-all", **{name: value})
 
@@ -422,7 +421,7 @@ def test_a_wrong_part_of_an_option_is_refused_by_its_place(name, value, told):
     places: list[Any] = [lambda: GymSpec(Untouched, **{name: value})]
     places += [lambda: choose("TrlEnv/Echo-v0", **{name: value})]
     if name in option_types(RolloutConfig):
-        places += [lambda: RolloutConfig(**{name: value}), lambda: evaluate(Untouched, "random", spec={name: value})]
+        places += [lambda: RolloutConfig(**{name: value}), lambda: evaluate(Untouched, "random", **{name: value})]
     for place in places:
         with pytest.raises(ConfigError) as raised:
             place()

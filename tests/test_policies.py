@@ -2,8 +2,10 @@
 """Policies of an evaluation: a server over real sockets, models in this process, and what is refused."""
 
 import json
+import pickle
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError, replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -17,6 +19,7 @@ from chat_server import Answer, ChatServer, said
 
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.options import History
 from gym_trl.policies.functions import environment_policy, function_policy, person
 from gym_trl.policies.model import Model
 from gym_trl.policies.server import server
@@ -249,9 +252,35 @@ def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) ->
     assert len({str(answers) for answers in alone.values()}) > 12
 
 
+def test_a_model_is_frozen_and_pickled_with_its_options() -> None:
+    model = Model(
+        "Qwen/Qwen3-0.6B", turn_limit=8, history={"last": 4}, max_tokens_per_turn=16, system_prompt="Be brief."
+    )
+    assert pickle.loads(pickle.dumps(model)) == model
+    assert dict(model.options) == {"turn_limit": 8, "history": History(last=4)}
+    changed = model.changed(turn_limit=2, label="short")
+    assert (changed.name, changed.options["turn_limit"], changed.options["history"]) == ("short", 2, History(last=4))
+    assert (changed.max_tokens_per_turn, changed.system_prompt) == (16, "Be brief.")
+    with pytest.raises(FrozenInstanceError):
+        model.label = "mine"  # type: ignore[misc]
+    with pytest.raises(ConfigError, match="there is no option options"):
+        replace(model, label="mine")
+
+
+def test_an_option_of_an_evaluation_overrides_the_models_own(tiny: Path) -> None:
+    model = Model(str(tiny), max_tokens_per_turn=3, turn_limit=2, system_prompt="Be brief.")
+    own = play(model, episodes=1, **PLAIN)
+    given = play(model, episodes=1, max_tokens_per_turn=2, turn_limit=1, system_prompt="Be long.", **PLAIN)
+    for [record], system, tokens, turns in ((own, "Be brief.", 3, 2), (given, "Be long.", 2, 1)):
+        assert record["opening"][0] == {"role": "system", "content": system}
+        assert record["num_turns"] == turns
+        assert 0 < (record["sampled_tokens"] or 0) <= tokens * turns
+        assert record["spec"] == {"action_format": "plain", "end_after_invalid": 3, "turn_limit": turns}
+
+
 def test_a_models_environments_can_be_stepped_elsewhere(tiny: Path) -> None:
-    def said(**spec: Any) -> list[list[str]]:
-        records = play(Model(str(tiny), max_tokens_per_turn=2), episodes=4, spec=spec, **PLAIN)
+    def said(**options: Any) -> list[list[str]]:
+        records = play(Model(str(tiny), max_tokens_per_turn=2), episodes=4, **options, **PLAIN)
         return sorted([turn["answer"] for turn in record["turns"]] for record in records)
 
     assert said(executor="process", workers=1, step_timeout=60.0) == said(workers=1) == said()

@@ -115,7 +115,7 @@ def test_what_a_language_model_said_is_parsed_again(tmp_path: Path) -> None:
         policy = slow_policy.solver(env)
         return lambda observation: f"<action>{policy(observation)}</action>" if seed % 3 else "25"
 
-    records = played(policy=TextPolicy("marks", make, marks=True), episodes=9, spec={"end_after_invalid": 2})
+    records = played(policy=TextPolicy("marks", make, marks=True), episodes=9, end_after_invalid=2)
     assert {record["stop_reason"] for record in records} == {"success", "parse_error"}
     assert [found.differences for found in replay(records)] == [()] * 9
 

@@ -457,10 +457,8 @@ def test_models_that_do_not_fit_are_loaded_again(tiny: list[Path], monkeypatch: 
 
 @pytest.mark.full
 def test_each_seat_is_prompted_in_its_own_format(tiny: list[Path]) -> None:
-    tagged = Model(str(tiny[0]), label="tagged", max_tokens_per_turn=4, spec={"action_format": "tag"})
-    plain = Model(
-        str(tiny[1]), label="plain", max_tokens_per_turn=4, spec={"action_format": "plain", "instructions": "Bid."}
-    )
+    tagged = Model(str(tiny[0]), label="tagged", max_tokens_per_turn=4, action_format="tag")
+    plain = Model(str(tiny[1]), label="plain", max_tokens_per_turn=4, action_format="plain", instructions="Bid.")
     players: dict[str, NamedPolicy] = {"tagged": tagged, "plain": plain, "high": always("high", "9")}
     played: list[SeatedGame] = []
     play_seated(

@@ -804,9 +804,9 @@ def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: 
 
 @pytest.mark.full
 def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> None:
-    changed = trained(prompted, max_tokens_per_turn=9, sampling={"temperature": 0}, spec={"turn_limit": 4})
+    changed = trained(prompted, max_tokens_per_turn=9, sampling={"temperature": 0}, turn_limit=4)
     assert (changed.max_tokens_per_turn, changed.greedy, changed.sampling["top_k"]) == (9, True, 7)
-    assert (changed.spec["turn_limit"], changed.spec["action_format"]) == (4, "boxed")
+    assert (changed.options["turn_limit"], changed.options["action_format"]) == (4, "boxed")
     arguments = [
         "--episodes",
         "1",

@@ -457,7 +457,7 @@ def test_its_folder_is_read_like_that_of_a_run(started: tuple[Path, WarmStart]) 
         *("config.json", "metrics.jsonl", "model", "rollouts.jsonl", "summary.json", "tokenizer")
     }
     model = trained(folder)
-    assert (model.path, model.max_tokens_per_turn, model.spec["action_format"]) == (str(done.model), 2, "plain")
+    assert (model.path, model.max_tokens_per_turn, model.options["action_format"]) == (str(done.model), 2, "plain")
     [row] = evaluate(GUESS, model, episodes=16, env_kwargs=SMALL).rows
     assert row.success is not None
     assert (row.success.mean or 0.0) > 0.4

@@ -101,7 +101,7 @@ def card(
         seconds=seconds,
         search_steps=search_steps,
         seed=seed,
-        spec=options,
+        **options,
     )
     for path in out or ():
         _write(made, path)

@@ -30,7 +30,8 @@ from gym_trl.envspec import spec_names
 from gym_trl.errors import ConfigError
 from gym_trl.files import read_text
 from gym_trl.kinds import check_option, option_types
-from gym_trl.options import Rollout, SpecOptions, Stepping, Text, TrainOptions, VLLMMode, converted, declared
+from gym_trl.options import PLAYED, SpecOptions, TrainOptions, VLLMMode, converted
+from gym_trl.policies.model import ModelArgs
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
 from gym_trl.registration import did_you_mean, is_registered
@@ -53,15 +54,12 @@ _IDS_HELP = (
     "Ids of environments, or a file.toml and names in it that are not registered and that you trust. Default: the "
     "environment of the run that --model names."
 )
-_OF_MODELS = ("vllm", "llm", "concurrency", "temperature", "max_completion_length")
-"""Parameters that apply to language models only."""
-_OF_SPEC = [one for one in (*declared(Text), *declared(Rollout), *declared(Stepping)) if one != "max_unscored"]
-"""Options of a specification that an evaluation does not set itself."""
+_OPTIONS = ("env_kwargs", *PLAYED)
 _USUAL = {"max_tokens_per_turn": "256, or the run's", "end_after_invalid": "3"}
 
 
 @clear_errors
-@with_options(SpecOptions, only=["env_kwargs", "system_prompt", *_OF_SPEC], presets=_USUAL)
+@with_options(SpecOptions, only=_OPTIONS, presets=_USUAL)
 def evaluate(
     context: typer.Context,
     *,
@@ -173,25 +171,24 @@ def _from_toml(
     typed = [repeated, own["policy"], own["model"], options]
     command = f"gym-trl eval {shlex.quote(str(path))}"
     trust = read_trust(own.pop("trust"), typed, command, [(".*", "")])
-    named = {_OPTIONS.get(key, key.replace("-", "_")): (key, value) for key, value in given.items()}
+    named = {_RENAMED.get(key, key.replace("-", "_")): (key, value) for key, value in given.items()}
     found = list(_toml_names({name: value for name, (_, value) in named.items()}, path))
     trust.check(path, found)
-    known = ["env_kwargs", "system_prompt", *_OF_SPEC]
     for name, (key, value) in named.items():
         source = context.get_parameter_source(name)
-        if name in known:
+        if name in _OPTIONS:
             kind = option_types(SpecOptions)[name]
             check_option(f"{path}: {key}", converted(f"{path}: {key}", value, kind), kind)
             chosen.setdefault(name, value)
         elif name not in own:
-            raise ConfigError(f"{path}: there is no option {key}{did_you_mean(name, [*own, *known])}")
+            raise ConfigError(f"{path}: there is no option {key}{did_you_mean(name, [*own, *_OPTIONS])}")
         elif name == "ids" or source is None or source.name != "COMMANDLINE":
             own[name] = _read(context, name, value, f"{path}: {key}")
     check_finite(own)
     return {**own, "options": chosen, "trust": replace(trust, names={*trust.names, *(one.name for one in found)})}
 
 
-_OPTIONS = {"json": "as_json", "id": "ids"}
+_RENAMED = {"json": "as_json", "id": "ids"}
 """Options of the command by their names in a file, where these differ."""
 
 
@@ -233,9 +230,11 @@ def _evaluate(
     from gym_trl.training.progress import display_on, lasting_console
 
     _check(options, own["vllm"], episodes, own["attempts"])
-    apart = ("env_kwargs", "success", "max_tokens_per_turn", "system_prompt")
-    spec = {name: value for name, value in options.items() if name not in apart}
-    given = {name: own.pop(name) for name in _OF_MODELS} | {name: options.get(name) for name in apart[2:]}
+    played = {name: value for name, value in options.items() if name != "env_kwargs"}
+    given = {name: own.pop(name) for name in [*own] if name in ModelArgs.__annotations__ or name == "temperature"}
+    given |= {
+        name: played.pop(name, None) for name in ("max_tokens_per_turn", "system_prompt")
+    }  # servers have them, too
     policies: list[Any] = [
         person(lambda _: ask(), say_styled) if name == "person" else read_policy(name, trust=trust)
         for name in policy or ()
@@ -245,16 +244,16 @@ def _evaluate(
     policies += [read_model(name, base_url, given, trust=trust) for name in named]
     if not policies:
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
-    marked = {"tokens": own["tokens"], "action_format": spec.get("action_format")}
+    marked = {"tokens": own["tokens"]}
     _refuse_unused({**({} if named else given), **({} if any(one.marks for one in policies) else marked)})
     ids = ids or _trained_ids(runs)
-    if (success := options.get("success")) is None:
-        success = next((run.success for run in runs.values() if run.env in ids), None)
+    success = next((run.success for run in runs.values() if run.env in ids and run.success is not None), None)
+    played = ({} if success is None else {"success": success}) | played
     kwargs = {
         env_id: {**_trained_kwargs(env_id, list(runs.values())), **options.get("env_kwargs", {})} for env_id in ids
     }
     for env_id, arguments in kwargs.items():
-        make_text_env(env_id, arguments, observe=spec.get("observe")).close()
+        make_text_env(env_id, arguments, observe=played.get("observe")).close()
     for name, run in runs.items():
         say_aside(_as_trained(name, run, kwargs, trust))
     console = Console(quiet=True) if "person" in (policy or ()) else lasting_console(sys.stderr)
@@ -280,11 +279,10 @@ def _evaluate(
             policies,
             episodes=episodes,
             env_kwargs=kwargs,
-            success=success,
-            spec=spec,
             on_begin=on_begin,
             on_episode=on_episode,
             **own,
+            **played,
         )
     except KeyboardInterrupt:
         display.end()
@@ -348,7 +346,7 @@ def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[s
     """Return the line that lists the settings of a run that an evaluation uses."""
     model = trained(Path(name), trust=trust)
     own = {name: model.settings[name] for name in ("max_tokens_per_turn", "max_completion_length", "system_prompt")}
-    used = {**(run.env_kwargs if run.env in env_kwargs else {}), **model.spec, **own, **model.sampling}
+    used = {**(run.env_kwargs if run.env in env_kwargs else {}), **model.options, **own, **model.sampling}
     shown = format_arguments({key: value for key, value in used.items() if value is not None})
     return f"Settings of {name}, unless an option overrides them: {shown}"
 

@@ -197,7 +197,7 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
         if not policy.marks:
             return make_text_env(env_id, {**kwargs, **more})
         usual = {"action_format": "tag", "end_after_invalid": END_AFTER_INVALID}
-        options = {**usual, **(policy.spec if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
+        options = {**usual, **(policy.options if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
         spec = EnvSpec.of_options(lambda: make_text_env(env_id, kwargs), options)
         return spec.make(next(iter(spec.weights)))
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +66,7 @@ def _saved(name: str, folder: Path, given: Mapping[str, Any], trust: Trust) -> A
     """Return the model in a folder or on the hub; one of a run keeps its training settings."""
     run = run_of(folder)
     if run is None:
-        return replace(read_model(str(folder), None, given, trust=trust), label=name)
+        return read_model(str(folder), None, given, trust=trust).changed(label=name)
     return trained(run, path=str(folder), label=name, trust=trust, **_options(given))
 
 

@@ -123,7 +123,7 @@ def validate(
         broken += _validate_presets(chosen, search, episodes=count, jobs=jobs, as_json=as_json)
     for env_id, maker in makers.items():
         make = functools.partial(maker, **read_pairs(env_kwargs))
-        broken += _inspect(env_id, make, {**search, "spec": options}, episodes=episodes or 20, as_json=as_json)
+        broken += _inspect(env_id, make, {**search, **options}, episodes=episodes or 20, as_json=as_json)
     if broken:
         raise typer.Exit(1)
 

@@ -8,37 +8,12 @@ import gymnasium as gym
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.options import chosen
-from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.inner import attribute_of
 
 MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
 
 _AS_DECLARED = {"action_format", "strict", "cut_actions", "observe", "act", "instructions", "state_key"}
 """Options under which an environment's declared optimum still applies."""
-
-
-def training_options(
-    success: Success | None = None, action_format: str | None = None, spec: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return options of ``GymSpec`` for a check, without those that are not given.
-
-    >>> training_options(success=1.0, spec={"turn_limit": 8})
-    {'turn_limit': 8, 'success': 1.0}
-    >>> training_options(spec={"strct": True})
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: there is no option strct; did you mean 'strict'?
-
-    Raises:
-        ConfigError: ``spec`` has a name that is not one of ``GymSpec``'s, or one that a check sets itself.
-    """
-    options = dict(spec or {})
-    if options.get("seats") is not None:
-        raise ConfigError(f"all seats are checked as they are: leave out seats={options['seats']!r}")
-    given = {"success": success, "action_format": action_format}
-    options |= {name: value for name, value in given.items() if value is not None}
-    return chosen(options, by="a check")
 
 
 def as_trained(make: MakeEnv, options: Mapping[str, Any]) -> MakeEnv:

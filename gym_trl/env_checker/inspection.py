@@ -3,19 +3,20 @@
 from collections.abc import Callable, Mapping
 from pickle import PicklingError
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium as gym
 
-from gym_trl.env_checker.as_trained import as_trained, training_options
+from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.checks import PROMISES, Inspector
 from gym_trl.env_checker.play import difference, shortened
 from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, Finding, Report
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.worker import Worker, WorkerError
+from gym_trl.option_args import PlayArgs
+from gym_trl.options import chosen
 from gym_trl.text.textify import counted
-from gym_trl.wrappers.declare_success import Success
 
 _BLIND = "blind baseline"
 _START_S = 120.0
@@ -31,10 +32,8 @@ def inspect_env(
     search_steps: int = STEPS,
     search_seconds: float = SECONDS,
     seed: int = 0,
-    success: Success | None = None,
-    action_format: str | None = None,
-    spec: Mapping[str, Any] | None = None,
     on_finding: Callable[[Finding], None] | None = None,
+    **options: Unpack[PlayArgs],
 ) -> Report:
     """Check every requirement of training, in a separate process.
 
@@ -54,24 +53,23 @@ def inspect_env(
         search_steps: Number of environment steps in the search for the best blind policy; 0 for no search.
         search_seconds: Maximum seconds for this search, in addition to ``patience_s``.
         seed: Seed of this search and of its held-out episodes.
-        success: Definition of success, as in ``GymSpec``.
-        action_format: Format in which actions are marked, as in ``GymSpec``. Default: they are not.
-        spec: Other arguments of ``GymSpec`` with which the environment is trained, such as ``turn_limit``.
         on_finding: Called with each finding as soon as it is available.
+        options: Options of ``GymSpec`` with which the environment is trained, such as ``turn_limit=8``. Without
+            ``action_format``, actions are not marked.
 
     Raises:
-        ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an argument is not one
-            of ``GymSpec``'s.
+        ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an option is unknown or
+            has a wrong value.
     """
-    options = training_options(success, action_format, spec)
-    as_trained(make, options)  # reports wrong values now
+    trained_with = chosen(options, by="a check")
+    as_trained(make, trained_with)  # reports wrong values now
     if episodes < 2 or not patience_s > 0:
         raise ConfigError(f"episodes must be at least 2 and patience_s above 0, got {episodes} and {patience_s}")
     findings, late = [], 0
     if search_steps < 0 or not search_seconds > 0:
         given = f"{search_steps} and {search_seconds}"
         raise ConfigError(f"search_steps must be at least 0 and search_seconds above 0, got {given}")
-    with _Other(make, episodes, patience_s, (search_steps, search_seconds, seed), options) as other:
+    with _Other(make, episodes, patience_s, (search_steps, search_seconds, seed), trained_with) as other:
         for promise in PROMISES:
             found = _not_tried(promise) if late >= _LATE else _found(other, promise)
             late += found.verdict == PROBLEM and found.got.startswith(_NO_ANSWER)

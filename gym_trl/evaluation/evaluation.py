@@ -8,7 +8,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import perf_counter
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, kwargs_by_id
 from gym_trl.errors import (
@@ -30,6 +30,7 @@ from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_declares_success
 from gym_trl.kinds import Arguments, Count, Seed, check_options, option_types
+from gym_trl.option_args import PlayArgs
 from gym_trl.options import Stepping, Text, chosen
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
@@ -58,7 +59,6 @@ from gym_trl.types import (
     reason_to_stop,
     scores_in,
 )
-from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.inner import instructions_of
 
 
@@ -87,14 +87,12 @@ def evaluate(
     attempts: Count = 1,
     seed: Seed = 0,
     env_kwargs: Arguments | None = None,
-    action_format: str | None = "tag",
-    success: Success | None = None,
-    spec: Arguments | None = None,
     out: Path | str | None = None,
     tokens: bool = False,
     retry: bool = False,
     on_begin: Callable[[int, int], None] | None = None,
     on_episode: Callable[[Record, Scoreboard], None] | None = None,
+    **options: Unpack[PlayArgs],
 ) -> Evaluation:
     """Play held-out tasks with policies, record every episode, and return the scores.
 
@@ -119,17 +117,17 @@ def evaluate(
         attempts: Number of episodes per task, for pass@k; ``episodes`` must be a multiple.
         seed: Seed of the tasks and of random policies.
         env_kwargs: Arguments for ``gym.make``; with several ids, ``{id: kwargs}``.
-        action_format: Format in which language models mark their actions; other policies act without marks.
-        success: Definition of success for environments that do not declare it; see ``GymSpec``.
-        spec: Further arguments of ``GymSpec``, such as ``invalid_penalty`` or ``turn_limit``. Those about environments
-            and limits apply to all policies, others such as ``history`` or ``executor`` to models that run in this
-            process. Limits of a ``Model``'s own ``spec`` are those of all policies, too. An episode ends after
-            ``END_AFTER_INVALID`` invalid actions in sequence unless ``end_after_invalid`` says otherwise.
         out: Folder for the records.
         tokens: Record the ids, mask and logprobs of models that run in this process.
         retry: Play unscored episodes of earlier calls again.
         on_begin: Called with the number of episodes, and the number of those that were played before.
         on_episode: Called with the record of every episode that is played now, and the score so far.
+        options: Options of ``GymSpec`` on the text, the rollout and the stepping, such as ``turn_limit=8``, and
+            ``system_prompt``. Those about environments and limits apply to all policies, ``action_format`` and other
+            marks of actions to language models, and others such as ``history`` or ``executor`` to models that run in
+            this process; they override a ``Model``'s own. Limits of a ``Model`` are those of all policies, too. An
+            episode ends after ``END_AFTER_INVALID`` invalid actions in sequence unless ``end_after_invalid`` says
+            otherwise.
 
     Raises:
         ConfigError: an invalid argument, a folder of another evaluation, or raised by an environment.
@@ -137,25 +135,24 @@ def evaluate(
         PolicyError: a policy raised, or returned no action; a failed connection leaves its episode unscored instead.
         OSError: the folder cannot be written, and something is left to play.
     """
-    check_options({name: value for name, value in locals().items() if name != "policy"}, option_types(evaluate))
-    given_spec = chosen({"action_format": action_format, "success": success, **(spec or {})}, by="evaluate")
+    own = {name: value for name, value in locals().items() if name not in ("policy", "options")}
+    check_options(own, option_types(evaluate))
+    given_options = chosen(options, by="evaluate")
     envs = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
     sources = {env_name(one): one for one in envs}
     given = list(policy) if isinstance(policy, Sequence) and not isinstance(policy, str) else [policy]
     policies = [as_policy(one) for one in given]
     if not (envs and policies):
         raise ConfigError(f"{'policy' if envs else 'env'} must have at least one element, got none")
-    spec = {name: value for name, value in given_spec.items() if name in (spec or {})}
-    spec |= {} if success is None else {"success": given_spec["success"]}
-    _check_spec(spec, policies)
-    spec = {**_limits_of(policies, spec), **spec}
-    policies = [replace(one, spec={**one.spec, **spec}) if isinstance(one, Model) else one for one in policies]
+    _check_use(given_options, policies)
+    given_options |= _limits_of(policies, given_options)
+    policies = [one.changed(**given_options) if isinstance(one, Model) else one for one in policies]
     if episodes % attempts:
         raise ConfigError(f"episodes must be a multiple of attempts={attempts}, got {episodes}")
     if len({policy.name for policy in policies}) < len(policies):
         raise ConfigError(f"policies must have different names, got {[policy.name for policy in policies]}")
     plans = [
-        _Plan.of(policy, env_id, sources[env_id], kwargs, _wrapping(policy, action_format, spec))
+        _Plan.of(policy, env_id, sources[env_id], kwargs, _wrapping(policy, given_options))
         for policy in policies
         for env_id, kwargs in kwargs_by_id(sources, env_kwargs).items()
     ]
@@ -203,67 +200,63 @@ def evaluate(
 
 
 _OF_MARKS = ("action_format", "strict", "cut_actions")
-"""Arguments of ``GymSpec`` about the marks of actions, which functions and environments' own policies do not write."""
+"""Options about the marks of actions, which functions and environments' own policies do not write."""
 _OF_EVERY_POLICY = option_types(Text).keys() | {"max_observation", "max_action"}
 
 
-def _check_spec(spec: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> None:
-    """Check that each argument exists, and applies to the policies that are compared.
+def _check_use(options: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> None:
+    """Check that each option applies to the policies that are compared.
 
     Raises:
         ConfigError: One does not.
     """
-    if not any(one.marks for one in policies) and (unused := sorted(spec.keys() & set(_OF_MARKS))):
-        raise ConfigError(
-            f"spec contains {unused[0]!r}, which requires a language model: other policies write no marks"
-        )
+    if not any(one.marks for one in policies) and (unused := sorted(options.keys() & set(_OF_MARKS))):
+        raise ConfigError(f"{unused[0]} requires a language model: other policies write no marks")
     own = [one.name for one in policies if not isinstance(one, Model)]
-    if len(own) == len(policies) and (unused := sorted(spec.keys() - _OF_EVERY_POLICY)):
+    if len(own) == len(policies) and (unused := sorted(options.keys() - _OF_EVERY_POLICY)):
+        raise ConfigError(f"{unused[0]} requires a model in this process, and {own[0]!r} is none")
+    if own and "step_timeout" in options:
         raise ConfigError(
-            f"spec contains {unused[0]!r}, which requires a model in this process, and {own[0]!r} is none"
-        )
-    if own and "step_timeout" in spec:
-        raise ConfigError(
-            f"spec contains 'step_timeout', which does not limit {own[0]!r}, whose steps are taken in its own "
-            "thread: evaluate models in this process apart from it"
+            f"step_timeout does not limit {own[0]!r}, whose steps are taken in its own thread: evaluate models in this "
+            "process apart from it"
         )
 
 
 _LIMITS = frozenset(
     ("turn_limit", "end_after_invalid", "invalid_penalty", "cutoff_return", "max_observation", "max_action", "success")
 )
-"""Arguments of ``GymSpec`` that change what an episode is worth, whoever plays it."""
+"""Options that change what an episode is worth, whoever plays it."""
 
 
-def _limits_of(policies: Sequence[NamedPolicy], spec: Mapping[str, Any]) -> dict[str, Any]:
+def _limits_of(policies: Sequence[NamedPolicy], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the limits that models of a table have of their own, such as those that a run was trained with, for all.
 
     Raises:
         ConfigError: Models have different ones, and there are policies without any.
     """
     limits: dict[str, Any] = {}
-    named = [one for one in policies if isinstance(one, Model) and not _LIMITS.isdisjoint(one.spec)]
-    for name in sorted(_LIMITS - spec.keys()):
-        values = {one.name: one.spec[name] for one in named if name in one.spec}
+    named = [one for one in policies if isinstance(one, Model) and not _LIMITS.isdisjoint(one.options)]
+    for name in sorted(_LIMITS - options.keys()):
+        values = {one.name: one.options[name] for one in named if name in one.options}
         first = next(iter(values.values()), None)
         if all(value == first for value in values.values()):
             limits |= {name: first} if values else {}
         elif len(values) < len(policies):
             shown = " and ".join(f"{name}={value!r} for {label}" for label, value in values.items())
             raise ConfigError(
-                f"no {name} holds for the whole table, because models have their own ({shown}): give one for all "
-                f"(--spec {name}=...), or evaluate these models without other policies"
+                f"no {name} holds for the whole table, because models have their own ({shown}): give one for all, "
+                "or evaluate these models without other policies"
             )
     return limits
 
 
-def _wrapping(policy: NamedPolicy, action_format: str | None, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _wrapping(policy: NamedPolicy, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the wrapping of a policy's environments and its limits, by the names of ``GymSpec``'s arguments.
 
     Limits are the same for all policies; the marks of actions, and further arguments of a model, may be its own.
     """
-    given = {"action_format": action_format, "end_after_invalid": END_AFTER_INVALID}
-    given |= policy.spec if isinstance(policy, Model) else spec
+    given = {"action_format": "tag", "end_after_invalid": END_AFTER_INVALID}
+    given |= policy.options if isinstance(policy, Model) else options
     names = given.keys() & _OF_EVERY_POLICY
     if isinstance(policy, Model):
         names = given.keys() - option_types(Stepping).keys()
@@ -277,7 +270,7 @@ def _stepping(policy: NamedPolicy) -> ExecutorConfig:
     """Return the executor for a model's environments; other policies step theirs in their own threads."""
     if not isinstance(policy, Model):
         return ExecutorConfig()
-    own = {name: value for name, value in policy.spec.items() if name in option_types(Stepping)}
+    own = {name: value for name, value in policy.options.items() if name in option_types(Stepping)}
     return ExecutorConfig(**{"executor": None, **own})
 
 
@@ -321,11 +314,6 @@ class _Plan:
         env_kwargs: Mapping[str, Any],
         wrapping: Mapping[str, Any],
     ) -> Self:
-        if wrapping.get("seats") is not None:
-            raise ConfigError(
-                f"an evaluation plays one seat, against others: leave out seats={wrapping['seats']!r}, or compare "
-                "policies with gym-trl tournament"
-            )
         spec = EnvSpec.of_options(env, wrapping, env_kwargs=env_kwargs)
         return cls(policy, env_id, env_kwargs, wrapping, spec)
 

@@ -102,7 +102,7 @@ def play_seated(
         players: Policies by name.
         seed: Seed of random policies and of sampling.
         loaded: Those of them that are models in this process, loaded.
-        action_format: Format in which language models mark their actions, unless their own ``spec`` has another.
+        action_format: Format in which language models mark their actions, unless they have another of their own.
         on_game: Called with every finished game.
 
     Raises:
@@ -309,7 +309,7 @@ class _Sitting:
         if not policy.marks:
             return ParseAction(env, format=None, end_after=END_AFTER_INVALID)
         usual: dict[str, Any] = {"action_format": self._setup.action_format, "end_after_invalid": END_AFTER_INVALID}
-        given = policy.spec if isinstance(policy, Model) else {}
+        given = policy.options if isinstance(policy, Model) else {}
         own = {**usual, **{name: given[name] for name in _OF_FORMAT if given.get(name) is not None}}
         rules = own.get("instructions")
         parsed = ParseAction(

@@ -306,7 +306,7 @@ def tournament(
 
 def _settings(policy: NamedPolicy, action_format: str | None) -> dict[str, Any]:
     """Return the settings that a player's games must share to be counted together."""
-    spec = {"action_format": action_format, **(policy.spec if isinstance(policy, Model) else {})}
+    spec = {"action_format": action_format, **(policy.options if isinstance(policy, Model) else {})}
     settings = {**policy.settings, "spec": spec} if policy.marks else dict(policy.settings)
     read: dict[str, Any] = json.loads(to_json(settings))
     return read

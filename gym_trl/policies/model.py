@@ -3,11 +3,11 @@
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import cache
 from json import loads
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, Unpack
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
@@ -18,6 +18,7 @@ from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.files import read_text
 from gym_trl.kinds import Arguments, Count, check_fields
+from gym_trl.option_args import PlayArgs
 from gym_trl.options import History, chosen
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
@@ -93,51 +94,97 @@ def _is_new_run(folder: Path) -> bool:
     return isinstance(config, dict) and "options" in config and "model_type" not in config
 
 
-@dataclass(frozen=True, slots=True)
+class ModelArgs(PlayArgs, total=False):
+    """Arguments of ``Model``, by name."""
+
+    path: str
+    label: str | None
+    vllm: bool
+    sampling: Arguments
+    max_completion_length: Count | None
+    concurrency: Count
+    llm: Arguments
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Model:
     """Model from a folder or the hub, run in this process; its transcripts have tokens and logprobs.
+
+    >>> model = Model("Qwen/Qwen3-0.6B", sampling={"temperature": 0}, turn_limit=8, history={"last": 4})
+    >>> model.greedy, model.options["turn_limit"], model.changed(turn_limit=2).options["turn_limit"]
+    (True, 8, 2)
 
     Args:
         path: A folder or hub id; an adapter in a folder is merged into its base.
         label: Name in tables and records. Default: the path.
         vllm: Generate with vLLM instead of Transformers.
         sampling: Sampling options, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
-        max_tokens_per_turn: Maximum number of tokens per turn.
         max_completion_length: Maximum number of tokens of an episode, including the environment's. Default: the
             model's context.
-        system_prompt: Text of a system message at the start of every conversation.
         concurrency: Number of concurrent episodes.
         llm: Arguments for ``vllm.LLM``.
-        spec: Arguments of ``GymSpec`` for this model, instead of those of all models of the evaluation.
+        options: Options of its episodes, such as ``turn_limit=8``, which ``evaluate`` can override: those of
+            ``GymSpec`` on the text, the rollout and the stepping, and ``system_prompt``. ``max_tokens_per_turn`` is 256
+            by default.
 
     Raises:
-        ConfigError: there is no such folder, and the name is not a hub id.
+        ConfigError: there is no such folder, and the name is not a hub id; or an option is unknown, or has a wrong
+            value.
     """
 
     path: str
-    label: str | None = None
-    vllm: bool = False
-    sampling: Arguments = field(default_factory=dict)
-    max_tokens_per_turn: Count = 256
-    max_completion_length: Count | None = None
-    system_prompt: str | None = None
-    concurrency: Count = 64
-    llm: Arguments = field(default_factory=dict)
-    spec: Arguments = field(default_factory=dict)
+    label: str | None
+    vllm: bool
+    sampling: Arguments
+    max_tokens_per_turn: Count | None
+    max_completion_length: Count | None
+    system_prompt: str | None
+    concurrency: Count
+    llm: Arguments
+    options: Arguments
+    """Other options that were given."""
     marks = True
 
-    def __post_init__(self) -> None:
-        """Check the options, and that the path may be a model.
-
-        A run's folder is refused, because its model is played with the settings of its training.
-        """
+    def __init__(
+        self,
+        path: str,
+        *,
+        label: str | None = None,
+        vllm: bool = False,
+        sampling: Arguments | None = None,
+        max_completion_length: Count | None = None,
+        concurrency: Count = 64,
+        llm: Arguments | None = None,
+        **options: Unpack[PlayArgs],
+    ) -> None:
+        given = chosen(options, by="a model")
+        values = {
+            "path": path,
+            "label": label,
+            "vllm": vllm,
+            "sampling": {} if sampling is None else sampling,
+            "max_tokens_per_turn": given.pop("max_tokens_per_turn", 256),
+            "max_completion_length": max_completion_length,
+            "system_prompt": given.pop("system_prompt", None),
+            "concurrency": concurrency,
+            "llm": {} if llm is None else llm,
+            "options": given,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
         check_fields(self)
-        object.__setattr__(self, "spec", chosen(self.spec, by="evaluate"))
+        # A run's folder is refused, because its model is played with the settings of its training.
         if (found := find_model(self.path)) != self.path:
             raise ConfigError(
                 f"{self.path} is the folder of a run: its model alone is {found}, and gym_trl.training.run_folder."
                 "trained has its settings, too"
             )
+
+    def changed(self, **changes: Unpack[ModelArgs]) -> Self:
+        """Return the model with other arguments."""
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        options = own.pop("options")
+        return type(self)(**{**own, **options, **changes})
 
     @property
     def name(self) -> str:
@@ -147,12 +194,12 @@ class Model:
     @property
     def history(self) -> History | None:
         """Part of the conversation that the model sees; ``None`` for all of it."""
-        shown: History | None = self.spec.get("history")
+        shown: History | None = self.options.get("history")
         return shown
 
     def chat(self, tokenizer: Any, end_ids: Collection[int] = ()) -> TemplateChat:
         """Return the chat of its tokenizer; ``end_ids`` are those of the model's generation config."""
-        options = self.spec.get("chat_template_kwargs") or {}
+        options = self.options.get("chat_template_kwargs") or {}
         return TemplateChat(tokenizer, appends=appends(self.history), end_ids=end_ids, **options)
 
     @property
@@ -250,8 +297,8 @@ class LoadedModel:
             model.max_tokens_per_turn,
             model.max_completion_length,
             self.context,
-            observation=model.spec.get("max_observation"),
-            action=model.spec.get("max_action"),
+            observation=model.options.get("max_observation"),
+            action=model.options.get("max_action"),
         )
         preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
         return make(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)

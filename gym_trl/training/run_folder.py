@@ -6,11 +6,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError
@@ -20,7 +20,7 @@ from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
-from gym_trl.policies.model import Model
+from gym_trl.policies.model import Model, ModelArgs
 from gym_trl.policies.weights import has_model, is_run, read_adapter, saving
 from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
@@ -126,7 +126,7 @@ def is_warm_start(folder: Path) -> bool:
     return WARM_START in read_object(folder / "config.json")
 
 
-def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model:
+def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Unpack[ModelArgs]) -> Model:
     """Return the model of the run in ``folder``, with the settings of its training.
 
     ::
@@ -138,8 +138,8 @@ def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model
     Args:
         folder: The run's folder.
         trust: Names in its ``config.json``, other than registered ones, that may be used.
-        changes: Fields of ``Model`` to replace; ``sampling`` and ``spec`` are merged into the run's. ``path`` is the
-            folder of another model of the run, such as a checkpoint.
+        changes: Arguments of ``Model`` to replace; ``sampling`` is merged into the run's. ``path`` is the folder of
+            another model of the run, such as a checkpoint.
 
     Raises:
         UntrustedError: the run names code that is neither registered nor trusted.
@@ -148,17 +148,17 @@ def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Any) -> Model
     run = read_options(folder, trust=trust)
     stepping = {name: value for name, value in values_of(run, Stepping).items() if value is not None}
     template = {**(run.grpo.get("chat_template_kwargs") or {}), **run.chat_template_kwargs}
-    spec = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
+    options: dict[str, Any] = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
+    changes["sampling"] = {**sampling(run), **changes.get("sampling", {})}
     as_trained = Model(
         changes.pop("path", str(folder / "model")),
         label=str(folder),
-        sampling={**sampling(run), **changes.pop("sampling", {})},
         max_tokens_per_turn=run.max_tokens_per_turn or run.max_completion_length,
         max_completion_length=run.max_completion_length,
         system_prompt=run.system_prompt,
-        spec={**spec, **changes.pop("spec", {})},
+        **options,
     )
-    return replace(as_trained, **changes)
+    return as_trained.changed(**changes)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from gym_trl.records import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training import run
-from gym_trl.training.options import choose
-from gym_trl.training.run_folder import trained as trained_model
+from gym_trl.training.options import choose, read_options
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(given.__file__)
@@ -303,7 +302,7 @@ def test_a_run_with_credit_keeps_it_on_resume_and_records_the_advantages_of_turn
     for one, record in zip(credit, records.values(), strict=True):
         assert len(one["advantages"]) == len(one["state_keys"]) - 1 == record["num_turns"]
     assert any(any(one["advantages"]) for one in credit)
-    assert trained_model(tmp_path).spec["credit"] == "pool"
+    assert read_options(tmp_path).credit == "pool"
 
 
 def test_a_setting_that_credit_cannot_work_with_ends_a_run_before_it_begins(tmp_path):

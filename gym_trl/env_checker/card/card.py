@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import gymnasium as gym
 
-from gym_trl.env_checker.as_trained import as_trained, training_options
+from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.card.criteria import Criterion, Evidence, judge
 from gym_trl.env_checker.card.exploits import (
     Told,
@@ -32,11 +32,12 @@ from gym_trl.evaluation.blind import named
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate
 from gym_trl.executors.step import close_env
+from gym_trl.option_args import PlayArgs
+from gym_trl.options import chosen
 from gym_trl.rollout.random_play import random_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.declare_success import Success
 from gym_trl.wrappers.inner import attribute_of, instructions_of
 from gym_trl.wrappers.seats import num_seats
 
@@ -157,13 +158,11 @@ def make_card(
     seconds: float = 30.0,
     search_steps: int = STEPS,
     seed: int = 0,
-    success: Success | None = None,
-    action_format: str | None = None,
-    spec: Mapping[str, Any] | None = None,
     tokenizer: Any = None,
     tokenizer_name: str = "",
     learning: Learning | None = None,
     on_progress: Callable[[str], None] | None = None,
+    **options: Unpack[PlayArgs],
 ) -> Card:
     """Measure an environment, and return its card.
 
@@ -182,22 +181,20 @@ def make_card(
         seconds: Seconds for all measurements together, about; few of them are played of a slow environment.
         search_steps: Maximum number of environment steps of a search for blind policies or constants; 0 for none.
         seed: Seed of the tasks and the searches.
-        success: Definition of success, as in ``GymSpec``.
-        action_format: Format in which a model marks its actions, as in ``GymSpec``. Default: ``"tag"``.
-        spec: Other arguments of ``GymSpec`` with which the environment is trained, such as ``turn_limit``.
         tokenizer: Tokenizer that counts tokens. Default: characters are divided by 4.
         tokenizer_name: Name of the tokenizer.
         learning: Curve of a training (``train_briefly``).
         on_progress: Called with the name of each measurement before it is made.
+        options: Options of ``GymSpec`` with which the environment is trained, such as ``turn_limit=8``.
 
     Raises:
-        ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an argument is not one
-            of ``GymSpec``'s.
+        ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an option is unknown or
+            has a wrong value.
     """
-    given = training_options(success, action_format, spec)
+    given = chosen(options, by="a card")
     played = as_trained(make, given)
     say = on_progress or (lambda name: None)
-    options = _Options(seconds, search_steps, tokenizer, tokenizer_name, say)
+    measured = _Options(seconds, search_steps, tokenizer, tokenizer_name, say)
     published = _published(played)
     say("requirements of training")
     report = inspect_env(
@@ -208,8 +205,8 @@ def make_card(
         search_steps=0 if published else search_steps,
         search_seconds=max(1.0, seconds / 5),
         seed=seed,
-        spec=given,
         on_finding=lambda found: say(found.promise),
+        **given,
     )
     found = {one.promise: one for one in report.findings}
     findings = tuple(report.findings)
@@ -226,7 +223,7 @@ def make_card(
     if first.num_seats > 1:
         return first
     with Plays(played, episodes=episodes, seconds=max(0.1, seconds / 15), seed=seed) as plays:
-        return _measured(first, played, plays, published, options)
+        return _measured(first, played, plays, published, measured)
 
 
 def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None = None, seed: int = 0) -> Card:
