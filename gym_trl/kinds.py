@@ -198,7 +198,7 @@ def _names_in(kind: Any) -> Iterator[str]:
             yield from _names_in(one)
 
 
-_WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class"}
+_WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class", Any: "any value"}
 
 
 def _name(kind: Any) -> str:

@@ -974,6 +974,34 @@ def defaults(group: type[Options]) -> dict[str, Any]:
     }
 
 
+def described(one: Field[Any], value: Any) -> str:
+    """Return an option's value as words for the help and the docs; empty if there is nothing to say.
+
+    >>> described(declared(Run)["learning_rate"], 1e-6), described(declared(Text)["turn_limit"], None)
+    ('1e-06', "the environment's own limit")
+    >>> described(declared(Task)["env_kwargs"], {"high": 8, "turns": 4}), described(declared(Text)["strict"], True)
+    ('high=8, turns=4', 'true')
+    """
+    if value is MISSING or isinstance(value, Options):
+        return ""
+    if value is None:
+        return str(one.metadata["unset"])
+    if value in ({}, (), []):
+        return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{name}={str(part).lower() if isinstance(part, bool) else part}" for name, part in value.items()
+        )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
+def default_of(one: Field[Any]) -> Any:
+    """Return the default of an option; ``MISSING`` if it must be given."""
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
 def chosen(given: Mapping[str, Any], *, by: str) -> dict[str, Any]:
     """Return some of ``PLAYED`` as they are held, after checking them.
 

@@ -30,7 +30,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass
+from dataclasses import Field, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -42,7 +42,19 @@ from gym_trl.cli.errors import fail, option_name
 from gym_trl.cli.options import is_argument, read_pairs, read_value, write_pair
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import ByName, option_types
-from gym_trl.options import Options, declared, group_of, kind_of, literals_in, marks_in, nested_in, stored, types_in
+from gym_trl.options import (
+    Options,
+    declared,
+    default_of,
+    described,
+    group_of,
+    kind_of,
+    literals_in,
+    marks_in,
+    nested_in,
+    stored,
+    types_in,
+)
 from gym_trl.registration import did_you_mean
 
 
@@ -137,16 +149,8 @@ def _options_of(nested: Sequence[type[Options]]) -> dict[str, tuple[Any, list[Fi
 
 def _default(one: Field[Any], path: tuple[str, ...]) -> str:
     """Return the description of a default."""
-    default = one.default if one.default_factory is MISSING else one.default_factory()
-    if default is MISSING or isinstance(default, Options):
-        return ""
-    if default is None:
-        return str(one.metadata["unset"])
-    if isinstance(default, bool):
-        return _switch(path, on=default) if one.type is bool else str(default).lower()
-    if default in ({}, (), []):
-        return "none"
-    return f"{default:g}" if isinstance(default, float) else str(default) or '""'
+    default = default_of(one)
+    return _switch(path, on=default) if isinstance(default, bool) and one.type is bool else described(one, default)
 
 
 def _switch(path: tuple[str, ...], *, on: bool) -> str:

@@ -18,7 +18,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.options import DEFAULT_ENV, TrainOptions
-from gym_trl.training.options import check_grpo, choose, grpo_fields, read_options
+from gym_trl.training.options import check_grpo, choose, grpo_fields, preset_defaults, read_options
 from gym_trl.training.run_file import is_run_file, merged, read_run_file, write_run_file
 from gym_trl.training.session import check_new
 
@@ -45,7 +45,7 @@ gym-trl train --resume runs/mine my_game.py:MyGame
 
 
 @clear_errors
-@with_options(TrainOptions)
+@with_options(TrainOptions, presets=preset_defaults())
 def train(
     context: typer.Context,
     *,

@@ -11,7 +11,7 @@ from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.kinds import check_option
 from gym_trl.option_args import TrainArgs
-from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, moved
+from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, declared, default_of, described, moved
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
@@ -82,6 +82,13 @@ ADAPTER_RATE = 1e-5
 """Learning rate of a pretrained model of which an adapter is trained: the best one of LoRA is about ten times that of
 all weights (Schulman and Thinking Machines Lab, "LoRA Without Regret", 2025). Small models take up to 5e-4."""
 
+PRESETS = {
+    "adapter": replace(PRETRAINED, learning_rate=ADAPTER_RATE),
+    "tiny": TINY_ELSEWHERE,
+    **{f"tiny on {env}": own for env, own in TINY.items()},
+}
+"""Presets by their names in the help and in the docs, besides ``PRETRAINED``."""
+
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "generation_batch_size",
     "gradient_accumulation_steps",
@@ -119,6 +126,28 @@ def preset(env: str = DEFAULT_ENV, *, model: str | None = None, lora: int | None
         return replace(TINY.get(env, TINY_ELSEWHERE), env=env)
     adapted = lora is not None or read_adapter(model) is not None
     return replace(PRETRAINED, env=env, learning_rate=ADAPTER_RATE if adapted else PRETRAINED.learning_rate)
+
+
+def changed_by(name: str) -> TrainOptions:
+    """Return the preset that a preset in ``PRESETS`` is a change of."""
+    return TINY_ELSEWHERE if name.startswith("tiny on ") else PRETRAINED
+
+
+def preset_defaults() -> dict[str, str]:
+    """Return descriptions of the defaults that presets change, by the names of the options.
+
+    >>> preset_defaults()["learning_rate"]
+    '1e-06 (adapter: 1e-05; tiny: 0.002; tiny on TrlEnv/GuessNumber-v0: 0.003)'
+    """
+    found = {}
+    for name, one in declared(TrainOptions).items():
+        usual, value = vars(PRETRAINED)[name], {key: vars(preset)[name] for key, preset in PRESETS.items()}
+        others = [
+            f"{key}: {described(one, value[key])}" for key in PRESETS if value[key] != vars(changed_by(key))[name]
+        ]
+        if others or usual != default_of(one):
+            found[name] = described(one, usual) + (f" ({'; '.join(others)})" if others else "")
+    return {name: words for name, words in found.items() if name != "env"}
 
 
 def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
