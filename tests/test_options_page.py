@@ -1,7 +1,6 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Options are declared once: what is written from them is up to date, and an editor knows their types."""
 
-import re
 import subprocess
 import sys
 from collections import Counter
