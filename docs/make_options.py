@@ -96,7 +96,15 @@ A nested option, such as `cutoff`, is an object or a mapping in Python, a mappin
 its own options: `Cutoff(episode_s=60)`, `{"episode_s": 60}`, `--cutoff.episode-s 60`. A function is an object in Python
 and `"module:function"` elsewhere. `none` on the command line and `null` in a file are `None`.
 """
-_GROUPS = (options.Task, options.Text, options.Rollout, options.Stepping, options.Learning, options.Model, options.Run)
+_GROUPS: tuple[type[options.Options], ...] = (
+    options.Task,
+    options.Text,
+    options.Rollout,
+    options.Stepping,
+    options.Learning,
+    options.Model,
+    options.Run,
+)
 _NESTED_IN = {
     options.Cutoff: "cutoff",
     options.History: "history",
