@@ -36,9 +36,22 @@ CONTEXT = 512 if QUICK else 4096
 SERVED_TOKENS = 8 if QUICK else 48
 """Most tokens of a turn from the server, whose context is that of ``vllm_serve``."""
 LEARNING = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=4"] + (
-    ["--steps=2", "--episodes=4", "--group-size=2", "--max-tokens=6", "--eval-episodes=2", "--grpo=save_strategy=no"]
+    [
+        "--steps=2",
+        "--episodes-per-step=4",
+        "--num-generations=2",
+        "--max-tokens-per-turn=6",
+        "--eval-episodes=2",
+        "--grpo=save_strategy=no",
+    ]
     if QUICK
-    else ["--steps=40", "--episodes=128", "--group-size=16", "--max-tokens=64", "--eval-episodes=128"]
+    else [
+        "--steps=40",
+        "--episodes-per-step=128",
+        "--num-generations=16",
+        "--max-tokens-per-turn=64",
+        "--eval-episodes=128",
+    ]
 )
 ONE_GPU = "one GPU: TRL sends a server its weights over NCCL, which a trainer and a server cannot do on the same GPU"
 PATIENCE_S = 480.0 if QUICK else 5400.0

@@ -23,7 +23,9 @@ from typing import Any
 from report import HERE, QUICK, Column, Table, draw, in_process, markdown, publish, published_runs, require, run
 from systems import first_message
 
+from gym_trl.cli.flags import write_flags
 from gym_trl.evaluation.scores import Estimate, share_estimate
+from gym_trl.options import SpecOptions
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import pretrained_folder
@@ -63,13 +65,13 @@ TRAIN: Mapping[str, Any] = {
     "dtype": "bfloat16",
     "learning_rate": 3e-4,
     "steps": 16,
-    "episodes": 48,
-    "group_size": 16,
+    "episodes_per_step": 48,
+    "num_generations": 16,
 }
 EVALUATION = 8 if QUICK else 64
 if QUICK:
     WARM_START = {**WARM_START, "episodes": 16, "steps": 1}
-    TRAIN = {**TRAIN, "steps": 1, "episodes": 8, "group_size": 4}
+    TRAIN = {**TRAIN, "steps": 1, "episodes_per_step": 8, "num_generations": 4}
 
 LESSONS = {
     "guess_number": Lesson("TrlEnv/GuessNumber-v0", {"high": 8, "turns": 4}, 6, 128, beside_trl=True),
@@ -113,9 +115,9 @@ def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     """Return the result of one run, from its folders as far as they are complete."""
     lesson, folder = LESSONS[name], ROOT / f"{name}-{source}-{seed}"
     env = [f"--env-kwargs={key}={value}" for key, value in lesson.env_kwargs.items()]
-    shared = [*env, f"--max-tokens={lesson.max_tokens}", f"--max-completion={lesson.max_completion}"]
+    shared = [*env, f"--max-tokens-per-turn={lesson.max_tokens}", f"--max-completion-length={lesson.max_completion}"]
     shared += ["--action-format=plain", f"--eval-episodes={EVALUATION}", f"--seed={seed}"]
-    shared += [f"--spec={key}={value}" for key, value in lesson.spec.items()]
+    shared += write_flags(lesson.spec, SpecOptions)
     teach = options({"model": pretrained_folder(), "policy": source, **WARM_START, **lesson.warm_start})
     warm = complete(folder / "warm", ["warm-start", lesson.env_id, *shared, *teach])
     reinforce = options({"model": folder / "warm" / "model", **TRAIN, **lesson.train})

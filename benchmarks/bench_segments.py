@@ -175,7 +175,7 @@ def learn() -> None:
             command = [
                 "FrozenLake-v1",
                 "--env-kwargs=is_slippery=false",
-                "--max-completion=96",
+                "--max-completion-length=96",
                 f"--seed={seed}",
                 *options,
             ]

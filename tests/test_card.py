@@ -146,7 +146,9 @@ def check(text: str) -> Checker:
 
 
 def test_pages_have_all_sections_and_need_nothing_else() -> None:
-    curve = Learning("success", tuple(number / 40 for number in range(40)), 60.0, 0.1, 0.9, ("--max-tokens", "1"))
+    curve = Learning(
+        "success", tuple(number / 40 for number in range(40)), 60.0, 0.1, 0.9, ("--max-tokens-per-turn", "1")
+    )
     card = card_of("Digits")
     card = Card(**{**{name: getattr(card, name) for name in card.__dataclass_fields__}, "learning": curve})
     shown, text = check(page(card)), markdown(card)

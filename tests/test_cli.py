@@ -74,7 +74,7 @@ IMPOSSIBLE = [
     ["train", "--vllm", "server"],
     ["train", "--executor", "inline", "--workers", "2"],
     ["train", "--step-timeout", "0"],
-    ["train", "--group-size", "3"],
+    ["train", "--num-generations", "3"],
     ["train", "--history", "lastt=3"],
     ["train", "--credit", "nope"],
     ["train", "--out", str(Path(__file__).parent)],

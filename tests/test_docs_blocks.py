@@ -381,7 +381,7 @@ WRONG_COMMANDS = {
     "gym-trl info TrlEnv/Chess-v0": "there is no environment",
     "gym-trl train --grpo learning_rat=1": "there is no option",
     "gym-trl train --turn-limits 3": "is refused",
-    "gym-trl doctor TrlEnv/Echo-v0 --model a/b --spec turn_limits=3": "takes no",
+    "gym-trl doctor TrlEnv/Echo-v0 --model a/b --turn-limits 3": "is refused",
     "gym-trl eval TrlEnv/Echo-v0 --turn-limits 3": "is refused",
     "make nothing": "Makefile has no",
     "python no.py": "there is no no.py",

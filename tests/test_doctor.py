@@ -47,7 +47,7 @@ def said(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Diagnosis
             return ScriptedEngine(lambda request: tokenizer.encode(script(request), add_special_tokens=False))
 
         monkeypatch.setattr("gym_trl.training.doctor.transformers_engine", engine)
-        given = {"group_size": 4, "episodes": 8, "eval_episodes": 4, **options}
+        given = {"num_generations": 4, "episodes_per_step": 8, "eval_episodes": 4, **options}
         chosen = choose(GUESS, model=str(tiny), env_kwargs={"high": 8, "turns": 4}, **given)
         return diagnose(chosen, groups=groups, free=free)
 
@@ -81,8 +81,8 @@ def test_numbers_in_prose_are_unreadable_as_tags_and_the_proposed_format_reads_t
     assert lost.numbers["readable"] == 0.0
     assert lost.examples[0].startswith("I say ")
     assert found.next_step is NextStep.DOCTOR
-    assert found.changes == {"--action-format": r"regex:(\d+)"}
-    again = said(prose, action_format=found.changes["--action-format"])
+    assert found.changes == {"action_format": r"regex:(\d+)"}
+    again = said(prose, action_format=found.changes["action_format"])
     assert again.ready
     assert again.finding("readable actions").numbers["legal"] == 1.0
 
@@ -137,12 +137,12 @@ def test_a_model_that_never_ends_its_turn_is_told_apart_from_one_that_is_cut_off
 
     cut = said(at_times, max_tokens_per_turn=32).finding("length of a turn")
     assert cut.verdict is Verdict.WARNING
-    assert cut.options == {"--max-tokens": "64"}
+    assert cut.options == {"max_tokens_per_turn": 64}
 
 
 def test_cut_responses_are_read_if_accepting_them_helps(said: Callable[..., Diagnosis]) -> None:
     found = said(lambda request: f"{number(request)}", max_tokens_per_turn=1)
-    assert found.changes == {"--action-format": "plain", "--spec": "cut_actions=accept"}
+    assert found.changes == {"action_format": "plain", "cut_actions": "accept"}
     again = said(
         lambda request: f"{number(request)}", max_tokens_per_turn=1, action_format="plain", cut_actions="accept"
     )
@@ -153,7 +153,7 @@ def test_episodes_without_room_are_counted_and_given_twice_the_tokens(said: Call
     found = said("<action>1</action><|end|>", grpo={"max_completion_length": 20}, groups=8)
     short = found.finding("length of an episode")
     assert short.numbers["token_limit"] > 0.5
-    assert short.options == {"--max-completion": "40"}
+    assert short.options == {"max_completion_length": 40}
 
 
 def test_a_step_that_does_not_fit_names_options_with_which_it_does(said: Callable[..., Diagnosis], tiny: Path) -> None:
@@ -182,8 +182,8 @@ def test_an_adapter_is_proposed_where_all_weights_do_not_fit(
     monkeypatch.setattr("gym_trl.training.doctor.estimate_memory", estimate)
     monkeypatch.setattr("gym_trl.training.model_checks.estimate_memory", estimate)
     assert said("7", free=32).finding("memory").verdict is Verdict.OK
-    assert said("7", free=31).changes == {"--lora": "16"}
-    assert said("7", free=7).changes == {"--lora": "16", "--dtype": "bfloat16"}
+    assert said("7", free=31).changes == {"lora": 16}
+    assert said("7", free=7).changes == {"lora": 16, "dtype": "bfloat16"}
     assert said("7", free=3).next_step is NextStep.NONE
 
 
@@ -284,7 +284,18 @@ def test_a_pattern_reads_actions_of_the_same_kind_from_prose(actions: list[str],
 
 def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    small = ["--env-kwargs", "high=8", "--group-size", "2", "--episodes", "2", "--max-tokens", "8", "--groups", "1"]
+    small = [
+        "--env-kwargs",
+        "high=8",
+        "--num-generations",
+        "2",
+        "--episodes-per-step",
+        "2",
+        "--max-tokens-per-turn",
+        "8",
+        "--groups",
+        "1",
+    ]
     result = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small])
     assert result.exit_code == 1, result.output
     assert "problem  readable actions: 0% of " in result.stdout
@@ -320,7 +331,12 @@ def test_what_cannot_be_examined_is_one_line_and_exit_status_2(arguments: list[s
 @pytest.mark.lm
 def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_works(pretrained: Path) -> None:
     def examine(**options: Any) -> Diagnosis:
-        small: dict[str, Any] = {"group_size": 4, "episodes": 8, "eval_episodes": 4, "max_tokens_per_turn": 24}
+        small: dict[str, Any] = {
+            "num_generations": 4,
+            "episodes_per_step": 8,
+            "eval_episodes": 4,
+            "max_tokens_per_turn": 24,
+        }
         return diagnose(choose(GUESS, model=str(pretrained), **small, **options), groups=2, free=1 << 40)
 
     found = examine()
@@ -328,10 +344,10 @@ def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_wor
     assert lost.verdict is Verdict.PROBLEM
     assert lost.numbers["readable"] < 0.1
     assert found.next_step is NextStep.DOCTOR
-    assert found.changes["--action-format"].startswith("regex:")
+    assert found.changes["action_format"].startswith("regex:")
     assert "template's own: 'You are a helpful AI assistant" in found.finding("system message").got
-    spec = {"cut_actions": "accept"} if "--spec" in found.changes else {}
-    again = examine(action_format=found.changes["--action-format"], spec=spec).finding("readable actions")
+    spec = {name: found.changes[name] for name in found.changes.keys() & {"cut_actions"}}
+    again = examine(action_format=found.changes["action_format"], spec=spec).finding("readable actions")
     assert again.numbers["readable"] > lost.numbers["readable"] + 0.3
     assert again.numbers["legal"] > lost.numbers["legal"] + 0.1
 

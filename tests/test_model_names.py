@@ -18,15 +18,12 @@ from gym_trl.training.models import ModelChoice, load_model
 
 ECHO = "TrlEnv/Echo-v0"
 KINDS = ("id", "folder", "adapter", "run")
-ROWS = ["--episodes", "2", "--max-completion", "64", "--max-tokens", "2"]
-TRAIN = [
-    *("train", ECHO, "--episodes-per-step", "2", "--num-generations", "2", "--max-completion-length", "64"),
-    *("--max-tokens-per-turn", "2", "--steps", "1", "--eval-episodes", "1"),
-]
+ROWS = ["--episodes-per-step", "2", "--max-completion-length", "64", "--max-tokens-per-turn", "2"]
+TRAIN = ["train", ECHO, *ROWS, "--num-generations", "2", "--steps", "1", "--eval-episodes", "1"]
 COMMANDS = {
     "train": [*TRAIN, "--out", "OUT", "--model"],
     "warm-start": ["warm-start", "TrlEnv/Nim-v0", "--episodes", "2", "--steps", "1", "--out", "OUT", "--model"],
-    "doctor": ["doctor", ECHO, *ROWS, "--group-size", "2", "--groups", "1", "--json", "--model"],
+    "doctor": ["doctor", ECHO, *ROWS, "--num-generations", "2", "--groups", "1", "--json", "--model"],
     "eval": ["eval", ECHO, "--episodes", "1", "--max-tokens-per-turn", "2", "--json", "--model"],
     "tournament": ["tournament", "TrlEnv/Nim-v0", "random", "--games", "2", "--max-tokens-per-turn", "2", "--json"],
     "play": ["play", ECHO, "--against"],

@@ -193,7 +193,7 @@ def test_a_package_passes_its_own_tests_builds_installs_and_is_found_by_every_co
     assert env_id in run(empty, "-m", "gym_trl", "list", **paths)
     assert " ok" in run(empty, "-m", "gym_trl", "validate", env_id, "--search-steps", "0", "--episodes", "2", **paths)
     run(empty, "-c", f"import gymnasium as gym, my_task; gym.make({env_id!r}).reset(seed=0)", **paths)
-    small = ["--steps", "1", "--episodes", "16", "--eval-episodes", "16", "--out", "run"]
+    small = ["--steps", "1", "--episodes-per-step", "16", "--eval-episodes", "16", "--out", "run"]
     run(empty, "-m", "gym_trl", "train", env_id, *values["train"].split(), *small, **paths)
     assert (empty / "run" / "summary.json").is_file()
 

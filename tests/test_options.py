@@ -221,7 +221,7 @@ COMMANDS = [
     ("train", ["--seats.self-play", "2", "--seats.every", "3"], "--seats.self-play must be a number from 0 to below 1"),
     ("train", ["--history.lst", "8"], "there is no option --history.lst; did you mean '--history.last'?"),
     ("warm-start", ["--learning-rate", "-1"], "--learning-rate must be a number above 0, got -1.0"),
-    ("warm-start", ["--spec", "deterministic=no"], "deterministic must be True or False, got 'no'"),
+    ("warm-start", ["--cut-actions", "keep"], "--cut-actions must be 'reject' or 'accept', got 'keep'"),
     ("warm-start", ["--action-format", "json:"], "--action-format must be"),
     ("eval", ["--policy", "random", "--turn-limit", "0"], "--turn-limit must be an integer of at least 1, got 0"),
     ("eval", ["--policy", "random", "--attempts", "3"], "episodes must be a multiple of attempts=3, got 100"),

@@ -482,7 +482,7 @@ def test_each_seat_is_prompted_in_its_own_format(tiny: list[Path]) -> None:
 @pytest.mark.trl
 def test_a_run_is_all_of_its_checkpoints_each_prompted_as_it_was_trained(tmp_path: Path) -> None:
     run = tmp_path / "kuhn"
-    sizes = ["--episodes", "8", "--group-size", "4", "--eval-episodes", "2", "--grpo", "save_steps=2"]
+    sizes = ["--episodes-per-step", "8", "--num-generations", "4", "--eval-episodes", "2", "--grpo", "save_steps=2"]
     sizes += ["--grpo", "save_total_limit=none"]  # keep all checkpoints
     trained = gym_trl_("train", KUHN, "--seats", "self", "--steps", "5", "--out", str(run), *sizes)
     assert trained.exit_code == 0, trained.output

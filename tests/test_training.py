@@ -749,9 +749,9 @@ def test_a_tiny_model_is_computed_with_one_thread_unless_the_user_sets_their_num
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with everything that an evaluation must take from it."""
     folder = tmp_path_factory.mktemp("runs") / "prompted"
-    told = ["--system-prompt=Be brief.", "--spec=turn_limit=2", "--spec=instructions=Go on.", "--env-kwargs=turns=9"]
-    few = ["--steps=1", "--episodes=8", "--group-size=4", "--eval-episodes=2", "--max-tokens=5"]
-    grpo = ["--grpo=temperature=0.5", "--grpo=top_k=7", "--max-completion=90"]
+    told = ["--system-prompt=Be brief.", "--turn-limit=2", "--instructions=Go on.", "--env-kwargs=turns=9"]
+    few = ["--steps=1", "--episodes-per-step=8", "--num-generations=4", "--eval-episodes=2", "--max-tokens-per-turn=5"]
+    grpo = ["--grpo=temperature=0.5", "--grpo=top_k=7", "--max-completion-length=90"]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     ran = CliRunner().invoke(
@@ -813,8 +813,8 @@ def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> 
         "--json",
         "--action-format",
         "plain",
-        "--spec",
-        "turn_limit=1",
+        "--turn-limit",
+        "1",
         "--env-kwargs",
         "turns=3",
     ]
@@ -862,7 +862,7 @@ def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
 def test_the_command_line_says_errors_in_one_line_and_shows_no_traceback(tmp_path: Path) -> None:
     for arguments, said in (
         (["--grpo", "learning_rat=1"], "did you mean 'learning_rate'"),
-        (["--group-size", "7"], "cannot be divided into groups of 7"),
+        (["--num-generations", "7"], "must be a multiple of num_generations=7"),
         (["--out", str(tmp_path / "file" / "run")], "Not a directory"),
     ):
         (tmp_path / "file").touch()

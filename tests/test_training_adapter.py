@@ -223,12 +223,11 @@ def test_the_command_trains_an_adapter_of_the_pretrained_model(pretrained: Path,
         "high=8",
         "--env-kwargs",
         "turns=2",
-        "--max-tokens",
+        "--max-tokens-per-turn",
         "6",
     ]
-    arguments += ["--action-format", "plain", "--spec", "turn_limit=2", "--max-completion", "256"]
-    arguments += ["--steps=1"]
-    arguments += ["--episodes-per-step", "8", "--num-generations", "4", "--eval-episodes", "4"]
+    arguments += ["--action-format", "plain", "--turn-limit", "2", "--max-completion-length", "256"]
+    arguments += ["--steps", "1", "--episodes-per-step", "8", "--num-generations", "4", "--eval-episodes", "4"]
     out = tmp_path / "run"
     done = CliRunner().invoke(
         app, ["train", "TrlEnv/GuessNumber-v0", "--model", str(pretrained), *arguments, "--out", str(out)]

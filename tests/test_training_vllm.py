@@ -18,7 +18,7 @@ FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "curve.png", "summary
     "tokenizer"
 }
 LARGE = ["--learning-rate=0.02", "--grpo=lr_scheduler_type=constant"]
-SMALL = ["--episodes=8", "--group-size=4", "--eval-episodes=8", "--max-tokens=3"]
+SMALL = ["--episodes-per-step=8", "--num-generations=4", "--eval-episodes=8", "--max-tokens-per-turn=3"]
 RATIO = "sampling/importance_sampling_ratio"
 has_vllm = find_spec("vllm") is not None
 needs_vllm = [

@@ -562,14 +562,17 @@ def _readers() -> Iterator[Reader]:
         for command in ("info", "play", "eval"):
             more = " --policy random --episodes 2" if command == "eval" else ""
             yield Reader(kind, command, f"{env}{more}")
-    short = "--steps 1 --episodes 2"
+    short, rows = "--steps 1 --episodes 2", "--steps 1 --episodes-per-step 2 --num-generations 2"
     for kind in ("model and tokenizer", "adapter"):
         for command, arguments in (
             ("eval --model", "TrlEnv/Echo-v0 --model {} --episodes 2 --max-tokens-per-turn 4"),
             ("eval --policy", "TrlEnv/Echo-v0 --policy {} --episodes 2"),
-            ("train --model", f"TrlEnv/Echo-v0 --model {{}} {short} --group-size 2 --eval-episodes 2 --out OUT/run"),
+            (
+                "train --model",
+                f"TrlEnv/Echo-v0 --model {{}} {rows} --eval-episodes 2 --out OUT/run",
+            ),
             ("warm-start --model", f"TrlEnv/Echo-v0 --model {{}} {short} --batch-size 2 --out OUT/warm"),
-            ("doctor", "TrlEnv/Echo-v0 --model {} --groups 1 --group-size 2"),
+            ("doctor", "TrlEnv/Echo-v0 --model {} --groups 1 --num-generations 2"),
             ("tournament", "TrlEnv/TicTacToe-v0 {} random --games 2"),
             ("play --against", "TrlEnv/TicTacToe-v0 --against {}"),
             ("export --to model", "{} --to model --out OUT/model"),

@@ -34,15 +34,6 @@ def clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
     return run
 
 
-_FLAGS = {
-    "max_tokens_per_turn": "max_tokens",
-    "max_completion_length": "max_completion",
-    "records_per_step": "records",
-    "seats": "league",
-}
-"""Parameters of commands for options with another name in Python."""
-
-
 def by_flag(message: str, given: Mapping[str, Any]) -> str:
     """Return a message that begins with an option, with the flag that the user wrote.
 
@@ -56,10 +47,9 @@ def by_flag(message: str, given: Mapping[str, Any]) -> str:
     words = re.match(r"\w*(\.\w+)*", message)
     name = words[0].replace(".", "__") if words else ""
     while name:
-        for parameter in (name, _FLAGS.get(name, name)):
-            written = [one for one in given if one == parameter or one.startswith(f"{parameter}__")]
-            if any(given[one] not in (None, (), []) for one in written):
-                return f"{option_name(parameter)}{message[len(name.replace('__', '.')) :]}"
+        written = [one for one in given if one == name or one.startswith(f"{name}__")]
+        if any(given[one] not in (None, (), []) for one in written):
+            return f"{option_name(name)}{message[len(name.replace('__', '.')) :]}"
         name = name.rpartition("__")[0]
     return message
 

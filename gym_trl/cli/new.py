@@ -50,15 +50,15 @@ class _Kind(NamedTuple):
 
 
 TEMPLATES = {
-    "game": _Kind("A game for one player.", ("common", "game"), " --max-tokens 1"),
+    "game": _Kind("A game for one player.", ("common", "game"), " --max-tokens-per-turn 1"),
     "qa": _Kind("Questions with answers that can be checked.", ("common", "qa")),
     "tool": _Kind("A task that is solved with tools.", ("common", "tool")),
-    "two-player": _Kind("A game for two players.", ("common", "two-player"), " --max-tokens 1"),
+    "two-player": _Kind("A game for two players.", ("common", "two-player"), " --max-tokens-per-turn 1"),
     "code": _Kind("Programming problems, judged by tests in a sandbox.", ("common", "code"), ci_setup=_BUBBLEWRAP),
     "openenv": _Kind(
         "A game for one player, and its OpenEnv server.",
         ("common", "game", "openenv"),
-        " --max-tokens 1",
+        " --max-tokens-per-turn 1",
         requirement="gym-trl[openenv]",
     ),
 }

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -26,70 +25,11 @@ EnvKwargsOption = Annotated[
         "values are strings. Quote a string that looks like a number twice: --env-kwargs 'word=\"12\"'.",
     ),
 ]
-SuccessOption = Annotated[
-    str | None,
-    Option(
-        help="Definition of success: a minimum return, info, or module:function. Default: the environment's own.",
-        show_default=False,
-    ),
-]
-SpecOption = Annotated[
-    list[str] | None,
-    Option(metavar="NAME=VALUE", help="Any other argument of GymSpec, such as turn_limit=8; repeatable."),
-]
-SystemPromptOption = Annotated[
-    str | None,
-    Option(
-        help="Text of a system message at the start of every conversation. Default: the chat template's own, if any."
-    ),
-]
-EpisodesOption = Annotated[
-    int | None, Option(min=1, help="Episodes per step, over all processes. Default: 64, at least 128 (tiny).")
-]
-GroupSizeOption = Annotated[int | None, Option(min=2, help="Episodes per task. Default: 8, up to 16 (tiny).")]
-MaxTokensOption = Annotated[int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, up to 16 (tiny).")]
 PolicyTokensOption = Annotated[int | None, Option(min=1, help="Maximum tokens per turn. Default: 256, or the run's.")]
 TemperatureOption = Annotated[
     float | None,
     Option(min=0.0, help="Sampling temperature; 0 is greedy. Default: the model's or the server's own."),
 ]
-MaxCompletionOption = Annotated[
-    int | None, Option(min=1, help="Maximum tokens per episode, with observations. Default: 2048, 128 (tiny).")
-]
-ActionFormatOption = Annotated[
-    str | None, Option(help='Format of actions: "tag" (default), "boxed", "plain" (default of tiny), ...')
-]
-ResampleOption = Annotated[
-    int | None,
-    Option(
-        min=0,
-        metavar="ROUNDS",
-        help="Rounds of a step in which groups without spread are replaced by other tasks. Default: 0, none are.",
-    ),
-]
-OverlongCacheOption = Annotated[
-    int | None,
-    Option(
-        min=1,
-        metavar="TOKENS",
-        help="Last tokens of an episode's maximum in which a growing penalty of up to 1 is paid. Default: no penalty.",
-    ),
-]
-InvalidPenaltyOption = Annotated[
-    float | None, Option(min=0.0, help="Reward subtracted for an invalid action. Default: 0.1, 0.2 (tiny).")
-]
-LoRAOption = Annotated[
-    int | None, Option(min=1, help="Rank of a LoRA adapter that is trained. Default: train all weights.")
-]
-DTypeOption = Annotated[str | None, Option(help="Type of the weights: float32 (default), bfloat16 (with --lora), ...")]
-LoRAAlphaOption = Annotated[float | None, Option(help="Numerator of the adapter's scale alpha / rank. Default: 32.")]
-LoRATargetsOption = Annotated[
-    list[str] | None,
-    Option(
-        metavar="LAYER", help="Layer that the adapter changes; repeatable. Default: all linear layers but the head."
-    ),
-]
-GRPOOption = Annotated[list[str] | None, Option(metavar="NAME=VALUE", help="Field of TRL's GRPOConfig; repeatable.")]
 TrustOption = Annotated[
     bool,
     Option(
@@ -233,11 +173,3 @@ def is_argument(text: str) -> bool:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:
         return False
-
-
-def read_success(success: str | float | None) -> str | float | None:
-    """Return the value of ``--success``; a number is a minimum return."""
-    if isinstance(success, str):
-        with suppress(ValueError):
-            return float(success)
-    return success

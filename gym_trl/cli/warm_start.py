@@ -10,33 +10,24 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
-from gym_trl.cli.flags import write_flags
+from gym_trl.cli.flags import with_options, write_flags
 from gym_trl.cli.imports import slow_imports
-from gym_trl.cli.options import (
-    LARGEST_SEED,
-    ActionFormatOption,
-    DebugOption,
-    DTypeOption,
-    EnvKwargsOption,
-    LoRAAlphaOption,
-    LoRAOption,
-    LoRATargetsOption,
-    MaxCompletionOption,
-    MaxTokensOption,
-    SpecOption,
-    SuccessOption,
-    SystemPromptOption,
-    TrustOption,
-    check_resumed,
-    read_pairs,
-    read_success,
-    trust_to_resume,
-)
+from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, trust_to_resume
 from gym_trl.cli.terminal import say
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.kinds import Positive, check_option, option_types
-from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions
-from gym_trl.training.options import choose, read_options
+from gym_trl.options import (
+    DEFAULT_ENV,
+    EpisodeOptions,
+    Model,
+    Rollout,
+    Stepping,
+    Task,
+    Text,
+    TrainOptions,
+    declared,
+)
+from gym_trl.training.options import choose, preset, read_options
 from gym_trl.training.sources import EPISODES, Keep, find_source
 
 EXAMPLES = """
@@ -49,13 +40,19 @@ gym-trl train TrlEnv/GuessNumber-v0 --model runs/warm
 _POLICY_HELP = "solver, random, package.module:function, or a folder or file of records."
 
 
+SHARED = [
+    *(one for group in (Task, Text, Rollout, Stepping, Model) for one in declared(group) if one not in ("env", "vllm")),
+    "max_completion_length",
+]
+"""Options that a warm start has in common with the training that follows."""
+
+
 @clear_errors
+@with_options(TrainOptions, only=SHARED)
 def warm_start(
     context: typer.Context,
     *,
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
-    env_kwargs: EnvKwargsOption = None,
-    model: Annotated[str | None, Option(help="Path, hub id or run. Default: a tiny model with random weights.")] = None,
     policy: Annotated[str, Option(help=f"Source of the episodes: {_POLICY_HELP}")] = "solver",
     keep: Annotated[
         Keep | None, Option(help='Episodes to train on. Default: "all" of random, "successful" of others.')
@@ -69,22 +66,12 @@ def warm_start(
     learning_rate: Annotated[
         float | None, Option(help="Learning rate at first; falls to 0. Default: 5e-4 (adapter), 2e-5, 2e-3 (tiny).")
     ] = None,
-    lora: LoRAOption = None,
-    lora_alpha: LoRAAlphaOption = None,
-    lora_targets: LoRATargetsOption = None,
-    dtype: DTypeOption = None,
-    max_tokens: MaxTokensOption = None,
-    max_completion: MaxCompletionOption = None,
-    action_format: ActionFormatOption = None,
-    success: SuccessOption = None,
-    system_prompt: SystemPromptOption = None,
-    spec: SpecOption = None,
     eval_episodes: Annotated[int, Option(min=0, help="Evaluation episodes before and after.")] = 0,
-    seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of tasks, random policies and training.")] = 0,
     out: Annotated[Path | None, Option(help="Folder of the result; must be new. Default: one in runs/.")] = None,
     resume: Annotated[Path | None, Option(help="Folder of a warm start to continue.")] = None,
     trust: TrustOption = False,
     debug: DebugOption = False,
+    options: dict[str, Any],
 ) -> None:
     """Train a model on episodes of a solver, before gym-trl train.
 
@@ -109,20 +96,7 @@ def warm_start(
     else:
         find_source(policy)
         check_option("learning_rate", learning_rate, Positive | None)
-        given: dict[str, Any] = {
-            "model": model,
-            "max_completion_length": max_completion,
-            "max_tokens_per_turn": max_tokens,
-            "action_format": action_format,
-            "success": read_success(success),
-            "system_prompt": system_prompt,
-            "lora": lora,
-            "lora_alpha": lora_alpha,
-            "lora_targets": lora_targets,
-            "dtype": dtype,
-        }
-        given = {name: value for name, value in given.items() if value is not None} | read_pairs(spec)
-        run = choose(env_id or DEFAULT_ENV, env_kwargs=read_pairs(env_kwargs), seed=seed, **given)
+        run = choose(env_id or DEFAULT_ENV, **options)
     # Before slow imports:
     make_text_env(run.env, run.env_kwargs, observe=run.observe).close()
     if os.environ.get("RANK", "0") == "0":
@@ -136,7 +110,7 @@ def warm_start(
     if resume is not None:
         done = supervised.resume_warm_start(resume, trust=trusted)
     else:
-        options = supervised.WarmStartOptions(
+        warm = supervised.WarmStartOptions(
             run=run,
             policy=policy,
             keep=keep,
@@ -147,7 +121,7 @@ def warm_start(
             learning_rate=learning_rate,
             eval_episodes=eval_episodes,
         )
-        done = supervised.warm_start(options, out=out, trust=trusted)
+        done = supervised.warm_start(warm, out=out, trust=trusted)
     leave_process_group()
     if done.interrupted:
         raise typer.Exit(130)
@@ -162,7 +136,7 @@ def train_command(run: TrainOptions, model: Path) -> str:
     >>> train_command(run, Path("runs/warm/model"))
     'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env-kwargs turns=2 --action-format plain'
     """
-    usual = choose(run.env, model=str(model)).as_dict()
+    usual = preset(run.env, model=str(model)).as_dict()
     kept = {*option_types(EpisodeOptions), "max_completion_length"} - {"env", "seed"}
     own = {name: value for name, value in run.as_dict().items() if name in kept and value != usual[name]}
     return shlex.join(["gym-trl", "train", run.env, "--model", str(model), *write_flags(own, TrainOptions)])

@@ -72,10 +72,10 @@ class NextStep(StrEnum):
 class Diagnosis:
     """All findings on a model and an environment.
 
-    >>> lost = Finding(name="readable actions", verdict=Verdict.PROBLEM, got="2%", options={"--action-format": "boxed"})
+    >>> lost = Finding(name="readable actions", verdict=Verdict.PROBLEM, got="2%", options={"action_format": "boxed"})
     >>> found = Diagnosis(env="TrlEnv/Echo-v0", model="Qwen/Qwen3-0.6B", findings=(lost,))
     >>> found.ready, found.next_step, found.changes
-    (False, <NextStep.DOCTOR: 'doctor'>, {'--action-format': 'boxed'})
+    (False, <NextStep.DOCTOR: 'doctor'>, {'action_format': 'boxed'})
     """
 
     env: str
@@ -103,8 +103,8 @@ class Diagnosis:
         return [one for one in self.findings if one.verdict is Verdict.WARNING]
 
     @property
-    def changes(self) -> dict[str, str]:
-        """Command line options that solve the first problem that options solve."""
+    def changes(self) -> dict[str, Any]:
+        """Options of a training, by name, that solve the first problem that options solve."""
         return next((dict(one.options) for one in self.problems if one.options), {})
 
     @property
@@ -373,19 +373,18 @@ class _Steps:
     def _finding(self, verdict: Verdict, got: str, tokens: int, numbers: Mapping[str, Any]) -> Finding:
         options = self._smaller(tokens)
         fix = written(options) or (
-            "take a smaller model or a larger machine, shorten episodes (--max-completion), or generate fewer at once "
-            "(--episodes)"
+            "take a smaller model or a larger machine, shorten episodes (--max-completion-length), or generate fewer "
+            "at once (--episodes-per-step)"
         )
         return Finding(name="memory", verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
 
-    def _smaller(self, tokens: int) -> dict[str, str]:
+    def _smaller(self, tokens: int) -> dict[str, Any]:
         """Return options with which a step fits, the smallest change first; empty if none do."""
-        changes: list[dict[str, str]] = [{"--dtype": "bfloat16"}]
+        changes: list[dict[str, Any]] = [{"dtype": "bfloat16"}]
         if not self.choice.trains_adapter:
-            changes = [{"--lora": "16"}, {"--lora": "16", "--dtype": "bfloat16"}]
+            changes = [{"lora": 16}, {"lora": 16, "dtype": "bfloat16"}]
         for change in changes:
-            lora = int(change["--lora"]) if "--lora" in change else self.choice.lora
-            choice = replace(self.choice, lora=lora, dtype=change.get("--dtype", self.choice.dtype))
+            choice = replace(self.choice, **change)
             if self._estimate(choice, 1, checkpointing=True).fixed > self.free:
                 continue
             if self._needed(choice, tokens, self._batch(choice, tokens)) <= self.free:

@@ -51,8 +51,8 @@ class Finding:
     """Measured values, as text."""
     fix: str = ""
     """Suggested change."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Command line options that make the change."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of a training that make the change, by name."""
     warm_start: bool = False
     """True if a warm start makes the change."""
     examples: tuple[str, ...] = ()
@@ -160,12 +160,12 @@ def readable_actions(played: Played, action_format: str | None, *, cut_actions: 
     numbers["formats"] = [asdict(one) for one in readings]
     best, options = _simplest(readings, formats, total), {}
     if best is not None and cuts and cuts[0].useful > best.useful + BETTER * total:
-        best, options = _simplest(cuts, formats, total), {"--spec": "cut_actions=accept"}
+        best, options = _simplest(cuts, formats, total), {"cut_actions": "accept"}
     present = legal if judge is not None else share
     verdict = Verdict.PROBLEM if min(share, legal) < READABLE[0] else Verdict.WARNING
     examples = tuple(shortened(text) for text in dict.fromkeys(turn.answer.text for turn in lost))[:_EXAMPLES]
     if best is not None and best.useful >= (present + BETTER) * total:
-        options = {"--action-format": best.format, **options}
+        options = {"action_format": best.format, **options}
         fix = f"{written(options)} reads {_reading(best)} from the same responses{_example(best)}"
         return Finding(
             name=name, verdict=verdict, got=got, fix=fix, options=options, examples=examples, numbers=numbers
@@ -248,7 +248,7 @@ def group_spread(
         return Finding(name="groups with spread", verdict=verdict, got=got, fix=fix, numbers=numbers)
     fix = (
         "take an easier variant of the environment or a curriculum, a warm start, or larger groups "
-        f"(--group-size {2 * group_size})"
+        f"(--num-generations {2 * group_size})"
     )
     return Finding(name="groups with spread", verdict=verdict, got=got, fix=fix, warm_start=True, numbers=numbers)
 
@@ -278,11 +278,11 @@ def ends_of_turns(played: Played, *, ends: Mapping[int, str], cut_actions: str, 
         shown = " or ".join(f"{text!r} (id {id_})" for id_, text in sorted(ends.items()))
         fix = (
             f"the model almost never ends its turn with {shown}: take its chat (instruct) version, warm-start it, or "
-            "read actions from cut responses (--spec cut_actions=accept with a small --max-tokens)"
+            "read actions from cut responses (--cut-actions accept with a small --max-tokens-per-turn)"
         )
         return Finding(name=name, verdict=verdict, got=got, fix=fix, warm_start=True, numbers=numbers)
-    options = {"--max-tokens": str(2 * max_tokens)}
-    fix = f"give turns more room (--max-tokens {2 * max_tokens}), or ask for brevity in --system-prompt"
+    options = {"max_tokens_per_turn": 2 * max_tokens}
+    fix = f"give turns more room ({written(options)}), or ask for brevity in --system-prompt"
     return Finding(name=name, verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
 
 
@@ -311,10 +311,12 @@ def episode_length(played: Played, *, max_completion: int) -> Finding:
         return Finding(name=name, verdict=Verdict.OK, got=got, numbers=numbers)
     verdict = Verdict.PROBLEM if (budget + context) / total > READABLE[1] else Verdict.WARNING
     if context > budget:
-        fix = "the model's context is too short for these episodes: shorten turns (--max-tokens) or observations"
+        fix = (
+            "the model's context is too short for these episodes: shorten turns (--max-tokens-per-turn) or observations"
+        )
         return Finding(name=name, verdict=verdict, got=got, fix=fix, numbers=numbers)
-    options = {"--max-completion": str(2 * max_completion)}
-    fix = f"give episodes more room (--max-completion {2 * max_completion}), or shorten turns with --max-tokens"
+    options = {"max_completion_length": 2 * max_completion}
+    fix = f"give episodes more room ({written(options)}), or shorten turns with --max-tokens-per-turn"
     return Finding(name=name, verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
 
 
@@ -377,13 +379,13 @@ def shortened(text: str, longest: int = 160) -> str:
     return line if len(line) <= longest + 3 else f"{line[:half]}...{line[-half:]}"
 
 
-def written(options: Mapping[str, str]) -> str:
-    r"""Return command line options as they are typed in a shell.
+def written(options: Mapping[str, Any]) -> str:
+    r"""Return options with texts and numbers as they are typed in a shell.
 
-    >>> print(written({"--action-format": r"regex:(\d+)", "--lora": "16"}))
+    >>> print(written({"action_format": r"regex:(\d+)", "lora": 16}))
     --action-format 'regex:(\d+)' --lora 16
     """
-    return shlex.join(word for pair in options.items() for word in pair)
+    return " ".join(f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in options.items())
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -177,7 +177,7 @@ def check_memory(memory: Memory, free: int, rows: int = 1) -> None:
     Traceback (most recent call last):
         ...
     gym_trl.errors.ConfigError: training needs about 8.0 GiB (6.0 GiB for the weights and the optimizer), and 4.0 GiB
-    are free; train an adapter (--lora 16 --dtype bfloat16), choose a smaller model, or lower --max-completion
+    are free; train an adapter (--lora 16 --dtype bfloat16), choose a smaller model, or lower --max-completion-length
 
     Raises:
         ConfigError: it does not.
@@ -186,7 +186,7 @@ def check_memory(memory: Memory, free: int, rows: int = 1) -> None:
         raise ConfigError(
             f"training needs about {needed / _GIB:.1f} GiB ({memory.fixed / _GIB:.1f} GiB for the weights and the "
             f"optimizer), and {free / _GIB:.1f} GiB are free; train an adapter (--lora 16 --dtype bfloat16), choose a "
-            "smaller model, or lower --max-completion"
+            "smaller model, or lower --max-completion-length"
         )
 
 
