@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
-from gym_trl.cli.flags import with_options
+from gym_trl.cli.flags import with_options, write_flags
 from gym_trl.cli.imports import slow_imports
 from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, read_trust, trust_to_resume
 from gym_trl.cli.terminal import say
@@ -18,6 +18,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.grpo.vllm_check import check_vllm
 from gym_trl.options import DEFAULT_ENV, TrainOptions
+from gym_trl.registration import is_registered
 from gym_trl.training.options import check_grpo, choose, grpo_fields, preset_defaults, read_options
 from gym_trl.training.run_file import is_run_file, merged, read_run_file, write_run_file
 from gym_trl.training.session import check_new
@@ -128,10 +129,11 @@ def train(
 
 def _given(first: str | None, repeated: list[str], options: dict[str, Any], trust: bool) -> dict[str, Any]:
     """Return the options of a file, if the first argument is one, overridden by those of the command line."""
-    if first is None or not is_run_file(first):
-        if repeated:
-            raise ConfigError(f"expected one environment, got {first} {repeated[0]}")
+    is_file = first is not None and is_run_file(first)
+    if other := [one for one in repeated if not is_file or is_run_file(one) or is_registered(one)]:
+        raise ConfigError(f"expected one environment or one file, got {first} {other[0]}")
+    if first is None or not is_file:
         return options if first is None else {**options, "env": first}
-    command = f"gym-trl train {shlex.quote(first)}"
+    command = shlex.join(["gym-trl", "train", first, *write_flags(options, TrainOptions)])
     trusted = read_trust(trust, [repeated, options], command, [(".*", "")])
     return merged(read_run_file(Path(first), trusted), options)

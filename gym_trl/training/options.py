@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError, UntrustedError
-from gym_trl.kinds import check_option
+from gym_trl.kinds import check_option, check_options, option_types
 from gym_trl.option_args import TrainArgs
 from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, declared, default_of, described, moved
 from gym_trl.policies.model import find_model
@@ -159,21 +159,22 @@ def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
 
     Args:
         env: The environment's id.
-        given: Options by name; ``env_kwargs`` and ``grpo`` are added to the preset's.
+        given: Options by name; ``env_kwargs`` and ``grpo`` are added to the preset's, unless all options are given.
 
     Raises:
         ConfigError: An option is unknown or has a wrong value, or ``GRPOConfig`` does not have a field.
     """
     TrainOptions.check_names(given)
+    kinds = option_types(TrainOptions)
     chosen = moved(given)
+    check_options({"env": env, **chosen}, {name: kinds[name] for name in ("env", "env_kwargs", "grpo")})
     if isinstance(chosen.get("model"), str):
         chosen["model"] = find_model(chosen["model"])
     model, lora = chosen.get("model"), chosen.get("lora")
     usual = preset(env, model=model if isinstance(model, str) else None, lora=lora)
-    for name in ("env_kwargs", "grpo"):
-        own = chosen.get(name, {})
-        if isinstance(own, Mapping):
-            chosen[name] = {**getattr(usual, name), **own}
+    if not kinds.keys() - {"env"} <= given.keys():  # with all of them, as in a run's config.json, nothing is added
+        for name in ("env_kwargs", "grpo"):
+            chosen[name] = {**getattr(usual, name), **chosen.get(name, {})}
     if chosen.get("vllm") is not None and "use_cpu" not in given.get("grpo", {}):
         chosen["grpo"].pop("use_cpu", None)  # vLLM needs a GPU, and the weights that it gets are there, too
     return replace(usual, **chosen)
@@ -195,7 +196,7 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
         options = read_object(path)["options"]
         trust.check(path, run_names(options))
         return TrainOptions.of(options)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(f"{folder} is not a run: it has no {path.name}") from error
     except UntrustedError:
         raise

@@ -3,19 +3,24 @@
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.files import read_text
-from gym_trl.options import TrainOptions
-from gym_trl.records.json_lines import read_object
+from gym_trl.files import read_bytes
+from gym_trl.kinds import option_types
+from gym_trl.options import Options, TrainOptions, nested_in
+from gym_trl.records.json_lines import DEEPEST, as_object
 from gym_trl.training.untrusted import run_names
 from gym_trl.trust import Trust, texts_in
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+_MOST_BYTES = 2**18
+_FLOAT, _TIME = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+"""Numbers in YAML 1.2 that are texts in YAML 1.1, which PyYAML reads."""
 
 
 def is_run_file(name: str) -> bool:
@@ -28,56 +33,86 @@ def is_run_file(name: str) -> bool:
 
 
 def read_run_file(path: Path, trust: Trust) -> dict[str, Any]:
-    """Return the options in a run file, or in the ``config.json`` of a run, by name.
+    """Return the options in a run file, or in the ``config.json`` of a run, by name; they are not checked otherwise.
 
     Args:
         path: The file.
         trust: Names in it, other than registered ones, that may be used.
 
     Raises:
-        ConfigError: The file cannot be read, or has an unknown option.
+        ConfigError: The file cannot be read.
         UntrustedError: It names code that is neither registered nor trusted.
     """
     try:
-        given = _read(path)
+        content = read_bytes(path)
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file {path}") from error
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{path} must have options by name, got {given!r:.100}")
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(f"{path} must have at most {_MOST_BYTES} bytes to be read as options, got {len(content)}")
+    try:
+        given = _read(content, path.suffix)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if given is None:
+        raise ConfigError(f"{path} must have options by name, and at most {DEEPEST} levels of lists and mappings")
     if isinstance(given.get("options"), Mapping) and "version" in given:  # the config.json of a run
         given = given["options"]
     if any("\0" in text for text in texts_in(given)):
         raise ConfigError(f"{path} has a text with a null character, which no name and no path can contain")
-    options = {str(name).replace("-", "_"): value for name, value in given.items()}
+    options = _named(given, TrainOptions)
     trust.check(path, run_names(options))
-    try:
-        TrainOptions.check_names(options)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
     return options
 
 
-def _read(path: Path) -> Any:
-    if path.suffix == ".json":
-        return read_object(path)
-    try:
-        return tomllib.loads(read_text(path)) if path.suffix == ".toml" else _read_yaml(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+def _read(content: bytes, suffix: str) -> dict[str, Any] | None:
+    """Return the object in a file; ``None`` if it has something else."""
+    read = {".json": json.loads, ".toml": tomllib.loads}.get(suffix, _read_yaml)
+    return as_object(json.dumps(read(content.decode("utf-8-sig"))).encode())
+
+
+def _named(given: Mapping[str, Any], options: type[Options]) -> dict[str, Any]:
+    """Return values under the names of options, in which dashes are underscores."""
+    named: dict[str, Any] = {}
+    for written, value in given.items():
+        name = written.replace("-", "_")
+        if name in named:
+            raise ConfigError(f"{name} is given twice: {named[name]!r:.100}, and {value!r:.100}")
+        nested = nested_in(option_types(options).get(name))
+        named[name] = _named(value, nested[0]) if nested and isinstance(value, Mapping) else value
+    return named
 
 
 def _read_yaml(text: str) -> Any:
-    """Return the value of a YAML document, in which ``1e-6`` is a number, as in YAML 1.2."""
+    """Return the value of a YAML document: ``1e-6`` is a number, as in YAML 1.2, and a date is a text."""
     with needs("train", "a run file in YAML"):
         import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # without types
-        pass
+        yaml_implicit_resolvers = {  # noqa: RUF012 -- as the class above has them
+            first: [one for one in found if one[0] != _TIME]
+            for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            if event.anchor is not None or event.tag is not None:  # a few lines of aliases are gigabytes
+                raise ValueError(f"line {event.start_mark.line + 1} has an anchor, an alias or a tag (&, * or !)")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            found = super().construct_mapping(node, deep)
+            for name, times in Counter(str(key.value) for key, _ in node.value).items():
+                if times > 1:
+                    raise ValueError(f"{name} is given twice")
+            return found
+
+    Loader.add_implicit_resolver(_FLOAT, _NUMBER, list("-+0123456789"))
     try:
-        return json.loads(json.dumps(yaml.load(text, Loader)))  # noqa: S506 -- a safe loader; dates are no values
-    except (yaml.YAMLError, TypeError) as error:
+        return yaml.load(text, Loader)  # noqa: S506 -- a safe loader
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
+        raise ValueError(f"{line}{error.problem}") from error
+    except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
 
@@ -90,7 +125,12 @@ def write_run_file(options: TrainOptions) -> str:
     with needs("train", "a run file in YAML"):
         import yaml
 
-    return str(yaml.safe_dump(options.as_dict(), sort_keys=False, allow_unicode=True))
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # without types
+        pass
+
+    Dumper.add_implicit_resolver(_FLOAT, _NUMBER, list("-+0123456789"))
+    Dumper.ignore_aliases = lambda *_: True
+    return str(yaml.dump(options.as_dict(), Dumper=Dumper, sort_keys=False))
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
