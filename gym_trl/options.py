@@ -161,7 +161,7 @@ def _nested(name: str, value: Mapping[str, Any], nested: Sequence[type[Options]]
     """Return the options of one of several types: the one of its ``kind``, or the only one with these arguments."""
     given = dict(value)
     kinds = {kind_of(one): one for one in nested}
-    if (kind := given.pop("kind", None)) is not None and kind not in kinds:
+    if (kind := given.pop("kind", None)) is not None and kind not in list(kinds):
         raise ConfigError(f"{name}.kind must be {' or '.join(map(repr, kinds))}, got {kind!r}")
     if kind is not None:
         return kinds[kind].of(given, f"{name}.")

@@ -23,7 +23,6 @@ from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.replay import replay
-from gym_trl.grpo.spec import GymSpec
 from gym_trl.kinds import option_types
 from gym_trl.options import TrainOptions
 from gym_trl.registration import EXTERNAL, GAMES, env_maker, env_parameters, find_maker, make_env
@@ -301,16 +300,12 @@ def test_every_option_of_a_run_is_searched_for_names(option: str, value: Any, ma
     assert nothing_ran(mark)
 
 
-@pytest.mark.parametrize("value", HOSTILE)
-@pytest.mark.parametrize("argument", sorted(option_types(GymSpec)))
-def test_every_argument_of_a_spec_is_searched_for_names(argument: str, value: Any, mark: Path) -> None:
-    found = list(run_names({**USUAL, "spec": {argument: value}}))
-    assert bool(found) == (argument not in TEXTS)
+def test_levels_are_searched_as_arguments_and_the_message_for_a_summary_is_not(mark: Path) -> None:
     levels = {"levels": [{"verify": "judge:http://localhost"}, {"high": 5}], "rise": 0.9}
     for env, refused in (("TrlEnv/QA-v0", True), ("TrlEnv/GuessNumber-v0", False)):
-        assert bool([*run_names({**USUAL, "env": env, "spec": {"curriculum": levels}})]) == refused
+        assert bool([*run_names({**USUAL, "env": env, "env_kwargs": {}, "curriculum": levels})]) == refused
     asks, calls = ({"last": 1, "summary": one, "ask": "stranger:won"} for one in ("model", "stranger:won"))
-    assert [len([*run_names({**USUAL, "spec": {"history": one}})]) for one in (asks, calls)] == [0, 1]
+    assert [len([*run_names({**USUAL, "history": one})]) for one in (asks, calls)] == [0, 1]
     assert nothing_ran(mark)
 
 

@@ -13,6 +13,7 @@ from gym_trl.files import read_bytes
 from gym_trl.kinds import option_types
 from gym_trl.options import Options, TrainOptions, nested_in
 from gym_trl.records.json_lines import DEEPEST, as_object
+from gym_trl.training.options import check_grpo
 from gym_trl.training.untrusted import run_names
 from gym_trl.trust import Trust, texts_in
 
@@ -33,14 +34,14 @@ def is_run_file(name: str) -> bool:
 
 
 def read_run_file(path: Path, trust: Trust) -> dict[str, Any]:
-    """Return the options in a run file, or in the ``config.json`` of a run, by name; they are not checked otherwise.
+    """Return the options in a run file, or in the ``config.json`` of a run, by name; ``choose`` checks them.
 
     Args:
         path: The file.
         trust: Names in it, other than registered ones, that may be used.
 
     Raises:
-        ConfigError: The file cannot be read.
+        ConfigError: The file cannot be read, or ``GRPOConfig`` does not have a field in it.
         UntrustedError: It names code that is neither registered nor trusted.
     """
     try:
@@ -51,7 +52,7 @@ def read_run_file(path: Path, trust: Trust) -> dict[str, Any]:
         raise ConfigError(f"{path} must have at most {_MOST_BYTES} bytes to be read as options, got {len(content)}")
     try:
         given = _read(content, path.suffix)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if given is None:
         raise ConfigError(f"{path} must have options by name, and at most {DEEPEST} levels of lists and mappings")
@@ -60,14 +61,16 @@ def read_run_file(path: Path, trust: Trust) -> dict[str, Any]:
     if any("\0" in text for text in texts_in(given)):
         raise ConfigError(f"{path} has a text with a null character, which no name and no path can contain")
     options = _named(given, TrainOptions)
+    if isinstance(options.get("grpo"), Mapping):
+        check_grpo(options["grpo"])  # a misspelt field would be one that needs trust
     trust.check(path, run_names(options))
     return options
 
 
 def _read(content: bytes, suffix: str) -> dict[str, Any] | None:
-    """Return the object in a file; ``None`` if it has something else."""
+    """Return the object in a file, with dates as texts; ``None`` if it has something else."""
     read = {".json": json.loads, ".toml": tomllib.loads}.get(suffix, _read_yaml)
-    return as_object(json.dumps(read(content.decode("utf-8-sig"))).encode())
+    return as_object(json.dumps(read(content.decode("utf-8-sig")), default=str).encode())
 
 
 def _named(given: Mapping[str, Any], options: type[Options]) -> dict[str, Any]:
@@ -142,5 +145,8 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     both = dict(below)
     for name, value in above.items():
         own = both.get(name)
-        both[name] = {**own, **value} if isinstance(own, Mapping) and isinstance(value, Mapping) else value
+        nested = (
+            isinstance(own, Mapping) and isinstance(value, Mapping) and value.get("kind") in (None, own.get("kind"))
+        )
+        both[name] = {**own, **value} if nested else value
     return both
