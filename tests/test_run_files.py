@@ -396,7 +396,7 @@ def test_a_run_is_not_resumed_with_the_options_of_a_file(place: Path) -> None:
 
 # Trust
 
-NAMED = {
+NAMED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "env": ({"env": "stranger.py:Game"}, ["stranger.py:Game"]),
     "success": ({"env": ECHO, "success": "stranger:won"}, ["stranger:won"]),
     "with dashes": ({"env": ECHO, "state-key": "stranger:key"}, ["stranger:key"]),

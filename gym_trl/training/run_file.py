@@ -144,9 +144,8 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     """
     both = dict(below)
     for name, value in above.items():
-        own = both.get(name)
-        nested = (
-            isinstance(own, Mapping) and isinstance(value, Mapping) and value.get("kind") in (None, own.get("kind"))
-        )
-        both[name] = {**own, **value} if nested else value
+        both[name] = value
+        if isinstance(own := below.get(name), Mapping) and isinstance(value, Mapping):
+            same = value.get("kind") in (None, own.get("kind"))
+            both[name] = {**own, **value} if same else value
     return both
