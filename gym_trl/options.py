@@ -563,7 +563,8 @@ class Task(Options):
     )
     balance_instances: bool = option(
         True,
-        "Cycle through all instances in shuffled order, where an environment counts them, instead of sampling them.",
+        "Cycle through all instances in shuffled order, where an environment counts them, instead of sampling them. "
+        "With grpo's shuffle_dataset=false every step covers them evenly.",
     )
     curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | None = option(
         None,
@@ -600,21 +601,21 @@ class Text(Options):
     invalid_penalty: Penalty = option(0.0, "Reward subtracted for an unreadable or invalid action.")
     end_after_invalid: Count | None = option(
         None,
-        "Number of consecutive invalid actions that end an episode.",
+        "Number of consecutive invalid actions that end an episode, which neither turns nor the context may end.",
         "3 with a history and without turn_limit, otherwise none does",
     )
     cut_actions: CutActions = option(
         "reject",
         "Treatment of an action that max_tokens_per_turn cut off: reject it as invalid, or accept it, for actions that "
-        "may end there.",
+        "may end there. A marked action that was complete before the cut counts as whole.",
     )
     turn_limit: Count | None = option(
         None, "Maximum turns of an episode, after which it is truncated.", "the environment's own limit"
     )
     cutoff_return: float | None = option(
         None,
-        "Upper bound on the return of an episode that is cut off: the return of the worst loss, for environments with "
-        "negative rewards that declare no settlement.",
+        "Upper bound on the return of an episode that is cut off, by turns, tokens, context, time, unreadable actions "
+        "or a crash: the return of the worst loss, for environments with negative rewards that declare no settlement.",
         "the sum of the rewards so far, plus the settlement if there is one",
     )
     instructions: str | None = option(
@@ -626,10 +627,12 @@ class Text(Options):
         None,
         "Definition of success: a minimum return, info (the environment declares it), or a function of the last info "
         "and the return.",
-        "the reward threshold of Gymnasium's registry if there is one, otherwise what the environment declares",
+        "the reward threshold of Gymnasium's registry if there is one, otherwise what the environment declares in info",
     )
     images: bool | Literal["only"] = option(
-        False, "Show images of observations to a vision-language model, beside their text or in place of it (only)."
+        False,
+        "Show images of observations to a vision-language model, beside their text or in place of it (only). The "
+        "trainer needs a processor, and cannot generate with vLLM.",
     )
     state_key: Literal["auto"] | Function | None = option(
         None,
@@ -666,7 +669,8 @@ class Rollout(Options):
     max_tokens_per_turn: Count | None = option(None, "Maximum tokens sampled in a turn.", "those left in the episode")
     max_observation: Count | None = option(
         None,
-        "Maximum characters of an observation; of a longer one the model sees the beginning and the end.",
+        "Maximum characters of an observation; of a longer one the model sees the beginning and the end. The metric "
+        "env/cut_observations counts them.",
         "no limit",
     )
     max_action: Count | None = option(
@@ -680,7 +684,8 @@ class Rollout(Options):
     cutoff: Cutoff = option(WAIT, "Conditions for stopping the slowest episodes, and how these are scored.")
     deterministic: bool = option(
         False,
-        "Make threads and processes reproduce inline to the last bit; every turn then waits for the slowest step.",
+        "Make threads and processes reproduce inline to the last bit; every turn then waits for the slowest step, and "
+        "vLLM samples row by row.",
     )
 
     def __post_init__(self) -> None:
@@ -701,7 +706,9 @@ class Stepping(Options):
 
     executor: ExecutorName | Function | None = option(
         None,
-        "Where environments are stepped: inline, auto, thread, process, ray, or a function that makes a pool.",
+        "Where environments are stepped: inline; thread if they wait for something outside Python; process if they "
+        "compute, hang, leak or crash; ray for the machines of a cluster; auto moves to threads once steps are found "
+        "to wait; or a function that makes a pool.",
         "the environment's own choice, or the result of a short measurement",
     )
     workers: Count | None = option(None, "Number of threads or processes.", "1,024 threads, or one process per core")
@@ -710,7 +717,8 @@ class Stepping(Options):
     )
     step_timeout: Seconds | None = option(
         None,
-        "Maximum seconds of a step there. A longer step ends the episode as crashed, which is scored.",
+        "Maximum seconds of a step there. A longer step ends the episode as crashed, which is scored, because the "
+        "action may have caused it.",
         "no limit",
     )
 
@@ -741,7 +749,7 @@ class Learning(Options):
     resample_dead_groups: Whole = option(
         0,
         "Rounds of a rollout in which groups whose episodes all have the same return are replaced by groups with other "
-        "tasks.",
+        "tasks. Replaced episodes count in all metrics, but are not trained on.",
     )
     max_unscored: Share = option(
         0.5,
@@ -750,7 +758,8 @@ class Learning(Options):
     seats: Literal["self"] | League | None = option(
         None,
         "Seats of a game of several that the model plays: all of them (self), or against other opponents and its own "
-        "past in a part of the groups.",
+        "past in a part of the groups. Each seat is a row of the trainer, so num_generations must be a multiple of "
+        "them.",
         "one, against the environment's opponent",
     )
 
@@ -864,7 +873,9 @@ class Run(Options):
     episodes_per_step: Count = option(64, "Episodes per step, over all processes.")
     num_generations: Annotated[int, Range(least=2)] = option(8, "Episodes per task, which form a group.")
     learning_rate: Annotated[float, Range(least=0)] = option(1e-6, "Learning rate.")
-    max_completion_length: Count = option(2048, "Maximum tokens of an episode, with observations.")
+    max_completion_length: Count = option(
+        2048, "Maximum tokens of an episode, with observations; with a history, of a segment."
+    )
     overlong_cache: Count | None = option(
         None, "Last tokens of an episode's maximum in which a growing penalty of up to 1 is paid.", "no penalty"
     )

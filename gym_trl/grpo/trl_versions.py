@@ -3,7 +3,6 @@
 ``trainer`` is a ``GRPOTrainer`` or a subclass, ``generation`` is its ``vllm_generation``.
 """
 
-import ast
 import math
 import sys
 from collections import Counter
@@ -13,7 +12,6 @@ from copy import copy
 from functools import wraps
 from importlib import reload
 from inspect import getsource, unwrap
-from textwrap import dedent
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -144,20 +142,6 @@ def end_ids(trainer: Any) -> list[int]:
 def chat_options(trainer: Any) -> tuple[str | None, dict[str, Any]]:
     """Return the chat template that replaces the tokenizer's, if any, and the arguments for it."""
     return getattr(trainer, "chat_template", None), dict(getattr(trainer, "chat_template_kwargs", None) or {})
-
-
-def names_compared_with(field_name: str) -> list[str]:
-    """Return the names that the trainer compares a field of its configuration with, which TRL lists nowhere else."""
-    from trl import GRPOTrainer
-
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(dedent(getsource(GRPOTrainer)))):
-        if not isinstance(node, ast.Compare) or getattr(node.left, "attr", None) != field_name:
-            continue
-        for constant in ast.walk(node):
-            if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
-                found.add(constant.value)
-    return sorted(found)
 
 
 def sampler_of(dataloader: Any) -> Any:
