@@ -17,7 +17,7 @@ from gym_trl.cli.warm_start import SHARED
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.options import TrainOptions
 from gym_trl.records.json_lines import to_json
-from gym_trl.training.options import choose
+from gym_trl.training.options import choose, preset_defaults
 
 if TYPE_CHECKING:
     from gym_trl.training.doctor import Diagnosis, NextStep
@@ -34,7 +34,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 @clear_errors
-@with_options(TrainOptions)
+@with_options(TrainOptions, presets=preset_defaults())
 def doctor(
     *,
     env_id: Annotated[str, Argument(metavar="ID", help="Environment.", show_default=False)],

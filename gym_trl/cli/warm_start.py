@@ -27,7 +27,7 @@ from gym_trl.options import (
     TrainOptions,
     declared,
 )
-from gym_trl.training.options import choose, preset, read_options
+from gym_trl.training.options import choose, preset, preset_defaults, read_options
 from gym_trl.training.sources import EPISODES, Keep, find_source
 
 EXAMPLES = """
@@ -48,7 +48,7 @@ SHARED = [
 
 
 @clear_errors
-@with_options(TrainOptions, only=SHARED)
+@with_options(TrainOptions, only=SHARED, presets=preset_defaults())
 def warm_start(
     context: typer.Context,
     *,

@@ -151,7 +151,7 @@ def diagnose(
 
     ::
 
-        found = diagnose(TrainOptions.choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B"))
+        found = diagnose(choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B"))
         print(found.ready, found.finding("readable actions").got)
 
     The episodes have the tasks, limits, sampling options and action format of the training. Nothing is trained or

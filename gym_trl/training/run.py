@@ -562,7 +562,8 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 def references(options: TrainOptions) -> dict[str, float | None]:
     """Return the scores of random play, of the blind baseline and of perfect play.
 
-    >>> found = references(TrainOptions.choose("TrlEnv/GuessNumber-v0"))
+    >>> from gym_trl.training.options import choose
+    >>> found = references(choose("TrlEnv/GuessNumber-v0"))
     >>> found["success_optimum"], found["success_random"], found["episodes_random"]
     (1.0, 0.403, 1000)
 

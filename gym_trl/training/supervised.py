@@ -61,7 +61,8 @@ _NOT_TRAINED = -100
 class WarmStartOptions:
     """Options of a warm start.
 
-    >>> run = TrainOptions.choose("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4})
+    >>> from gym_trl.training.options import choose
+    >>> run = choose("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4})
     >>> WarmStartOptions(run=run, policy="random").rate
     0.002
 
@@ -144,7 +145,7 @@ def warm_start(
 
     ::
 
-        run = TrainOptions.choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B", lora=16, dtype="bfloat16")
+        run = choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B", lora=16, dtype="bfloat16")
         warm_start(WarmStartOptions(run=run, policy="solver"), out=Path("runs/warm"))
 
     Demonstrations have the prompts, the environments and the limits of ``gym-trl train`` with the same options; their
