@@ -324,7 +324,7 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
         raise AssertionError(f"{block}: gym-trl {shlex.join(words)}: {error}") from error
     ids = parsed.get("ids") or [parsed.get("env_id")]
     for env_id in ids:
-        if env_id is None or ":" in env_id or env_id.endswith(".toml"):
+        if env_id is None or ":" in env_id or env_id.endswith((".toml", "/config.json")):
             continue
         assert env_id in gym.registry or Path(env_id).is_file(), f"{block}: there is no environment {env_id}"
         if env_id in gym_trl.GAMES:

@@ -305,6 +305,26 @@ def as_toml(place: Place) -> list[Path]:
     return paths
 
 
+def as_run_file(place: Place) -> list[Path]:
+    """Options of a training, which name code, hosts or places, or whose YAML makes objects."""
+    found = [{"env": name, "env_kwargs": kwargs} for name, kwargs in envs(place)]
+    found += [{"env": "TrlEnv/Echo-v0", **spec} for spec in specs()]
+    found += [{"env": "TrlEnv/Echo-v0", "grpo": {"output_dir": str(place.root / "elsewhere")}}]
+    found += [{"env": "TrlEnv/Echo-v0", "grpo": {"push_to_hub": True, "hub_model_id": "evil/copy"}}]
+    texts = [json.dumps(options) for options in found]  # which are YAML, too
+    texts += [f"success: !!python/object/apply:{name} ['touch {place.marker}']" for name in ("os.system", "this.x")]
+    texts += ["env: !!python/name:trap_module.run", "a: &a [x]\nenv: [*a, *a]"]
+    paths = []
+    for number, text in enumerate(texts):
+        paths.append(place.theirs / f"run-file-{number}.{('yaml', 'json')[number % 2 and number < len(found)]}")
+        paths[-1].write_text(text)
+    lines = ('success = "trap_module:run"', 'env = "trap.py"', 'cutoff = "trap_module:run"', 'state-key = "os:system"')
+    for number, line in enumerate(lines):
+        paths.append(place.theirs / f"run-file-{number}.toml")
+        paths[-1].write_text(line)
+    return paths
+
+
 def as_inspect(place: Place) -> list[Path]:
     """Logs of Inspect: archives with members that lead out, that are huge or nested, and logs that name code."""
     header = {"version": 2, "eval": {**hostile.INSPECT["eval"], "task": "trap_module:run", "model": "trap_module/run"}}
@@ -494,6 +514,7 @@ FORMATS: dict[str, Callable[[Place], list[Path]]] = {
     "run's config.json": as_config,
     "evaluation or tournament": as_evaluation,
     "options (TOML)": as_toml,
+    "run file (YAML, TOML, JSON)": as_run_file,
     "log of Inspect": as_inspect,
     "results of verifiers": as_verifiers,
     "questions and answers": as_data_set,
@@ -552,6 +573,7 @@ def _readers() -> Iterator[Reader]:
     yield Reader(evaluation, "eval --out", "TrlEnv/Echo-v0 --policy solver --episodes 2 --out {}")
     yield Reader(evaluation, "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
     yield Reader("options (TOML)", "eval", "{}")
+    yield Reader("run file (YAML, TOML, JSON)", "train", "{} --steps 1 --out OUT/run", slow=True)
     yield Reader("log of Inspect", "import", "{} --out OUT/imported")
     yield Reader("results of verifiers", "import", "{} --out OUT/imported")
     questions = "dataset={} --env-kwargs prompt=question --env-kwargs answer=answer"
