@@ -43,12 +43,15 @@ CutActions: TypeAlias = Literal["reject", "accept"]
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
 """Environment of a training without a choice."""
 DType: TypeAlias = Literal["float32", "bfloat16", "float16", "auto"]
+Role: TypeAlias = Literal["limit", "marks"]
+"""``"limit"`` of an option that changes what an episode is worth, whoever plays it; ``"marks"`` of one about the marks
+of actions, which only language models write."""
 VLLMMode: TypeAlias = Literal["colocate", "server"]
 Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
 """One environment, several, or several with weights."""
 
 
-def option(default: Any, sentence: str, unset: str = "", *, flag: bool = True) -> Any:
+def option(default: Any, sentence: str, unset: str = "", *, flag: bool = True, role: Role | None = None) -> Any:
     """Declare an option, as a field of a data class.
 
     Args:
@@ -56,8 +59,9 @@ def option(default: Any, sentence: str, unset: str = "", *, flag: bool = True) -
         sentence: Its meaning, for the help and the docs.
         unset: Meaning of the default ``None``.
         flag: Whether the command line has it.
+        role: Use in an evaluation by other policies than models in this process.
     """
-    metadata = {"sentence": sentence, "unset": unset, "flag": flag}
+    metadata = {"sentence": sentence, "unset": unset, "flag": flag, "role": role}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -595,28 +599,33 @@ class Text(Options):
         "the conversion of TextAction",
     )
     action_format: str | None = option(
-        "tag", "Mark-up of the action in a response: tag, boxed, json:FIELD, plain, regex:PATTERN, or none."
+        "tag",
+        "Mark-up of the action in a response: tag, boxed, json:FIELD, plain, regex:PATTERN, or none.",
+        role="marks",
     )
-    strict: bool = option(False, "Require the response to consist of the marked action only.")
-    invalid_penalty: Penalty = option(0.0, "Reward subtracted for an unreadable or invalid action.")
+    strict: bool = option(False, "Require the response to consist of the marked action only.", role="marks")
+    invalid_penalty: Penalty = option(0.0, "Reward subtracted for an unreadable or invalid action.", role="limit")
     end_after_invalid: Count | None = option(
         None,
         "Number of consecutive invalid actions that end an episode, which neither turns nor the context may end.",
         "3 with a history and without turn_limit, otherwise none does",
+        role="limit",
     )
     cut_actions: CutActions = option(
         "reject",
         "Treatment of an action that max_tokens_per_turn cut off: reject it as invalid, or accept it, for actions that "
         "may end there. A marked action that was complete before the cut counts as whole.",
+        role="marks",
     )
     turn_limit: Count | None = option(
-        None, "Maximum turns of an episode, after which it is truncated.", "the environment's own limit"
+        None, "Maximum turns of an episode, after which it is truncated.", "the environment's own limit", role="limit"
     )
     cutoff_return: float | None = option(
         None,
         "Upper bound on the return of an episode that is cut off, by turns, tokens, context, time, unreadable actions "
         "or a crash: the return of the worst loss, for environments with negative rewards that declare no settlement.",
         "the sum of the rewards so far, plus the settlement if there is one",
+        role="limit",
     )
     instructions: str | None = option(
         None,
@@ -628,6 +637,7 @@ class Text(Options):
         "Definition of success: a minimum return, info (the environment declares it), or a function of the last info "
         "and the return.",
         "the reward threshold of Gymnasium's registry if there is one, otherwise what the environment declares in info",
+        role="limit",
     )
     images: bool | Literal["only"] = option(
         False,
@@ -672,9 +682,10 @@ class Rollout(Options):
         "Maximum characters of an observation; of a longer one the model sees the beginning and the end. The metric "
         "env/cut_observations counts them.",
         "no limit",
+        role="limit",
     )
     max_action: Count | None = option(
-        None, "Maximum characters of a response; a longer one is an invalid action.", "no limit"
+        None, "Maximum characters of a response; a longer one is an invalid action.", "no limit", role="limit"
     )
     history: History | None = option(
         None, "Part of the conversation that the model sees.", "all of it, in one row of the trainer"
@@ -789,6 +800,15 @@ class EpisodeOptions(Learning, Stepping, Rollout, Text, Task):
 
 PLAYED = (*option_types(Text), *option_types(Rollout), *option_types(Stepping), "system_prompt")
 """Options of episodes of any tasks, whether or not something is learned from them."""
+
+
+def with_role(role: Role) -> set[str]:
+    """Return the names of the options with a role.
+
+    >>> sorted(with_role("marks"))
+    ['action_format', 'cut_actions', 'strict']
+    """
+    return {name for name, one in declared(EpisodeOptions).items() if one.metadata["role"] == role}
 
 
 def check_seats(seats: object, text: Text) -> None:

@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack, get_args, get_origin
 
 import gymnasium as gym
 import pytest
@@ -239,10 +239,10 @@ def check_names(block: Block, tree: ast.Module) -> None:
                 continue
             else:
                 parameters = inspect.signature(called).parameters
-                open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-                if open_ended and called is not GymSpec:
+                rest = [one.annotation for one in parameters.values() if one.kind is one.VAR_KEYWORD]
+                if any(get_origin(one) is not Unpack for one in rest):
                     continue
-                allowed = {*parameters, *(option_types(SpecOptions) if called is GymSpec else ())}
+                allowed = {*parameters, *(name for one in rest for name in get_args(one)[0].__annotations__)}
             assert set(given) <= allowed, f"{block}: {node.func.id} takes no {sorted(set(given) - allowed)}"
 
 

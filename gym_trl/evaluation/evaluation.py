@@ -31,7 +31,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import read_declares_success
 from gym_trl.kinds import Arguments, Count, Seed, check_options, option_types
 from gym_trl.option_args import PlayArgs
-from gym_trl.options import Stepping, Text, chosen
+from gym_trl.options import Stepping, Text, chosen, with_role
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import Attempt, TextPolicy
@@ -199,9 +199,8 @@ def evaluate(
     return Evaluation(board.rows(), folder.path, missing)
 
 
-_OF_MARKS = ("action_format", "strict", "cut_actions")
-"""Options about the marks of actions, which functions and environments' own policies do not write."""
-_OF_EVERY_POLICY = option_types(Text).keys() | {"max_observation", "max_action"}
+_OF_MARKS, _LIMITS = with_role("marks"), with_role("limit")
+_OF_EVERY_POLICY = option_types(Text).keys() | _LIMITS
 
 
 def _check_use(options: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> None:
@@ -210,7 +209,7 @@ def _check_use(options: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> N
     Raises:
         ConfigError: One does not.
     """
-    if not any(one.marks for one in policies) and (unused := sorted(options.keys() & set(_OF_MARKS))):
+    if not any(one.marks for one in policies) and (unused := sorted(options.keys() & _OF_MARKS)):
         raise ConfigError(f"{unused[0]} requires a language model: other policies write no marks")
     own = [one.name for one in policies if not isinstance(one, Model)]
     if len(own) == len(policies) and (unused := sorted(options.keys() - _OF_EVERY_POLICY)):
@@ -220,12 +219,6 @@ def _check_use(options: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> N
             f"step_timeout does not limit {own[0]!r}, whose steps are taken in its own thread: evaluate models in this "
             "process apart from it"
         )
-
-
-_LIMITS = frozenset(
-    ("turn_limit", "end_after_invalid", "invalid_penalty", "cutoff_return", "max_observation", "max_action", "success")
-)
-"""Options that change what an episode is worth, whoever plays it."""
 
 
 def _limits_of(policies: Sequence[NamedPolicy], options: Mapping[str, Any]) -> dict[str, Any]:

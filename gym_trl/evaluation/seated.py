@@ -13,6 +13,7 @@ from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import EngineError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.options import with_role
 from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.model import LoadedModel, Model
 from gym_trl.rollout.episode import Episode, Sample
@@ -36,8 +37,8 @@ from gym_trl.wrappers.settlement import settlement
 
 _NUMBER = "sitting"
 """Option of ``reset`` with the number of the game."""
-_OF_FORMAT = ("action_format", "strict", "cut_actions", "instructions")
-"""Arguments of ``GymSpec`` that concern a single seat."""
+_OF_FORMAT = with_role("marks") | {"instructions"}
+"""Options that concern a single seat."""
 
 
 class Seating(NamedTuple):
