@@ -488,7 +488,7 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
         ),
         (
             [GUESS, "--policy", "solver", "--history.last", "3"],
-            "'history', which requires a model in this",
+            "--history requires a model in this process, and 'solver' is none",
         ),
         (["CliffWalking-v1", "--policy", "random", "--success", "info"], "Error: --success must be a return to"),
         ([GUESS, "--policy", "solver", "--action-format", "boxed"], "--action-format requires a language model"),
