@@ -607,7 +607,7 @@ class Text(Options):
     invalid_penalty: Penalty = option(0.0, "Reward subtracted for an unreadable or invalid action.", role="limit")
     end_after_invalid: Count | None = option(
         None,
-        "Number of consecutive invalid actions that end an episode, which neither turns nor the context may end.",
+        "Number of consecutive invalid actions that end an episode.",
         "3 with a history and without turn_limit, otherwise none does",
         role="limit",
     )

@@ -281,6 +281,17 @@ def test_the_help_has_each_group_in_a_panel_and_each_default_once() -> None:
     assert "[reject|accept]" in shown
 
 
+def test_the_help_leaves_half_of_a_line_to_the_sentences() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100", "TERM": "dumb"}).output
+    assert "…" not in shown
+    assert " --[no-]balance-instances " in shown
+    assert " --history.[no-]template " in shown
+    for panel in shown.split("╭─"):
+        flags = [line for line in panel.splitlines() if line.startswith("│ --")]
+        if " Options ─" not in panel and flags:
+            assert max(len(line.rstrip("│ ").split("  ")[-1]) for line in flags) >= 40, panel
+
+
 def test_every_option_with_a_flag_has_one_and_names_are_unique() -> None:
     flags = list(flags_of(SpecOptions))
     assert {one.path[0] for one in flags} == {*FLAGGED}

@@ -30,8 +30,10 @@ import json
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import Field, dataclass
 from pathlib import Path
+from textwrap import wrap
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -478,6 +480,19 @@ def _option(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
+def _narrow(flag: Flag, parameter: Any) -> Any:
+    """Return a parameter for the help: ``--[no-]strict`` is one word, and many values are on several lines."""
+    shown = copy(parameter)
+    if flag.off:
+        shown.opts, shown.secondary_opts = [_switch((*flag.path[:-1], f"[no_]{flag.path[-1]}"), on=True)], []
+        shown.metavar = " "
+    elif flag.metavar and len(flag.metavar) > _WIDTH:
+        lines = wrap(flag.metavar.replace("|", "| "), _WIDTH, break_long_words=False, break_on_hyphens=False)
+        shown.metavar = "\n".join(line.replace("| ", "|") for line in lines)
+    return shown
+
+
+_WIDTH = 22
 _UsageError: Any = typer.BadParameter.__base__
 """Click's error for a wrong command line, of the copy of Click that Typer uses."""
 
@@ -506,6 +521,14 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         own = {one.name for one in self.params}
         return ctx.invoke(self.callback, **{name: value for name, value in ctx.params.items() if name in own})
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, in which names and values of options are narrow, so that their sentences have room."""
+        shown = copy(self)
+        if self._declared is not None:
+            options = zip(self._declared.flags, self._declared.parameters, strict=True)
+            shown.callback, shown.params = None, [*self.params, *(_narrow(*one) for one in options)]
+        TyperCommand.format_help(shown, ctx, formatter)
 
     @property
     def _declared(self) -> "_Declared | None":
