@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from inspect import signature
-from math import isfinite
 from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -220,7 +219,7 @@ def _accepts(kind: Any, value: Any) -> bool:
         accepted = any(type(value) is type(one) and value == one for one in arguments)
     elif kind is int or kind is float:
         number = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
-        accepted = number and (isinstance(value, int) or isfinite(value))
+        accepted = number and (kind is int or abs(value) <= sys.float_info.max)
     elif kind is Any or not isinstance(origin or kind, type):
         accepted = True
     elif issubclass(origin or kind, Enum):

@@ -47,7 +47,9 @@ Role: TypeAlias = Literal["limit", "marks"]
 """``"limit"`` of an option that changes what an episode is worth, whoever plays it; ``"marks"`` of one about the marks
 of actions, which only language models write."""
 VLLMMode: TypeAlias = Literal["colocate", "server"]
-Envs: TypeAlias = EnvSource | Sequence[EnvSource] | Mapping[EnvSource, float]
+Envs: TypeAlias = Annotated[
+    EnvSource | Sequence[Any] | Mapping[Any, Any], "an environment, several, or a mapping from these to weights"
+]
 """One environment, several, or several with weights."""
 
 

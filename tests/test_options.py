@@ -4,6 +4,7 @@
 import json
 import math
 import re
+import sys
 from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -40,7 +41,7 @@ from gym_trl.policies.model import Model
 from gym_trl.records.json_lines import to_json
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.testing import ByteChat
-from gym_trl.training.options import choose, grpo_fields, read_options
+from gym_trl.training.options import check_grpo, choose, read_options
 from gym_trl.training.run import train
 from gym_trl.training.supervised import WarmStartOptions
 
@@ -67,7 +68,7 @@ def right(kind: Any, value: Any) -> bool:
         return isinstance(value, str | bool) and value in get_args(kind)
     if kind in (int, float):
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and (kind is float or isinstance(value, int)) and abs(value) < math.inf
+        return number and (abs(value) <= sys.float_info.max if kind is float else isinstance(value, int))
     return isinstance(value, kind)
 
 
@@ -596,7 +597,7 @@ def one_form(sentence: str) -> str:
 def test_a_wrong_option_is_refused_with_one_sentence_in_python_flags_and_files(tmp_path, given_options, words):
     env = f"{__file__}:Untouched"
     with pytest.raises(ConfigError) as raised:
-        grpo_fields(choose(env, **given_options))
+        check_grpo(choose(env, **given_options).grpo)
     said = str(raised.value)
     assert "\n" not in said
     path = tmp_path / "run.json"

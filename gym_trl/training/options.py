@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID
-from gym_trl.errors import ConfigError, UntrustedError
+from gym_trl.errors import ConfigError, UntrustedError, needs
 from gym_trl.kinds import check_option, check_options, option_types
 from gym_trl.option_args import TrainArgs
-from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, declared, default_of, described, moved
+from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, declared, default_of, described, moved, types_in
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
 from gym_trl.registration import did_you_mean
+from gym_trl.training.models import model_choice
 from gym_trl.training.untrusted import run_names
 from gym_trl.trust import REGISTERED, Named, Trust
 
@@ -177,7 +178,9 @@ def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
             chosen[name] = {**getattr(usual, name), **chosen.get(name, {})}
     if chosen.get("vllm") is not None and "use_cpu" not in given.get("grpo", {}):
         chosen["grpo"].pop("use_cpu", None)  # vLLM needs a GPU, and the weights that it gets are there, too
-    return replace(usual, **chosen)
+    made = replace(usual, **chosen)
+    model_choice(made)  # checks the options of the weights, for which an adapter's folder is read
+    return made
 
 
 def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
@@ -195,6 +198,8 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
     try:
         options = read_object(path)["options"]
         trust.check(path, run_names(options))
+        if missing := option_types(TrainOptions).keys() - options.keys():
+            raise ConfigError(f"it has no option {min(missing)}")
         return TrainOptions.of(options)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(f"{folder} is not a run: it has no {path.name}") from error
@@ -231,10 +236,10 @@ def one_seat(options: _O) -> _O:
 
 
 def grpo_fields(options: TrainOptions) -> dict[str, Any]:
-    """Return the fields of ``GRPOConfig`` that the options set, except those of the batch."""
+    """Return the fields of ``GRPOConfig`` that the options set; those in ``grpo`` are not checked."""
     vllm = {} if options.vllm is None else {"use_vllm": True, "vllm_mode": options.vllm}
     return {
-        **check_grpo(options.grpo),
+        **options.grpo,
         **vllm,
         "learning_rate": options.learning_rate,
         "max_completion_length": options.max_completion_length,
@@ -244,9 +249,11 @@ def grpo_fields(options: TrainOptions) -> dict[str, Any]:
     }
 
 
-def check_grpo(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``given`` after checking that it has fields of ``GRPOConfig``, with values of their types.
 
+    >>> check_grpo({"top_k": 50.0, "run_name": 7})
+    {'top_k': 50, 'run_name': '7'}
     >>> check_grpo({"learning_rat": 1})
     Traceback (most recent call last):
         ...
@@ -259,16 +266,19 @@ def check_grpo(given: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         ConfigError: there is no such field, or its value cannot be of that type or is no name that TRL knows.
     """
-    from trl import GRPOConfig
-
+    with needs("train", "gym-trl train"):
+        from trl import GRPOConfig
+    fitted = {}
     known = {item.name: item for item in fields(GRPOConfig)}
-    for name, value in given.items():
+    for name, one in given.items():
         if name not in known:
             raise ConfigError(f"there is no option grpo.{name}{did_you_mean(name, known)}")
+        value = _fitted(one, known[name].type)
         if name in _NOT_A_FIELD and value:
             raise ConfigError(f"grpo.{name} cannot be set here: {_NOT_A_FIELD[name]}")
         quoted = _NAMED.findall(known[name].metadata.get("help") or "") if name in _NAMES else []
         names = list(dict.fromkeys(quoted))
+        fitted[name] = value
         if name == "scale_rewards" and isinstance(value, bool):
             continue  # which TRL has names for
         check_option(f"grpo.{name}", value, known[name].type)
@@ -277,8 +287,17 @@ def check_grpo(given: Mapping[str, Any]) -> Mapping[str, Any]:
         if names and value not in names:
             near = did_you_mean(value, names)
             raise ConfigError(f"grpo.{name} must be one of {', '.join(names)}, got {value!r}{near}")
-    return given
+    return fitted
 
 
 _NAMED = re.compile(r"(?<!=)[`'](\w+)'")
 """Values that the help of a field quotes: not those of another field, as in ``level='token'``."""
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """Return a number as the type of a field has it: 1e2 as an integer, or 7 as the name of a run."""
+    kinds = {*types_in(kind)}
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        return int(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if number and str in kinds and not {int, float} & kinds else value

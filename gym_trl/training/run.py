@@ -38,7 +38,7 @@ from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
-from gym_trl.training.options import grpo_fields, one_seat, read_options, resume_command
+from gym_trl.training.options import check_grpo, grpo_fields, one_seat, read_options, resume_command
 from gym_trl.training.progress import Display, display_on, lasting_console, report
 from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
@@ -299,7 +299,7 @@ def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
     """
     from trl import GRPOConfig
 
-    given = grpo_fields(options)
+    given = {**grpo_fields(options), **check_grpo(options.grpo)}
     if "use_cpu" not in given and not torch.accelerator.is_available():
         given |= {"use_cpu": True, "bf16": given.get("bf16", False)}
     defaults = {

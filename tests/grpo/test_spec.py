@@ -27,7 +27,7 @@ def guess(**options):
     return GymSpec(GUESS, env_kwargs={"high": 8, "turns": 4}, **options)
 
 
-@given(st.integers(), st.integers(1, 60), st.integers(0, 60))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(0, 60))
 @examples(25)
 def test_no_two_tasks_share_a_seed_and_none_is_in_both_splits(seed, train, evaluation):
     spec = guess(num_tasks=train, num_eval_tasks=evaluation, seed=seed)
