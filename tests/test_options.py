@@ -38,6 +38,7 @@ from gym_trl.options import (
     stored,
 )
 from gym_trl.policies.model import Model
+from gym_trl.policies.server import server
 from gym_trl.records.json_lines import to_json
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.testing import ByteChat
@@ -203,6 +204,12 @@ def test_wrong_options_of_a_model_are_refused_before_it_is_looked_for():
     for name, value in wrong_values(Model, "path", "options"):
         with pytest.raises(ConfigError, match=rf"^{name}\b"):
             Model("nowhere/at-all", **{name: value})
+
+
+def test_wrong_options_of_a_server_are_refused_before_it_is_asked():
+    for name, value in wrong_values(server, "base_url"):
+        with pytest.raises(ConfigError, match=rf"^{name}\b"):
+            server("http://localhost:1/v1", **{name: value})
 
 
 COMMANDS = [

@@ -7,6 +7,7 @@ from typing import Any
 
 from gym_trl.errors import EngineError
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.kinds import Arguments, Count, Seconds, check_options, option_types
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
@@ -21,11 +22,11 @@ def server(
     *,
     model: str | None = None,
     api_key: str | None = None,
-    sampling: Mapping[str, Any] | None = None,
-    max_tokens_per_turn: int = 256,
+    sampling: Arguments | None = None,
+    max_tokens_per_turn: Count = 256,
     system_prompt: str | None = None,
-    concurrency: int = 16,
-    timeout_s: float = 600.0,
+    concurrency: Count = 16,
+    timeout_s: Seconds = 600.0,
 ) -> TextPolicy:
     """Return the policy of a model on an OpenAI-compatible server (``POST {base_url}/chat/completions``).
 
@@ -48,10 +49,11 @@ def server(
         timeout_s: Maximum seconds for a response.
 
     Raises:
-        ConfigError: the address is invalid, or ``concurrency`` is below 1.
+        ConfigError: the address is invalid, or an option has a wrong value.
         EngineError: the server is missing, or rejects requests.
         MissingDependencyError: httpx is not installed.
     """
+    check_options(locals(), option_types(server))
     client = open_client(base_url, api_key=api_key, concurrency=concurrency, timeout_s=timeout_s)
     try:
         name = model or first_model(client)
