@@ -43,8 +43,6 @@ from gym_trl.wrappers.turn_limit import TurnLimit
 
 SELF_PLAY: Final = "self"
 """Value of ``seats`` with which a model plays all seats of a game."""
-ONLY = "only"
-"""Value of ``images`` with which images replace the text of observations."""
 END_AFTER_INVALID = 3
 """Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
 without another choice: a response without an action uses no turn, so nothing else but the context would end it."""

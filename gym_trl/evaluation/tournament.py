@@ -15,6 +15,7 @@ from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.ratings import PlayedGame, Standings, rate
 from gym_trl.evaluation.seated import SeatedGame, Seating, play_seated
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.options import Text
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import LoadedModel, Model
 from gym_trl.policies.protocol import TextPolicy
@@ -23,7 +24,6 @@ from gym_trl.records.fields import Fields
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, numbered, to_json
 from gym_trl.registration import EnvSource, env_name
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.text.parsing import check_format
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import attribute_of
@@ -255,8 +255,7 @@ def tournament(
         EngineError: a server rejects requests, or generation failed for every game.
         OSError: the folder cannot be written, and something is left to play.
     """
-    if action_format is not None:
-        check_format(action_format)
+    Text(action_format=action_format)  # which checks it
     policies = [as_policy(one) for one in players]
     by_name = {policy.name: policy for policy in policies}
     env_id = env_name(env)

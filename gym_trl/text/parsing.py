@@ -270,23 +270,6 @@ class ActionFormat:
         return written
 
 
-def check_format(action_format: str | re.Pattern[str], *, strict: bool = False) -> None:
-    """Check an action format, as the option ``action_format``.
-
-    >>> check_format("taag")
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: action_format must be "tag", "boxed", "json:FIELD", "plain", ..., got 'taag'
-
-    Raises:
-        ConfigError: it is unknown, or a pattern that does not compile.
-    """
-    try:
-        ActionFormat(action_format, strict=strict)
-    except ConfigError as error:
-        raise ConfigError(f"action_{error}") from error
-
-
 def _compile(how: str | re.Pattern[str], strict: bool) -> tuple[str, Callable[[str], str | None]]:
     """Return the sentence that explains a format, and the function that extracts the action."""
     if isinstance(how, re.Pattern):
