@@ -41,7 +41,7 @@ def by_flag(message: str, given: Mapping[str, Any]) -> str:
     '--step-timeout must be a number above 0, got 0'
     >>> by_flag("cutoff.episode_s must be a number above 0, got 0", {"cutoff__episode_s": "0"})
     '--cutoff.episode-s must be a number above 0, got 0'
-    >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": None, "spec": ["step_timeout=0"]})
+    >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": None, "ids": ["run.yaml"]})
     'step_timeout must be a number above 0, got 0'
     """
     words = re.match(r"\w*(\.\w+)*", message)
