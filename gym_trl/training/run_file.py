@@ -96,11 +96,18 @@ def _read_yaml(text: str) -> Any:
             for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
+        depth = 0
+
         def compose_node(self, parent: Any, index: Any) -> Any:
             event = self.peek_event()
+            self.depth += 1
+            if self.depth > DEEPEST:  # PyYAML's time grows with the square of the levels
+                raise ValueError(f"line {event.start_mark.line + 1} has more than {DEEPEST} levels")
             if event.anchor is not None or event.tag is not None:  # a few lines of aliases are gigabytes
                 raise ValueError(f"line {event.start_mark.line + 1} has an anchor, an alias or a tag (&, * or !)")
-            return super().compose_node(parent, index)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             found = super().construct_mapping(node, deep)
