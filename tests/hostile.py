@@ -361,6 +361,32 @@ def tomls(draw: st.DrawFn) -> bytes:
     return draw(damaged("\n".join(f"{name} = {value}" for name, value in lines_.items()).encode()))
 
 
+RUN_FILE: Final[dict[str, Any]] = {
+    "env": "TrlEnv/Echo-v0",
+    "env_kwargs": {"word_length": 3},
+    "turn-limit": 5,
+    "history": {"last": 2, "summary": "model", "ask": "Go on."},
+    "cutoff": {"episode-s": 60.0, "stragglers": 0.9},
+    "curriculum": {"kind": "curriculum", "levels": [{"word_length": 1}, {"word_length": 2}], "rise": 0.5},
+    "wrappers": [],
+    "success": 0.5,
+    "grpo": {"beta": 0.1, "model_init_kwargs": {"dtype": "bfloat16"}},
+}
+
+
+@st.composite
+def run_files(draw: st.DrawFn) -> bytes:
+    """Draw the bytes of a file with options of a training, in JSON, which is YAML, or as lines."""
+    options = draw(spoilt(draw(spoilt(RUN_FILE))))
+    if draw(st.booleans()) or not isinstance(options, dict):
+        return draw(damaged(as_file([options])))
+    values = st.sampled_from(["1e400", ".nan", "nan", "2020-01-01", "&a [*a]", "!!set {x}", "!!float x", "? x", "1:30"])
+    equals = draw(st.sampled_from([b": ", b" = "]))
+    lines_ = [name.encode("utf-8", "replace") + equals + as_file([value]).strip() for name, value in options.items()]
+    lines_ += [f"{draw(st.sampled_from(['seed', 'env', '<<', 'steps', 'model']))}: {draw(values)}".encode()]
+    return draw(damaged(b"\n".join(lines_)))
+
+
 @st.composite
 def inspect_logs(draw: st.DrawFn) -> bytes:
     """Draw the bytes of a log of Inspect, in JSON or as an archive."""

@@ -299,6 +299,21 @@ def test_options_in_a_file_are_used_or_refused_in_one_line(monkeypatch: pytest.M
     search(check, 40)
 
 
+def test_a_run_file_of_anybody_is_read_or_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @given(hostile.run_files(), st.sampled_from([".yaml", ".json", ".toml"]))
+    def check(content: bytes, suffix: str) -> None:
+        with folder() as place:
+            (place / f"run{suffix}").write_bytes(content)
+            status, out, _ = command("train", place / f"run{suffix}", "--print-config")
+            if status == 0:
+                (place / "again.yaml").write_text(out, encoding="utf-8")
+                assert command("train", place / "again.yaml", "--print-config")[:2] == (0, out)
+
+    search(check, 60)
+
+
 def test_an_adapter_of_anybody_is_read_or_refused_in_one_line() -> None:
     @given(hostile.documents(hostile.ADAPTER))
     def check(content: bytes) -> None:
