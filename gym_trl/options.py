@@ -48,7 +48,7 @@ Role: TypeAlias = Literal["limit", "marks"]
 of actions, which only language models write."""
 VLLMMode: TypeAlias = Literal["colocate", "server"]
 Envs: TypeAlias = Annotated[
-    EnvSource | Sequence[Any] | Mapping[Any, Any], "an environment, several, or a mapping from these to weights"
+    EnvSource | Sequence[Any] | Mapping[Any, Any], "an id, file.py:Class, a class or a function that makes one"
 ]
 """One environment, several, or several with weights."""
 
@@ -813,6 +813,16 @@ def with_role(role: Role) -> set[str]:
     return {name for name, one in declared(EpisodeOptions).items() if one.metadata["role"] == role}
 
 
+def check_chat(history: History | None, chat: object) -> None:
+    """Check that a history that renders the chat template has the tokenizer's own.
+
+    Raises:
+        ConfigError: It has another one.
+    """
+    if history is not None and history.template and chat is not None:
+        raise ConfigError("history.template needs the tokenizer's chat template: leave out chat")
+
+
 def check_seats(seats: object, text: Text) -> None:
     """Check that no option defines the success or the return of one seat where the model plays several.
 
@@ -851,8 +861,7 @@ class SpecOptions(EpisodeOptions):
     def __post_init__(self) -> None:
         """Check the options together."""
         super().__post_init__()
-        if self.history is not None and self.history.template and self.chat is not None:
-            raise ConfigError("history.template needs the tokenizer's chat template: leave out chat")
+        check_chat(self.history, self.chat)
         draws = {"resample_dead_groups": self.resample_dead_groups, "curriculum": self.curriculum}
         draws["curriculum"] = isinstance(self.curriculum, PrioritizedTasks)
         if self.num_tasks < 2 and (drawing := [name for name, given in draws.items() if given]):

@@ -140,7 +140,7 @@ def env_name(env: EnvSource) -> str:
             f"give an environment's id, class or function, not an instance: {type(env).__name__}, or lambda: {env}"
         )
     if not callable(env):
-        raise ConfigError(f"an environment is an id, file.py:Class, a class or a function that makes one, got {env!r}")
+        raise ConfigError(f"env must be an id, file.py:Class, a class or a function that makes one, got {env!r}")
     named: Any = env
     while isinstance(named, partial):
         named = named.func

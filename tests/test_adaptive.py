@@ -271,5 +271,5 @@ def test_n_episodes_together_equal_n_episodes_alone_wherever_they_are_stepped(wa
 
 def test_a_pool_that_adapts_is_made_by_its_name_and_has_no_workers():
     assert isinstance(make_pool(gym.make, executor="auto")._pool, AdaptivePool)
-    with pytest.raises(ValueError, match="executor='auto' steps environments in the calling thread and has no workers"):
+    with pytest.raises(ValueError, match="workers needs executor 'thread', 'process' or 'ray'"):
         make_pool(gym.make, executor="auto", workers=2)

@@ -157,7 +157,7 @@ def test_what_cannot_travel_to_another_process_is_refused_at_construction() -> N
         (make_shout, {"xyz": 1}, f"{__name__}:make_shout has no argument 'xyz'; it has turns"),
         ("TrlEnv/Echoo-v0", {}, "there is no environment 'TrlEnv/Echoo-v0'; did you mean TrlEnv/Echo-v0?"),
         (lambda: 3, {}, f"{__name__}:<lambda> makes no gymnasium.Env: int"),
-        (3, {}, "an environment is an id, file.py:Class, a class or a function that makes one, got 3"),
+        (3, {}, "env must be an id, file.py:Class, a class or a function that makes one, got 3"),
     ],
 )
 def test_what_is_misspelt_is_answered_with_the_nearest_right_name(env: Any, kwargs: dict[str, Any], said: str) -> None:

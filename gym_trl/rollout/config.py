@@ -7,7 +7,7 @@ from typing import Any
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.kinds import Arguments, Count
-from gym_trl.options import Rollout
+from gym_trl.options import Rollout, check_chat
 from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 
@@ -36,6 +36,11 @@ class RolloutConfig(Rollout):
 
     The trainer still trains with its own temperature; change both together.
     """
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        check_chat(self.history, self.chat)
 
     def template_chat(
         self,

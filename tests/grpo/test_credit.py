@@ -206,8 +206,8 @@ def test_a_trl_without_the_hook_is_refused(trainer, monkeypatch):
 @pytest.mark.parametrize(
     ("credit", "told"),
     [
-        ("pol", "one of episode, return_to_go, gigpo, pool, rae, or a function"),
-        (3, "text or a function, got 3"),
+        ("pol", "'episode', 'return_to_go', 'gigpo', 'pool', 'rae' or a function"),
+        (3, "'episode', .* or a function or its name module:function, got 3"),
         ((), ""),
     ],
 )

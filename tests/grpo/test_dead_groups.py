@@ -418,7 +418,7 @@ def test_instances_share_their_counts_and_levels_do_not():
     [
         ({"resample_dead_groups": -1}, "resample_dead_groups must be an integer of at least 0, got -1"),
         ({"resample_dead_groups": 1, "num_tasks": 1}, "num_tasks must be at least 2 for resample_dead_groups"),
-        ({"curriculum": "prioritized", "num_tasks": 1}, "num_tasks must be at least 2 for prioritized"),
+        ({"curriculum": "prioritized", "num_tasks": 1}, "num_tasks must be at least 2 for curriculum"),
         (
             {"curriculum": "hard"},
             "^curriculum must be a Curriculum, a PrioritizedTasks or 'prioritized', got 'hard'",

@@ -166,5 +166,5 @@ def test_a_run_pays_the_penalty_that_it_was_told_to():
     options = choose("TrlEnv/Echo-v0", overlong_cache=20, grpo={"max_completion_length": 60})
     args = grpo_config(options)
     assert reward_funcs(options, args, make_spec(options, args))[1:] == [SoftOverlong(60, 20)]
-    with pytest.raises(ConfigError, match="cache must be at most longest=60, got 61"):
+    with pytest.raises(ConfigError, match="overlong_cache must be at most max_completion_length=60, got 61"):
         reward_funcs(replace(options, overlong_cache=61), args, make_spec(options, args))

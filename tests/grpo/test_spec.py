@@ -130,7 +130,7 @@ class Broken(gym.Env):
         ({"env": GUESS, "env_kwargs": {"hight": 8}}, "has no argument 'hight'; did you mean 'high'"),
         ({"env": GUESS, "env_kwargs": {"high": 0}}, "low must not be above high"),
         ({"env": []}, "at least one environment"),
-        ({"env": [3]}, "an environment is an id, .* got 3"),
+        ({"env": [3]}, "env must be an id, .* got 3"),
         ({"env": {GUESS: 0}}, "must be a positive number, got 0"),
         ({"env": {GUESS: "3"}}, "must be a positive number, got '3'"),
         ({"env": "no_such_module:Foo-v0"}, "no module 'no_such_module'"),
