@@ -7,7 +7,7 @@
 The rollouts are of the tiny model with random weights, on one thread, in a context of 2,048 tokens. Its responses have
 up to four tokens and are hardly ever an action, so that an episode lasts 120 turns, if its context does.
 
-Learning is what a user types, ``gym-trl train FrozenLake-v1 --history WORDS``, with 96 tokens for a segment: too few
+Learning is what a user types, ``gym-trl train FrozenLake-v1 --history.last N``, with 96 tokens for a segment: too few
 for the twenty turns of an episode.
 """
 
@@ -171,7 +171,7 @@ def learn() -> None:
         for name, words in LEARNING.items():
             if len(read(name, seed).curve) >= STEPS:
                 continue
-            options = [f"--history={words}"] if words else []
+            options = [f"--history.{word}" for word in words.split(",")] if words else []
             command = [
                 "FrozenLake-v1",
                 "--env-kwargs=is_slippery=false",
