@@ -231,7 +231,7 @@ def test_what_an_action_breaks_ends_its_episode_and_says_nothing_of_threads(plac
 
 def test_an_episode_that_is_given_up_while_it_moves_leaves_nothing_behind():
     clock = Clock()
-    with AdaptivePool(lambda env_id: Shell(clock, step=0.03)) as pool:
+    with AdaptivePool(lambda env_id: Shell(clock, step=0.3)) as pool:
         for key in "abc":
             pool.reset(key, Task("Shell", 0))
         assert len(pool.collect(block=True)) == 3
