@@ -347,7 +347,7 @@ def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_wor
     assert found.changes["action_format"].startswith("regex:")
     assert "template's own: 'You are a helpful AI assistant" in found.finding("system message").got
     spec = {name: found.changes[name] for name in found.changes.keys() & {"cut_actions"}}
-    again = examine(action_format=found.changes["action_format"], spec=spec).finding("readable actions")
+    again = examine(action_format=found.changes["action_format"], **spec).finding("readable actions")
     assert again.numbers["readable"] > lost.numbers["readable"] + 0.3
     assert again.numbers["legal"] > lost.numbers["legal"] + 0.1
 
