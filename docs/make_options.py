@@ -44,14 +44,17 @@ def arguments() -> str:
     """Return the module with the types of the arguments of ``GymSpec`` and others."""
     declared = _annotations()
     text = _HEAD
+    episodes = options.declared(options.EpisodeOptions).keys() - {"env"}
     played = ("PlayArgs", "TypedDict", options.EpisodeOptions, "of ``EpisodeOptions`` on the play of any tasks")
-    spec = ("SpecArgs", "PlayArgs", options.SpecOptions, "of ``SpecOptions``")
-    train = ("TrainArgs", "PlayArgs", options.TrainOptions, "of ``TrainOptions``")
-    for name, base, kind, sentence in (played, spec, train):
+    others = ("EpisodeArgs", "PlayArgs", options.EpisodeOptions, "of ``EpisodeOptions``")
+    spec = ("SpecArgs", "EpisodeArgs", options.SpecOptions, "of ``SpecOptions``")
+    train = ("TrainArgs", "EpisodeArgs", options.TrainOptions, "of ``TrainOptions``")
+    inherited = {"TypedDict": episodes - {*options.PLAYED}, "PlayArgs": {*options.PLAYED}, "EpisodeArgs": episodes}
+    for name, base, kind, sentence in (played, others, spec, train):
         text += f"\n\nclass {name}({base}, total=False):\n"
         text += f'    """Arguments that are fields {sentence}."""\n'
         for one in options.declared(kind):
-            if one == "env" or (one in options.PLAYED) != (name == "PlayArgs"):
+            if one == "env" or one in inherited[base]:
                 continue
             owner = options.group_of(one, kind).__name__
             text += f"\n    {one}: {_given(declared[owner][one])}"

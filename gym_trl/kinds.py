@@ -88,7 +88,11 @@ def check_option(name: str, value: Any, kind: Any) -> None:
         ConfigError: It has not.
     """
     if not _accepts(kind, value):
-        near = did_you_mean(value, _names_in(kind)) if isinstance(value, str) else ""
+        near = (
+            did_you_mean(value, (one for one in literals_in(kind) if isinstance(one, str)))
+            if isinstance(value, str)
+            else ""
+        )
         raise ConfigError(f"{name} must be {expected(kind)}, got {value!r:.200}{near}")
 
 
@@ -188,13 +192,38 @@ def _parts(kind: Any) -> Iterator[str]:
         yield f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
 
 
-def _names_in(kind: Any) -> Iterator[str]:
-    """Yield the texts that a type lists."""
-    if get_origin(kind) is Literal:
-        yield from (one for one in get_args(kind) if isinstance(one, str))
-    elif get_origin(kind) in (Annotated, Union, UnionType):
+def types_in(kind: Any) -> Iterator[Any]:
+    """Yield the types of a union, or the one type, without their bounds and without ``None``.
+
+    >>> list(types_in(Count | Literal["all"] | None))
+    [<class 'int'>, typing.Literal['all']]
+    """
+    origin = get_origin(kind)
+    if origin is Annotated:
+        yield from types_in(get_args(kind)[0])
+    elif origin in (Union, UnionType):
         for one in get_args(kind):
-            yield from _names_in(one)
+            yield from types_in(one)
+    elif kind is not NoneType:
+        yield kind
+
+
+def marks_in(kind: Any) -> Iterator[Any]:
+    """Yield what annotates a type, or one of a union."""
+    if get_origin(kind) is Annotated:
+        yield from get_args(kind)[1:]
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        for one in get_args(kind):
+            yield from marks_in(one)
+
+
+def literals_in(kind: Any) -> set[Any]:
+    """Return the values that a type lists.
+
+    >>> literals_in(Count | Literal["all"] | None)
+    {'all'}
+    """
+    return {value for one in types_in(kind) if get_origin(one) is Literal for value in get_args(one)}
 
 
 _WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class", Any: "any value"}

@@ -51,8 +51,8 @@ class PlayArgs(TypedDict, total=False):
     step_timeout: Seconds | None
 
 
-class SpecArgs(PlayArgs, total=False):
-    """Arguments that are fields of ``SpecOptions``."""
+class EpisodeArgs(PlayArgs, total=False):
+    """Arguments that are fields of ``EpisodeOptions``."""
 
     env_kwargs: Arguments
     seed: Seed
@@ -62,23 +62,20 @@ class SpecArgs(PlayArgs, total=False):
     resample_dead_groups: Whole
     max_unscored: Share
     seats: Literal["self"] | League | Arguments | None
+
+
+class SpecArgs(EpisodeArgs, total=False):
+    """Arguments that are fields of ``SpecOptions``."""
+
     num_tasks: Count
     num_eval_tasks: Whole
     chat: Any
     on_rollout: Function | str | None
 
 
-class TrainArgs(PlayArgs, total=False):
+class TrainArgs(EpisodeArgs, total=False):
     """Arguments that are fields of ``TrainOptions``."""
 
-    env_kwargs: Arguments
-    seed: Seed
-    balance_instances: bool
-    curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | Arguments | None
-    credit: CreditName | Function | str
-    resample_dead_groups: Whole
-    max_unscored: Share
-    seats: Literal["self"] | League | Arguments | None
     model: str | None
     dtype: DType | None
     lora: Count | None

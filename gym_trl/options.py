@@ -9,10 +9,9 @@ this module. A group (``Task``, ``Text``, ...) is passed whole to the room that 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import (
@@ -28,9 +27,12 @@ from gym_trl.kinds import (
     Whole,
     check_option,
     expected,
+    literals_in,
     load_function,
+    marks_in,
     name_of,
     option_types,
+    types_in,
 )
 from gym_trl.registration import EnvSource, did_you_mean
 
@@ -226,22 +228,6 @@ def _key(name: str, key: Any) -> str:
     raise ConfigError(f"{name} must have texts as names, to be written to a file, got {key!r:.100}")
 
 
-def types_in(kind: Any) -> Iterator[Any]:
-    """Yield the types of a union, or the one type, without their bounds and without ``None``.
-
-    >>> list(types_in(Count | Literal["all"] | None))
-    [<class 'int'>, typing.Literal['all']]
-    """
-    origin = get_origin(kind)
-    if origin is Annotated:
-        yield from types_in(get_args(kind)[0])
-    elif origin in (Union, UnionType):
-        for one in get_args(kind):
-            yield from types_in(one)
-    elif kind is not NoneType:
-        yield kind
-
-
 def nested_in(kind: Any) -> list[type[Options]]:
     """Return the types of options that a value of a type may be.
 
@@ -249,24 +235,6 @@ def nested_in(kind: Any) -> list[type[Options]]:
     [<class 'gym_trl.options.Cutoff'>]
     """
     return [one for one in types_in(kind) if isinstance(one, type) and issubclass(one, Options)]
-
-
-def marks_in(kind: Any) -> Iterator[Any]:
-    """Yield what annotates a type, or one of a union."""
-    if get_origin(kind) is Annotated:
-        yield from get_args(kind)[1:]
-    if get_origin(kind) in (Annotated, Union, UnionType):
-        for one in get_args(kind):
-            yield from marks_in(one)
-
-
-def literals_in(kind: Any) -> set[Any]:
-    """Return the values that a type lists.
-
-    >>> literals_in(Count | Literal["all"] | None)
-    {'all'}
-    """
-    return {value for one in types_in(kind) if get_origin(one) is Literal for value in get_args(one)}
 
 
 # Options that have options of their own

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import Command, flags_of, is_optional, is_repeatable, read_text, with_options, write_flags
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import ByName, option_types
+from gym_trl.kinds import ByName, literals_in, marks_in, option_types, types_in
 from gym_trl.options import (
     Curriculum,
     Cutoff,
@@ -25,10 +25,7 @@ from gym_trl.options import (
     SpecOptions,
     declared,
     kind_of,
-    literals_in,
-    marks_in,
     nested_in,
-    types_in,
 )
 
 GIVEN: list[dict[str, Any]] = []

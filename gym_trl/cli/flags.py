@@ -43,7 +43,7 @@ from typer.core import TyperCommand
 from gym_trl.cli.errors import fail, option_name
 from gym_trl.cli.options import is_argument, read_pairs, read_value, write_pair
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import ByName, option_types
+from gym_trl.kinds import ByName, literals_in, marks_in, option_types, types_in
 from gym_trl.options import (
     Options,
     declared,
@@ -51,11 +51,8 @@ from gym_trl.options import (
     described,
     group_of,
     kind_of,
-    literals_in,
-    marks_in,
     nested_in,
     stored,
-    types_in,
 )
 from gym_trl.registration import did_you_mean
 

@@ -225,7 +225,7 @@ def _model_name(model: str) -> str:
 def _published(value: Any) -> Any:
     """Return a value of an option without folders of this machine, keys and passwords.
 
-    >>> _published({"files": ["/home/me/a.txt", "python ~/work/b.py"], "url": "http://me:pw@c/d", "api_key": "sk-1"})
+    >>> _published({"files": ["/data/me/a.txt", "python ~/games/b.py"], "url": "http://me:pw@c/d", "api_key": "sk-1"})
     {'files': ['a.txt', 'python b.py'], 'url': 'http://***@c/d', 'api_key': '***'}
     """
     if isinstance(value, Mapping):

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError, UntrustedError, needs
-from gym_trl.kinds import check_option, check_options, option_types
+from gym_trl.kinds import check_option, check_options, option_types, types_in
 from gym_trl.option_args import TrainArgs
-from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, declared, default_of, described, moved, types_in
+from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, declared, default_of, described, moved
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
