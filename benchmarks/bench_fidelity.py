@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Check that the trained tokens are those that the model saw and sampled.
 
 $ python benchmarks/bench_fidelity.py [--quick] [NAME ...]     # the systems named, printed only

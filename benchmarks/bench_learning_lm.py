@@ -180,11 +180,14 @@ def complete(folder: Path, command: list[str], *, in_trls_loop: bool = False) ->
 
 def command_in_trls_loop(words: list[str]) -> None:
     """Run a command of ``gym-trl``, whose training plays in the loop of TRL's guide and whose evaluations do not."""
-    from gym_trl.cli.app import app
-    from gym_trl.grpo import attach
-    from gym_trl.grpo.spec import GymSpec
+    from trl import GRPOTrainer
 
-    vars(attach)["attach_passes"] = lambda trainer: None  # the loss is computed as TRL computes it
+    from gym_trl.cli.app import app
+    from gym_trl.grpo.spec import GymSpec
+    from gym_trl.grpo.trainer import GymTraining
+
+    for name in ("_prepare_inputs", "_get_per_token_logps_and_entropies", "_compute_loss"):
+        setattr(GymTraining, name, vars(GRPOTrainer)[name])  # the loss is computed as TRL computes it
     ours = vars(GymSpec)["rollout_func"].func
 
     def rollout_func(spec: GymSpec) -> Any:
@@ -201,7 +204,8 @@ def turn_by_turn(spec: Any) -> Any:
     Each turn renders and computes the whole conversation anew, all episodes of a batch wait for each other, and the
     prompts and the responses of the turns are appended each to its own list.
     """
-    from gym_trl.types import Task, why_it_ended
+    from gym_trl.outcome import why_it_ended
+    from gym_trl.types import Task
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         tokenizer, rows = trainer.processing_class, range(len(prompts))

@@ -5,8 +5,8 @@
 
 A step plays 8 episodes of GuessNumber (groups of 4) with SmolLM2-135M-Instruct and trains a LoRA adapter of rank 16 on
 its bfloat16 weights, in micro-batches of 2 rows. The episodes have up to 4 turns, or 1 to 10 turns of which few have
-many. Each variant of each round is a process of its own, so that its peak memory is its own, and its first step is
-measured. The episodes of all variants differ only by rounding.
+many; or 48 episodes are in groups of 16 and micro-batches of 8. Each variant of each round is a process of its own, so
+that its peak memory is its own, and its first step is measured. The episodes of all variants differ only by rounding.
 """
 
 import resource
@@ -22,22 +22,26 @@ import numpy as np
 from report import QUICK, Column, Table, in_process, publish, require, run
 
 ROUNDS = 1 if QUICK else 3
-EPISODES, GROUP, ROWS = 8, 4, 2
 MOST_TURNS = 10
 
 GAMES: dict[str, dict[str, Any]] = {
     "up to 4 turns": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4},
     "1 to 10 turns": {"env_kwargs": {"high": 1000, "turns": MOST_TURNS}, "turn_limit": MOST_TURNS, "ends": True},
+    "groups of 16": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4, "sizes": (48, 16, 8)},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "TRL's defaults": {"lockstep": True, "unmerged": True, "all_positions": True, "padded": True},
     "keys and values kept, the adapter merged": {"all_positions": True, "padded": True},
-    "and scores at sampled positions only": {"padded": True},
-    "and little padding: the default": {},
+    "and scores at sampled positions only": {"padded": True, "alone": True},
+    "and little padding": {"alone": True},
+    "and common beginnings once: the default": {},
 }
 MEASURED = [
     ("up to 4 turns", "TRL's defaults"),
-    ("up to 4 turns", "and little padding: the default"),
+    ("up to 4 turns", "and little padding"),
+    ("up to 4 turns", "and common beginnings once: the default"),
+    ("groups of 16", "and little padding"),
+    ("groups of 16", "and common beginnings once: the default"),
     *(("1 to 10 turns", name) for name in VARIANTS if name != "TRL's defaults" and not QUICK),
 ]
 """Whole prompts in lockstep would take most of the benchmark's time in long episodes."""
@@ -59,23 +63,27 @@ class Ends(gym.Wrapper[str, str, str, str]):
         return observation, reward, terminated, truncated or self._turn == self._turns, info
 
 
-def step(game: str, variant: str) -> dict[str, float]:
-    """Return seconds, tokens, padding and peak memory of the first step of a training."""
-    from trl import GRPOConfig, GRPOTrainer
+def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]:
+    """Return seconds, tokens, padding and peak memory of the first step of a training, of another model on a GPU."""
+    import torch
+    from trl import GRPOConfig
 
-    from gym_trl import GymSpec
-    from gym_trl.grpo import passes, trainer_engine, trl_versions
+    from gym_trl import GymGRPOTrainer, GymSpec
+    from gym_trl.grpo import passes, sampled_logprobs, trainer_engine
     from gym_trl.testing import pretrained_folder
     from gym_trl.training.models import ModelChoice, load_model
 
     made, played_game = VARIANTS[variant], dict(GAMES[game])
+    episodes, group, at_once = played_game.pop("sizes", (8, 4, 2))
     if made.get("all_positions"):
         vars(passes)["sampled_scores"] = lambda trainer: None
+    if made.get("alone"):
+        vars(sampled_logprobs)["prefix_sharing"] = vars(passes)["prefix_sharing"] = lambda model: "it is compared with"
     if made.get("padded"):
-        vars(trl_versions)["why_padding_stays"] = lambda trainer: "it is compared with"
+        vars(passes)["_why_padding_stays"] = lambda trainer: "it is compared with"
     if made.get("unmerged"):
         vars(trainer_engine)["merged_adapter"] = lambda model: nullcontext()
-    model, tokenizer = load_model(ModelChoice(path=str(pretrained_folder()), lora=16, dtype="bfloat16"))
+    model, tokenizer = load_model(ModelChoice(model=folder or str(pretrained_folder()), lora=16, dtype="bfloat16"))
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         num_tasks=64,
@@ -101,7 +109,7 @@ def step(game: str, variant: str) -> dict[str, float]:
         found["turns"] = sum(columns["num_turns"]) / rows
         return columns
 
-    class Clock(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+    class Clock(GymGRPOTrainer):
         """Trainer that measures each of its steps."""
 
         def _inner_training_loop(self, *given: Any, **named: Any) -> Any:
@@ -115,19 +123,20 @@ def step(game: str, variant: str) -> dict[str, float]:
                 found["processor"] += time.process_time()
             super().log(logs, *given, **named)
 
-    with TemporaryDirectory() as folder:
+    on_gpu = folder is not None and torch.cuda.is_available()
+    with TemporaryDirectory() as out:
         args = GRPOConfig(
-            output_dir=folder,
-            use_cpu=True,
+            output_dir=out,
+            use_cpu=not on_gpu,
             bf16=False,
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,
             logging_steps=1,
             max_steps=1,
-            num_generations=GROUP,
-            per_device_train_batch_size=ROWS,
-            gradient_accumulation_steps=EPISODES // ROWS,
+            num_generations=group,
+            per_device_train_batch_size=at_once,
+            gradient_accumulation_steps=episodes // at_once,
             gradient_checkpointing=False,
             max_completion_length=512,
             learning_rate=1e-5,
@@ -147,8 +156,10 @@ def step(game: str, variant: str) -> dict[str, float]:
         trainer.train()
     found["rollout"] = played[-1]
     found["training"] = found["seconds"] - played[-1]
-    found["padding"] = 1 - EPISODES * found["tokens"] / sum(computed)
+    found["padding"] = 1 - episodes * found["tokens"] / sum(computed)
     found["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    if on_gpu:
+        found["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
     return found
 
 

@@ -30,13 +30,15 @@ from typing import Any, NamedTuple, TypeVar
 import report
 from report import QUICK, Column, Table, curve, publish, require, run
 
+from gym_trl.bases import Closing
+from gym_trl.engines.protocol import Engine
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat
-from gym_trl.types import Closing, Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
+from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
 
 _T = TypeVar("_T")
 HERE = Path(__file__).parent
@@ -312,7 +314,7 @@ class SimulatedServer:
         self._plan()
 
 
-class SimulatedEngine:
+class SimulatedEngine(Engine):
     """The servers of a layout behind one ``Engine``, with their client processes."""
 
     def __init__(self, clock: Clock, layout: Layout, lengths: Callable[[Request], int]) -> None:

@@ -104,9 +104,9 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
     import torch
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
     from transformers import PrinterCallback, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 
-    from gym_trl import GymSpec
+    from gym_trl import GymGRPOTrainer, GymSpec
     from gym_trl.testing import tiny_model, tiny_tokenizer
 
     torch.set_num_threads(1)
@@ -137,7 +137,7 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
     begin = time.perf_counter()
     learnt = Learnt(name, opponent, seed, [], [], 0.0)
 
-    class Measure(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    class Measure(TrainerCallback):
         """Lower the entropy's weight, and measure now and then."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -155,7 +155,7 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
                 print(name, opponent, seed, *told, file=sys.stderr, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = GRPOTrainer(
+        trainer = GymGRPOTrainer(
             model=tiny_model(tokenizer, seed=seed),
             processing_class=tokenizer,
             args=GRPOConfig(
@@ -178,9 +178,7 @@ def train_one(name: str, opponent: str, seed: int) -> dict[str, Any]:
                 disable_tqdm=True,
                 seed=seed,
             ),
-            train_dataset=spec.train_dataset,
-            rollout_func=spec.rollout_func,
-            reward_funcs=spec.reward_funcs,
+            spec=spec,
             callbacks=[Measure()],
         )
         trainer.remove_callback(PrinterCallback)

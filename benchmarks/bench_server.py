@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Compare the throughput of ``vllm serve`` for 256 episodes: our engine, bare clients, large requests.
 
 $ python benchmarks/bench_server.py
@@ -33,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import aiohttp
 import httpx
-import vllm_cpu
 from report import QUICK, Column, Table, publish, require, run
-from vllm_serve import CONTEXT, TRL, Server
+from support import vllm_cpu
+from support.vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.server import ServerEngine

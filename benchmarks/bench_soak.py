@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Measure memory, objects, open files and threads over hundreds of thousands of episodes.
 
 $ python benchmarks/bench_soak.py             # an interrupted run continues with the parts that are not finished
@@ -118,7 +117,7 @@ def accepting(env_id: str) -> gym.Env[str, str]:
 
 def vllm(number: int) -> Iterator[int]:
     sys.path.insert(0, TESTS)
-    import vllm_cpu
+    from support import vllm_cpu
 
     from gym_trl.engines.vllm import VLLMEngine
 
@@ -147,7 +146,7 @@ def training(number: int) -> Iterator[int]:
     step: SimpleQueue[int | None] = SimpleQueue()
     go_on: SimpleQueue[None] = SimpleQueue()
 
-    class Tell(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    class Tell(TrainerCallback):
         """Callback that waits between two steps until the sample is taken."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/suite.py            # all but the long ones; if it is stopped, finished results are kept
     python benchmarks/suite.py --quick    # a small version of each, into results/quick/
-    python benchmarks/suite.py envs scale # only these
+    python benchmarks/suite.py envs vectors # only these
 
 After all, the time of each and the table of goals (``goals.py``) are written, too.
 
@@ -49,22 +49,14 @@ SUITE = (
     Benchmark("adapter_overhead", "What does the adapter cost per turn, and does it grow?"),
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),
-    Benchmark("scale", "What do thousands of concurrent episodes cost?"),
-    Benchmark(
-        "scale_out", "What do 1,000 environments behind servers, and 8 processes, reach of the ideal?", long=True
-    ),
     Benchmark("import", "How long does a start take, and how much is installed?"),
     Benchmark("train_start", "How long does `gym-trl train` take to its first step?"),
     Benchmark("executors", "What does a step in another process cost?"),
     Benchmark("server", "How much of a vLLM server's throughput is left?"),
     # After the server, whose figures it uses.
     Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
-    Benchmark("records", "What does it cost to record every episode?"),
-    Benchmark("viewer", "How long does a page of 20,000 episodes take to open?"),
-    Benchmark("self_play_loop", "What does it cost to play all seats?"),
     Benchmark("kv_reuse", "What do turns cost without vLLM?", limit_minutes=25.0),
     Benchmark("lm_step", "What does a step of a pretrained model cost?", limit_minutes=25.0),
-    Benchmark("learning_beside_trl", "What is learned per episode and per minute?", limit_minutes=20.0, long=True),
 )
 
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Short talks with the real vLLM, for the simulation, the tests of the engine, and ``bench_gpu.py``."""
 
 import sys
@@ -15,8 +14,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import vllm_cpu
 from report import QUICK
+from support import vllm_cpu
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.vllm import VLLMEngine

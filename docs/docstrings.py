@@ -9,7 +9,7 @@ _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n(?! *$).*)*", re.MULTILINE)
 _FENCED = "{0}```pycon\n{1}\n{0}```"
 
 
-class Examples(griffe.Extension):  # type: ignore[misc] # a base that is typed in part
+class Examples(griffe.Extension):  # a base that is typed in part
     """Extension that fences doctest examples, which Markdown would otherwise render as quotations."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:

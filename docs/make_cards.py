@@ -30,7 +30,7 @@ _WHOLE = re.MULTILINE | re.DOTALL
 HEAD = """# Cards
 
 What `gym-trl card ID` measures of each environment, with its default arguments: rules, an example, scores of policies
-that play and that do not, findings, size, speed, tasks, and the criteria of OpenEnv's RFC 008. How to read them, and
+that play and that do not, findings, size, speed, tasks, and criteria of OpenEnv's RFC 008. How to read them, and
 how to make one of your own environment: [the guide](../guides/cards.md).
 
 `python docs/make_cards.py` writes these pages. Speeds were measured on a machine that was also used otherwise.
@@ -65,7 +65,9 @@ def main() -> int:
 
 def is_current(env_id: str) -> bool:
     """Return whether a card has the current rules and the current example; numbers are not compared."""
-    lasting = re.search(r"^## Rules$.*?(?=^## Findings$)", markdown(outline(maker(env_id), env_id)), _WHOLE)
+    lasting = re.search(
+        r"^## Rules$.*?(?=^## (?:Findings|Size and speed)$)", markdown(outline(maker(env_id), env_id)), _WHOLE
+    )
     assert lasting is not None
     return file_of(env_id).exists() and lasting[0] in file_of(env_id).read_text(encoding="utf-8")
 

@@ -16,7 +16,8 @@ import gym_trl
 from gym_trl.env_checker.validation import Game, games
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.evaluation.blind import is_near
-from gym_trl.evaluation.play import PlayedTurn, optimum, play_task
+from gym_trl.evaluation.play import optimum
+from gym_trl.rollout.text_player import play
 from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.types import Task
 
@@ -161,12 +162,10 @@ def level(success: float | None, mean_return: float | None) -> str:
 def transcript(game: Game) -> list[str]:
     """Return the lines of an episode played by the solver."""
     lines: list[str] = []
-    played = play_task(game.make(), Task(game.env_id, 0), lambda env: env.get_wrapper_attr("solver")())
-    for turn in played:
-        assert isinstance(turn, PlayedTurn)
-        lines += [*turn.observation.split("\n"), f"> {turn.action}"]
-    assert isinstance(played[-1], PlayedTurn)
-    return [*lines, *played[-1].result.observation.split("\n"), f"(reward {played[-1].result.reward:g})"]
+    played = play(game.make(), Task(game.env_id, 0), lambda env: env.get_wrapper_attr("solver")())
+    for turn in played.turns:
+        lines += [*turn.observation.split("\n"), f"> {turn.answer.text}"]
+    return [*lines, *played.messages[-1].content.split("\n"), f"(reward {played.turns[-1].reward:g})"]
 
 
 def cut(lines: list[str]) -> list[str]:

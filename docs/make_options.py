@@ -1,14 +1,16 @@
 """Write what derives from the declaration of the options: the types of arguments by name, and the page of the docs.
 
-Run it after a change of ``gym_trl/options.py``; a test compares the files with the declaration.
+Run it after a change of ``gym_trl/options/``; a test compares the files with the declaration.
 """
 
 import ast
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from gym_trl import options
+from gym_trl.cli.errors import option_name
 from gym_trl.cli.flags import flags_of
 from gym_trl.files import replace_text
 from gym_trl.kinds import expected, option_types
@@ -17,9 +19,10 @@ from gym_trl.training.options import PRESETS, PRETRAINED, changed_by
 ROOT = Path(__file__).parent.parent
 ARGUMENTS = ROOT / "gym_trl" / "option_args.py"
 PAGE = ROOT / "docs" / "api" / "options.md"
-_HEAD = '''"""Types of arguments that are options, by name; written by docs/make_options.py from gym_trl/options.py."""
+_HEAD = '''"""Types of arguments that are options, by name; written by docs/make_options.py from gym_trl/options/."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from gym_trl.kinds import Arguments, Count, Penalty, Positive, Range, Seconds, Seed, Share, Whole
@@ -32,7 +35,9 @@ from gym_trl.options import (
     ExecutorName,
     Function,
     History,
+    Keep,
     League,
+    PartSource,
     PrioritizedTasks,
     VLLMMode,
 )
@@ -42,29 +47,38 @@ _NESTED = ("Cutoff", "History", "Curriculum", "PrioritizedTasks", "League")
 
 def arguments() -> str:
     """Return the module with the types of the arguments of ``GymSpec`` and others."""
-    declared = _annotations()
-    text = _HEAD
-    episodes = options.declared(options.EpisodeOptions).keys() - {"env"}
-    played = ("PlayArgs", "TypedDict", options.EpisodeOptions, "of ``EpisodeOptions`` on the play of any tasks")
-    others = ("EpisodeArgs", "PlayArgs", options.EpisodeOptions, "of ``EpisodeOptions``")
-    spec = ("SpecArgs", "EpisodeArgs", options.SpecOptions, "of ``SpecOptions``")
-    train = ("TrainArgs", "EpisodeArgs", options.TrainOptions, "of ``TrainOptions``")
-    inherited = {"TypedDict": episodes - {*options.PLAYED}, "PlayArgs": {*options.PLAYED}, "EpisodeArgs": episodes}
-    for name, base, kind, sentence in (played, others, spec, train):
-        text += f"\n\nclass {name}({base}, total=False):\n"
-        text += f'    """Arguments that are fields {sentence}."""\n'
+    declared, text = _annotations(), _HEAD
+    played, weights = options.PLAYED, options.declared(options.Model)
+    planned = [*played, *options.declared(options.Task), *options.declared(options.TaskChoice)]
+    episodes = options.declared(options.EpisodeOptions)
+    rows: tuple[tuple[str, str, type[options.Options], Collection[str], Collection[str]], ...] = (
+        ("PlayArgs", "TypedDict", options.EpisodeOptions, played, ()),
+        ("PlannedArgs", "PlayArgs", options.EpisodeOptions, planned, played),
+        ("EpisodeArgs", "PlannedArgs", options.EpisodeOptions, episodes, planned),
+        ("SpecArgs", "EpisodeArgs", options.SpecOptions, options.declared(options.SpecOptions), episodes),
+        ("WeightArgs", "TypedDict", options.Model, weights, ()),
+        ("TrainArgs", "EpisodeArgs, WeightArgs", options.TrainOptions, options.declared(options.Run), ()),
+        (
+            *("WarmStartArgs", "PlannedArgs, WeightArgs", options.WarmStartOptions),
+            *(options.declared(options.WarmStartOptions), {*planned, *weights}),
+        ),
+        ("ModelArgs", "PlayArgs", options.Playing, options.declared(options.Playing), ()),
+        ("EvaluateArgs", "PlayArgs", options.EvalOptions, options.OF_EVALUATE, played),
+        ("TournamentArgs", "TypedDict", options.TournamentOptions, options.OF_TOURNAMENT, ()),
+    )
+    for name, base, kind, names, inherited in rows:
+        text += f'\n\nclass {name}({base}, total=False):\n    """Arguments that are fields of ``{kind.__name__}``."""\n'
         for one in options.declared(kind):
-            if one == "env" or one in inherited[base]:
-                continue
-            owner = options.group_of(one, kind).__name__
-            text += f"\n    {one}: {_given(declared[owner][one])}"
+            if one in names and one not in inherited and one != "env":
+                owner = next(group for group in kind.__mro__ if one in declared.get(group.__name__, {})).__name__
+                text += f"\n    {one}: {_given(declared[owner][one])}"
         text += "\n"
     return text
 
 
 def _annotations() -> dict[str, dict[str, ast.expr]]:
-    tree = ast.parse(Path(options.__file__).read_text(encoding="utf-8"))
-    classes = (one for one in tree.body if isinstance(one, ast.ClassDef))
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in Path(options.__file__).parent.glob("*.py")]
+    classes = (one for tree in trees for one in tree.body if isinstance(one, ast.ClassDef))
     return {
         one.name: {
             line.target.id: line.annotation
@@ -80,20 +94,20 @@ def _given(annotation: ast.expr) -> str:
     text = ast.unparse(annotation).replace("'", '"')
     if text.startswith("tuple["):
         text = f"Sequence[{text.removeprefix('tuple[').removesuffix(', ...]')}]"
-    text = text.replace("Function", "Function | str")
+    text = re.sub("(Function|PartSource|Path)", r"\1 | str", text)
     parts = text.split(" | ")
     if any(one in _NESTED for one in parts):
         parts.insert(len(parts) - ("None" in parts), "Arguments")
     return " | ".join(parts)
 
 
-_INTRODUCTION = """<!-- Written by docs/make_options.py from gym_trl/options.py. -->
+_INTRODUCTION = """<!-- Written by docs/make_options.py from gym_trl/options/. -->
 # Options
 
 An option has one name in Python (`GymSpec(ID, turn_limit=8)`), on the command line (`gym-trl train ID --turn-limit 8`)
 and in a run file (`turn_limit: 8`). [`GymSpec`][gym_trl.grpo.spec.GymSpec] takes the groups Task, Text, Rollout,
-Stepping and Learning, and `gym-trl train` all groups. Defaults are those of `GymSpec`; `gym-trl train` starts from a
-[preset](#presets).
+Stepping, TaskChoice and Learning, and `gym-trl train` Model and Run as well. Defaults are those of `GymSpec`; `gym-trl
+train` starts from a [preset](#presets).
 
 A nested option, such as `cutoff`, is an object or a mapping in Python, a mapping in a file, and has a flag for each of
 its own options: `Cutoff(episode_s=60)`, `{"episode_s": 60}`, `--cutoff.episode-s 60`. A function is an object in Python
@@ -104,10 +118,23 @@ _GROUPS: tuple[type[options.Options], ...] = (
     options.Text,
     options.Rollout,
     options.Stepping,
+    options.TaskChoice,
     options.Learning,
     options.Model,
     options.Run,
 )
+_ELSEWHERE = """
+## Where nothing is trained
+
+`gym-trl eval`, [`evaluate`][gym_trl.evaluation.evaluation.evaluate] and [`Model`][gym_trl.policies.model.Model] take
+Task, Text, Rollout and Stepping, with `max_tokens_per_turn=256` and `end_after_invalid=3` unless a model was trained
+otherwise, and the next options.
+"""
+_OWN: dict[type[options.Options], str] = {
+    options.WarmStartOptions: "gym-trl warm-start",
+    options.EvalOptions: "gym-trl eval",
+    options.TournamentOptions: "gym-trl tournament",
+}
 _NESTED_IN = {
     options.Cutoff: "cutoff",
     options.History: "history",
@@ -128,6 +155,13 @@ def page() -> str:
     ]
     text += "\n## Only in GymSpec\n\nRows of the datasets, and objects that only Python has.\n\n"
     text += _table(options.SpecOptions, dict.fromkeys(only, ""))
+    text += _ELSEWHERE
+    for group in (options.Playing, options.Recording):
+        text += _section(group, {name: option_name(name) for name in options.declared(group)})
+    for group, command in _OWN.items():
+        text += f"\n## Only in {command}\n\n"
+        own = (name for name in options.declared(group) if options.group_of(name, group) is group and name != "env")
+        text += _table(group, {name: option_name(name) for name in own})
     for group, outer in _NESTED_IN.items():
         text += _section(
             group, {name: names.get((outer, name), "") for name in options.declared(group)}, f" (`{outer}`)"

@@ -128,14 +128,12 @@ def train_run() -> None:
 def train_poker() -> None:
     """Train a tiny model in self-play, after a warm start that teaches the names of the actions."""
     from gym_trl.training.run import train
-    from gym_trl.training.supervised import WarmStartOptions, warm_start
+    from gym_trl.training.supervised import warm_start
 
     game: dict[str, Any] = {"env": "TrlEnv/KuhnPoker-v0", "max_tokens_per_turn": 8, "action_format": "plain"}
     grpo = {"use_cpu": True, "bf16": False, "max_completion_length": 400, "learning_rate": 1e-4}
     warm = POKER.with_name("kuhn_poker_warm")
-    warm_start(
-        WarmStartOptions(run=training_options.choose(**game), policy="random", episodes=512, steps=300), out=warm
-    )
+    warm_start(training_options.choose_warm_start(**game, policy="random", episodes=512, steps=300), out=warm)
     chosen = training_options.choose(
         **game, model=str(warm / "model"), steps=30, episodes_per_step=32, eval_episodes=32, seats="self", grpo=grpo
     )

@@ -105,6 +105,8 @@ def main() -> None:
     PAGE.write_text(
         f"""# A transcript: from an idea to an installed package
 
+*For people who want to see all steps before they start.*
+
 The commands of [From an idea to a shared environment](new_environment.md) in an empty folder, as the terminal showed
 them: a new environment, its checks, a tiny model that learns it, a card, and a wheel that is installed and found by
 every command. Together they took {total:.0f} seconds on {os.cpu_count()} cores on {datetime.now(UTC):%Y-%m-%d}.

@@ -1,9 +1,10 @@
-"""Hook of mkdocs: the version that the site describes, and the replays of the gallery.
+"""Hook of mkdocs: the version that the site describes, the replays of the gallery, and the notebooks.
 
 A replay is a page of ``gym-trl view`` with one task of a game, played by its solver and by random legal actions. The
 pages are made anew for each build (about 20 seconds in all) and are not kept in the repository.
 """
 
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,9 @@ import gym_trl
 from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.viewer.page import write_page
 
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path
+from notebook_pages import NOTEBOOKS, page
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,12 +31,21 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """Add the replay of every game."""
+    """Add the notebooks, with outputs of this build, and the replay of every game."""
+    for path in NOTEBOOKS:
+        files.append(File.generated(config, f"notebooks/{path.name}", abs_src_path=str(path)))
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
     if bubblewrap_problem() is not None:  # the solver and the random policy run only the library's own programs
         gym.spec("TrlEnv/CodeAgent-v0").kwargs["isolation"] = "limits"
     for env_id in gym_trl.GAMES:
         name = env_id.partition("/")[2]
         files.append(File.generated(config, f"replays/{name}.html", content=replay(env_id)))
+
+
+@cache
+def notebook_page(path: Path) -> str:
+    """Return the page of a notebook."""
+    return page(path)
 
 
 @cache

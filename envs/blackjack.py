@@ -45,7 +45,7 @@ class Blackjack(TextEnv):
         sums: Show the player's sum, as Gymnasium does, and not the cards.
         turns: Most actions of a game. 20 are always enough.
 
-    The mean payoff, computed exactly (a dynamic program here; the tests compute all of them in another way):
+    The mean payoff, computed exactly by a dynamic program; the tests compare every card with Gymnasium's game:
 
     ======================== ========= ========================= ==========
     perfect play             payoff    other play, default rules payoff
@@ -143,13 +143,13 @@ class Blackjack(TextEnv):
         return self._table()
 
     def _act(self, action: str) -> Outcome:
-        said = plain(action)
-        if said == "hit":
+        word = plain(action)
+        if word == "hit":
             self._player.append(self._draw())
             if sum(self._player) > 21:
                 return Outcome(f"You drew {_name(self._player[-1])} and are over 21. Lost.", -1.0, done=True)
             return self._use_turn(self._table())
-        if said == "stick":
+        if word == "stick":
             return self._settle()
         return self._reject('Not "hit" or "stick".')
 

@@ -227,15 +227,15 @@ class CodeAgent(Puzzle):
         self._problem = _make(self._instance, self.steps)
 
     def _act(self, action: str) -> Outcome:
-        said = _SAID.fullmatch(action)
-        if said is None:
+        call = _SAID.fullmatch(action)
+        if call is None:
             return self._reject("Say run: or submit: and a Python program.")
-        code = unfenced(said[2])
+        code = unfenced(call[2])
         if len(code) > _MOST_CHARACTERS:
             return self._reject(f"A program has at most {_MOST_CHARACTERS} characters.")
         if not code.strip():
             return self._reject("There is no program.")
-        return self._run(code) if said[1].lower() == "run" else self._submit(code)
+        return self._run(code) if call[1].lower() == "run" else self._submit(code)
 
     def _run(self, code: str) -> Outcome:
         if self._ran and not self._sandbox.alive:
@@ -329,10 +329,10 @@ def _make(instance: int, steps: int) -> _Problem:
         chosen = _draw(rng, steps)
         inputs = [[rng.randint(-20, 20) for _ in range(rng.randint(3, 9))] for _ in range(_EXAMPLES + _TESTS)]
         inputs[_EXAMPLES] = []
-        cases = tuple((given, _apply(chosen, given)) for given in inputs)
+        cases = tuple((numbers, _apply(chosen, numbers)) for numbers in inputs)
         if _decides(chosen, cases):
-            said = tuple(step.sentence.replace("{k}", str(k)) for step, k in chosen)
-            return _Problem(said, cases)
+            sentences = tuple(step.sentence.replace("{k}", str(k)) for step, k in chosen)
+            return _Problem(sentences, cases)
 
 
 def _draw(rng: random.Random, steps: int) -> _Steps:
@@ -340,8 +340,8 @@ def _draw(rng: random.Random, steps: int) -> _Steps:
     return [(kind, rng.choice(kind.parameters)) for kind in kinds]
 
 
-def _apply(steps: _Steps, given: list[int]) -> Any:
-    result = list(given)
+def _apply(steps: _Steps, numbers: list[int]) -> Any:
+    result = list(numbers)
     for step, k in steps:
         result = step.apply(result, k)
     return result
@@ -376,5 +376,5 @@ def _read(observation: str) -> str:
 
 
 def _translate(sentence: str) -> str:
-    found, code = next((found, code) for pattern, code in _PATTERNS if (found := pattern.fullmatch(sentence)))
-    return code.replace("{k}", found[1]) if found.groups() else code
+    match, code = next((match, code) for pattern, code in _PATTERNS if (match := pattern.fullmatch(sentence)))
+    return code.replace("{k}", match[1]) if match.groups() else code

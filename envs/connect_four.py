@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, TypeAlias
 
+from gym_trl.envs.board_game import BoardEnv, Rules
 from gym_trl.envs.text_env import Difficulty
-from gym_trl.envs.two_player import BoardEnv, Rules, TwoPlayerEnv, against
+from gym_trl.envs.two_player import TwoPlayerEnv, against
 from gym_trl.errors import ConfigError
 
 _MOST_BOARDS = 10**6
@@ -53,8 +54,8 @@ class ConnectFour(BoardEnv[_Position, int]):
     the optimum is not known.
 
     On 4x4 the first player wins with three in a line (so the best response to random moves wins all games of easy), and
-    perfect play leads to a draw with four (against random moves .9470 is the best payoff for X). These are exact: the
-    tests compute them in another way. Games won on 6x7, measured by the tests where it is the solver:
+    perfect play leads to a draw with four (against random moves .9470 is the best payoff for X). These are exact.
+    Games won on 6x7, measured by ``pytest -m nightly`` where it is the solver:
 
     ========= ======== ======== ========== =====================
     opponent  solver   random   always 4   games of the solver
@@ -155,13 +156,13 @@ class ConnectFour(BoardEnv[_Position, int]):
         return column if column is not None and self.rules.has_room(self._position, column) else None
 
     def _recognise(self, observation: str) -> _Position:
-        found = _BOARD.search(observation)
-        assert found is not None
+        shown = _BOARD.search(observation)
+        assert shown is not None
         mine = taken = 0
-        for height, line in enumerate(reversed(found[2].split("\n")[1:])):
+        for height, line in enumerate(reversed(shown[2].split("\n")[1:])):
             for column, mark in enumerate(line.split()):
                 bit = 1 << (column * (self.rows + 1) + height)
-                mine |= bit if mark == found[1] else 0
+                mine |= bit if mark == shown[1] else 0
                 taken |= bit if mark != "." else 0
         return mine, taken
 
@@ -306,13 +307,13 @@ class _Rules(Rules[_Position, int]):
 
     def _completing(self, stones: int) -> int:
         """Return the cells, also occupied ones and some beside the board, that complete a line of ``stones``."""
-        found = 0
+        completing = 0
         for gaps in self._gaps:
             line = -1
             for shift in gaps:
                 line &= stones >> shift if shift > 0 else stones << -shift
-            found |= line
-        return found
+            completing |= line
+        return completing
 
 
 def _is_small(rows: int, cols: int) -> bool:

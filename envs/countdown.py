@@ -371,17 +371,17 @@ class _Solutions:
     def _values(self, part: int) -> _Values:
         if part in self._made:
             return self._made[part]
-        found: _Values = {self._numbers[part.bit_length() - 1]: None} if part.bit_count() == 1 else {}
+        values: _Values = {self._numbers[part.bit_length() - 1]: None} if part.bit_count() == 1 else {}
         for side in _parts(part):
             if side > part ^ side:  # each split once
                 continue
             for one in self._values(side):
                 for other in self._values(part ^ side):
                     for result, sign, swapped in _results(one, other):
-                        if result not in found:
-                            found[result] = (part ^ side, other, sign, one) if swapped else (side, one, sign, other)
-        self._made[part] = found
-        return found
+                        if result not in values:
+                            values[result] = (part ^ side, other, sign, one) if swapped else (side, one, sign, other)
+        self._made[part] = values
+        return values
 
     def _trace(self, part: int, value: _Rational) -> list[_Step]:
         made = self._values(part)[value]
@@ -410,30 +410,30 @@ def _results(one: _Rational, other: _Rational) -> list[tuple[_Rational, str, boo
     """Return the non-negative results of two numbers, each with its sign and whether the other one comes first."""
     (a, b), (c, d) = one, other
     over, less = a * d, c * b
-    found = [
+    results = [
         (_lowest(over + less, b * d), "+", False),
         (_lowest(abs(over - less), b * d), "-", over < less),
         (_lowest(a * c, b * d), "*", False),
     ]
     if c:
-        found.append((_lowest(over, less), "/", False))
+        results.append((_lowest(over, less), "/", False))
     if a:
-        found.append((_lowest(less, over), "/", True))
-    return found
+        results.append((_lowest(less, over), "/", True))
+    return results
 
 
 def _inverses(target: _Rational, value: _Rational) -> list[tuple[_Rational, str, bool]]:
     """Return the numbers that make the target with this one, with the sign and whether this one comes first."""
     (a, b), (c, d) = target, value
     over, less = a * d, c * b
-    found = [(_lowest(over + less, b * d), "-", False)]
+    numbers = [(_lowest(over + less, b * d), "-", False)]
     if over >= less:
-        found.append((_lowest(over - less, b * d), "+", False))
+        numbers.append((_lowest(over - less, b * d), "+", False))
     else:
-        found.append((_lowest(less - over, b * d), "-", True))
+        numbers.append((_lowest(less - over, b * d), "-", True))
     if c:
-        found.append((_lowest(over, less), "*", False))
-        found.append((_lowest(a * c, b * d), "/", False))
+        numbers.append((_lowest(over, less), "*", False))
+        numbers.append((_lowest(a * c, b * d), "/", False))
         if a:
-            found.append((_lowest(less, over), "/", True))
-    return found
+            numbers.append((_lowest(less, over), "/", True))
+    return numbers

@@ -6,7 +6,8 @@ import string
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from gym_trl.envs.text_env import Outcome, Steady, TextEnv, check_integers
+from gym_trl.envs.arguments import check_integers
+from gym_trl.envs.text_env import Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.textify import counted

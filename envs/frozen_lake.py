@@ -73,7 +73,8 @@ class FrozenLake(Puzzle):
     ``reward="efficient"`` pays the length of the shortest way over that of the way taken, slips included.
 
     The solver plays the best move for the turns that are left (a dynamic program over squares and turns), so it
-    reaches the optimum. Exact values, all computed in the tests:
+    reaches the optimum. Exact values; the tests compute the optimum with a limit
+    from Gymnasium's own table:
 
     =================================== ========= =========
     success                             4x4       8x8

@@ -116,8 +116,8 @@ class Game2048(Puzzle):
         most_moves = (self.size**2 * self.target // 2 - 4) // 2 + 1
         if not self._has_table or self.turns < most_moves:
             return None
-        known = _KNOWN.get((self.size, self.target))
-        return 1.0 - _loss_at_start(self.size, self.target) if known is None else known
+        optimum = _KNOWN.get((self.size, self.target))
+        return 1.0 - _loss_at_start(self.size, self.target) if optimum is None else optimum
 
     @property
     def constant_action(self) -> str:
@@ -147,10 +147,10 @@ class Game2048(Puzzle):
         self._look()
 
     def _act(self, action: str) -> Outcome:
-        said = action if action in _ACTIONS else action.strip().lower()
-        if said not in self._legal:
-            return self._reject("That changes nothing." if said in _ACTIONS else "Not a move.")
-        self._rows = _moved(self._rows, said)
+        move = action if action in _ACTIONS else action.strip().lower()
+        if move not in self._legal:
+            return self._reject("That changes nothing." if move in _ACTIONS else "Not a move.")
+        self._rows = _moved(self._rows, move)
         if max(map(max, self._rows)) < self.target:
             self._spawn()
         self._look()
@@ -331,10 +331,10 @@ def _losses(size: int, target: int) -> Losses:
         fewest = np.ones(len(layer))
         # Sliding each rotation to the left is sliding the board in one of the four directions.
         for turn, image in zip(turns[:4], images, strict=False):
-            rows = [places[-size:] @ row for row in tiles[turn].reshape(size, size, -1)]
-            after = places[size - 1 :: size] @ np.array([left[row] for row in rows])
+            rows = places[-size:] @ tiles[turn].reshape(size, size, -1)
+            after = places[size - 1 :: size] @ left[rows]
             loss = np.where(after == image, 1.0, moved[after])
-            loss[np.any([wins[row] for row in rows], axis=0)] = 0.0
+            loss[wins[rows].any(axis=0)] = 0.0
             np.minimum(fewest, loss, out=fewest)
         for image in images:
             losses[image] = fewest

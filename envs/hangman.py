@@ -45,7 +45,7 @@ class Hangman(TextEnv):
     the potential of ``reward="shaped"`` is the share of the positions that are revealed.
 
     The solver guesses the letter that is in the most words that are still possible; ties go to the letter with the most
-    different sets of positions, then to the first. Exact, over all words of the preset (the tests play or count them):
+    different sets of positions, then to the first. Exact, over all words of the preset (the tests play them all):
 
     ====== ===== =================== ============= ================================ ======
     preset words solver wins         misses (mean) words with 0, 1, 2... misses     random
@@ -83,8 +83,8 @@ class Hangman(TextEnv):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         if self.shortest > self.longest:
-            said = f"shortest={self.shortest} and longest={self.longest}"
-            raise ConfigError(f"shortest must not be above longest, got {said}")
+            problem = f"shortest={self.shortest} and longest={self.longest}"
+            raise ConfigError(f"shortest must not be above longest, got {problem}")
 
     @property
     def instructions(self) -> str:
@@ -147,9 +147,9 @@ class Hangman(TextEnv):
     def _reject(self, reason: str) -> Outcome:
         return self._miss(f"{reason}\n", valid=False)
 
-    def _miss(self, said: str, *, valid: bool) -> Outcome:
+    def _miss(self, reason: str, *, valid: bool) -> Outcome:
         self._misses_left -= 1
-        return Outcome(said + self._state(), done=self._misses_left == 0, valid=valid)
+        return Outcome(reason + self._state(), done=self._misses_left == 0, valid=valid)
 
     def _state(self) -> str:
         missed = " ".join(self._missed) or "none"
@@ -193,9 +193,9 @@ def _most_likely_letter(observation: str) -> str:
 def _best(shown: str, missed: str) -> str:
     """Return the letter in the most matching words, then the one with the most different sets of positions."""
     places = _places(len(shown))
-    known = sorted({*shown, *missed} - {"_"})
-    letters = [ascii_uppercase.index(letter) for letter in known]
-    there = [sum(1 << place for place, other in enumerate(shown) if other == letter) for letter in known]
+    known_letters = sorted({*shown, *missed} - {"_"})
+    letters = [ascii_uppercase.index(letter) for letter in known_letters]
+    there = [sum(1 << place for place, other in enumerate(shown) if other == letter) for letter in known_letters]
     possible = places[(places[:, letters] == np.array(there, dtype=np.intp)).all(1)]
     count = np.count_nonzero(possible, axis=0)
     count[letters] = 0

@@ -102,7 +102,7 @@ class Agreement(NamedTuple):
     """Cohen's kappa; ``None`` where both always say the same label, so that no chance can be told apart."""
 
 
-def agreement(given: Sequence[Any], known: Sequence[Any]) -> Agreement:
+def agreement(verdicts: Sequence[Any], labels: Sequence[Any]) -> Agreement:
     """Return how far verdicts agree with known labels, or two judges with each other.
 
     >>> agreement(["right", "right", "wrong", "wrong"], ["right", "wrong", "wrong", "wrong"])
@@ -114,13 +114,24 @@ def agreement(given: Sequence[Any], known: Sequence[Any]) -> Agreement:
     Raises:
         ConfigError: The lengths differ, or are 0.
     """
-    if not given or len(given) != len(known):
-        raise ConfigError(f"given and known must have the same length above 0, got {len(given)} and {len(known)}")
-    count = len(given)
-    equal = sum(one == other for one, other in zip(given, known, strict=True)) / count
-    ours, theirs = Counter(given), Counter(known)
+    if not verdicts or len(verdicts) != len(labels):
+        raise ConfigError(
+            f"verdicts and labels must have the same length above 0, got {len(verdicts)} and {len(labels)}"
+        )
+    count = len(verdicts)
+    equal = sum(one == other for one, other in zip(verdicts, labels, strict=True)) / count
+    ours, theirs = Counter(verdicts), Counter(labels)
     chance = sum(ours[label] * theirs[label] for label in ours) / count**2
     return Agreement(count, equal, None if chance == 1 else (equal - chance) / (1 - chance))
+
+
+def _scores(verdicts: Mapping[str, float]) -> dict[str, float]:
+    """Return the score of each verdict after checking them."""
+    if len(verdicts) < 2 or not all(word.isalnum() for word in verdicts):
+        raise ConfigError(f"verdicts must have at least two words of letters and digits, got {dict(verdicts)}")
+    if not all(0 <= score <= 1 for score in verdicts.values()):
+        raise ConfigError(f"verdicts must have scores from 0 to 1, got {dict(verdicts)}")
+    return dict(verdicts)
 
 
 class Judge:
@@ -192,11 +203,7 @@ class Judge:
         for name, seconds in (("request_timeout_s", request_timeout_s), ("timeout_s", timeout_s)):
             if not seconds > 0:
                 raise ConfigError(f"{name} must be above 0, got {seconds!r}")
-        self.verdicts = {"right": 1.0, "wrong": 0.0} if verdicts is None else dict(verdicts)
-        if len(self.verdicts) < 2 or not all(word.isalnum() for word in self.verdicts):
-            raise ConfigError(f"verdicts must have at least two words of letters and digits, got {self.verdicts}")
-        if not all(0 <= score <= 1 for score in self.verdicts.values()):
-            raise ConfigError(f"verdicts must have scores from 0 to 1, got {self.verdicts}")
+        self.verdicts = _scores({"right": 1.0, "wrong": 0.0} if verdicts is None else verdicts)
         if isinstance(columns, str) or not prompt.strip():
             raise ConfigError(f"columns must be a list of names and prompt a text, got {columns!r} and {prompt!r}")
         if cache is not None and not isinstance(server, str) and model is None:
@@ -278,10 +285,10 @@ class Judge:
         with self._lock:
             turn = self._asking.setdefault(key, _Turn())
         with turn.taken(until):  # the same question of another episode waits for this one's verdict
-            found = self._cache.get(key)
-            if found is not None and found in self.verdicts:
+            kept = self._cache.get(key)
+            if kept is not None and kept in self.verdicts:
                 self._count(votes=1, cached=1)
-                return found
+                return kept
             verdict, reply = self._ask(messages, lines, number, until)
             self._cache.put(key, verdict, reply)
         self._count(votes=1)
@@ -293,15 +300,15 @@ class Judge:
         """Return a verdict and the reply that ends with it."""
         for attempt in range(_TRIES):
             reply = self._complete(messages, derive_seed(number, "judge", attempt) % 2**31, until)
-            said = reply.text.strip()
-            last = said.splitlines()[-1].strip() if said else ""
+            text = reply.text.strip()
+            last = text.splitlines()[-1].strip() if text else ""
             if last in lines and not reply.cut:
-                return lines[last], said
+                return lines[last], text
             self._count(unparsed=1)
-            if said:
+            if text:
                 again = {"role": "user", "content": _AGAIN.format(lines="\n".join(lines))}
-                messages = [*messages[:2], {"role": "assistant", "content": encodable(said)}, again]
-        raise InfrastructureError(f"the judge {self._model} gave no verdict in {_TRIES} replies, the last: {said:.200}")
+                messages = [*messages[:2], {"role": "assistant", "content": encodable(text)}, again]
+        raise InfrastructureError(f"the judge {self._model} gave no verdict in {_TRIES} replies, the last: {text:.200}")
 
     def _complete(self, messages: Sequence[Mapping[str, str]], seed: int, until: float) -> ChatReply:
         if not self._slots.acquire(timeout=max(0.0, until - time.monotonic())):
@@ -377,7 +384,7 @@ def quote(data: Any) -> str:
     ``json.loads`` returns the data. Values that JSON does not have are given as text.
     """
     text = encodable(json.dumps(data, ensure_ascii=False, default=str))
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda start: f"\\u{ord(start[0]):04x}", text)
 
 
 class _Turn:
@@ -419,11 +426,11 @@ class _Cache:
             if key in self._verdicts or self._file is None:
                 return self._verdicts.get(key)
             try:
-                found = self._file.execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone()
+                row = self._file.execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone()
             except sqlite3.Error as error:
                 self._give_up(error)
                 return None
-            return None if found is None else self._verdicts.setdefault(key, str(found[0]))
+            return None if row is None else self._verdicts.setdefault(key, str(row[0]))
 
     def put(self, key: str, verdict: str, reply: str) -> None:
         with self._lock:

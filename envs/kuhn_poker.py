@@ -7,7 +7,8 @@ from functools import lru_cache
 from itertools import permutations, product
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from gym_trl.envs.text_env import Baseline, Difficulty, Steady
+from gym_trl.envs.baselines import Baseline
+from gym_trl.envs.text_env import Difficulty, Steady
 from gym_trl.envs.two_player import TwoPlayerEnv, Worth, against
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -120,9 +121,9 @@ class KuhnPoker(TwoPlayerEnv):
         rng = random.Random(seed)
 
         def policy(observation: str) -> str:
-            found = _SIGHT.search(observation)
-            assert found is not None
-            bets = strategies[int(found[1]) - 1][_PLAYED[found[3]]][_CARDS.index(found[2])]
+            sight = _SIGHT.search(observation)
+            assert sight is not None
+            bets = strategies[int(sight[1]) - 1][_PLAYED[sight[3]]][_CARDS.index(sight[2])]
             return "bet" if rng.random() < bets else "pass"
 
         return Steady(policy, _SIGHT.search)
@@ -130,8 +131,8 @@ class KuhnPoker(TwoPlayerEnv):
     @property
     def baselines(self) -> dict[str, Baseline]:
         """Baselines as of every game, with a separately seeded solver for each episode."""
-        found = super().baselines
-        return {**found, "solver": found["solver"]._replace(policy=self.solver)}
+        baselines = super().baselines
+        return {**baselines, "solver": baselines["solver"]._replace(policy=self.solver)}
 
     @property
     def _optimum(self) -> Worth | None:
@@ -143,10 +144,10 @@ class KuhnPoker(TwoPlayerEnv):
         return _mean([_best_plan(seat, self._chance, self.reward == "success").worth for seat in self._seats])
 
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        given = options.get("chance")
-        self._given = tuple(given) if isinstance(given, Sequence) else None
-        if given is not None and self._given not in _DEALS:
-            raise ConfigError(f"chance must be two of the cards 0, 1 and 2, for the two players, got {given!r}")
+        cards = options.get("chance")
+        self._given = tuple(cards) if isinstance(cards, Sequence) else None
+        if cards is not None and self._given not in _DEALS:
+            raise ConfigError(f"chance must be two of the cards 0, 1 and 2, for the two players, got {cards!r}")
         return super()._start(instance, options)
 
     def _deal(self) -> None:

@@ -97,8 +97,8 @@ class LightsOut(Puzzle):
             return 1.0
         if len(_algebra(self.size).quiet) == 1:  # each set of presses solves a different board
             return sum(math.comb(lights, presses) for presses in range(1, self.turns + 1)) / self.num_instances
-        known = _BOARDS_BY_PRESSES.get(self.size)
-        return None if known is None else sum(known[1 : self.turns + 1]) / self.num_instances
+        boards_by_presses = _BOARDS_BY_PRESSES.get(self.size)
+        return None if boards_by_presses is None else sum(boards_by_presses[1 : self.turns + 1]) / self.num_instances
 
     def admissible_actions(self) -> tuple[str, ...]:
         """Presses of all lights, in every turn."""

@@ -62,8 +62,8 @@ class Mastermind(Puzzle):
     5 of 8       32768 5.5523              1 19 244 2255 11852 15961 2366 70
     ============ ===== =================== ==================================
 
-    The tests compute all of them, and other strategies' for 4 of 6. The least mean there is 5625/1296 = 4.3403 (Koyama
-    and Lai 1993; quoted). The least mean for 5 of 8 is unknown, but 10 guesses are enough, as the solver always wins in
+    The tests play all codes but those of the last two. The least mean for 4 of 6 is 5625/1296 = 4.3403 (Koyama and Lai
+    1993; quoted). The least mean for 5 of 8 is unknown, but 10 guesses are enough, as the solver always wins in
     8. Random codes win ``1 - (1 - 1/codes)**turns``.
     """
 
@@ -86,11 +86,11 @@ class Mastermind(Puzzle):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         if not self.repeats and self.pegs > self.colors:
-            said = f"pegs={self.pegs} and colors={self.colors}"
-            raise ConfigError(f"without repeats pegs must be at most colors, got {said}")
+            problem = f"pegs={self.pegs} and colors={self.colors}"
+            raise ConfigError(f"without repeats pegs must be at most colors, got {problem}")
         if self.num_instances > _MOST_CODES:
-            said = f"pegs={self.pegs} and colors={self.colors} make {self.num_instances}"
-            raise ConfigError(f"there must be at most {_MOST_CODES} codes, and {said}")
+            problem = f"pegs={self.pegs} and colors={self.colors} make {self.num_instances}"
+            raise ConfigError(f"there must be at most {_MOST_CODES} codes, and {problem}")
 
     @property
     def instructions(self) -> str:
@@ -163,7 +163,7 @@ class Mastermind(Puzzle):
         """Return the share of the bits that are known."""
         possible = np.ones(self.num_instances, dtype=bool)
         for guess, answer in self._answers:
-            possible &= _answers_to(self._book, guess) == answer
+            possible &= _feedbackto(self._book, guess) == answer
         return 1.0 - math.log(np.count_nonzero(possible)) / math.log(possible.size) if possible.size > 1 else 0.0
 
     @property
@@ -229,12 +229,12 @@ class _CodeBook:
             if answers not in self._guesses:
                 self._guesses[answers] = self._choose(possible)
             guess = self._guesses[answers]
-            told = self._compare(guess, possible)
-            for answer in np.unique(told).tolist():
+            feedback = self._compare(guess, possible)
+            for answer in np.unique(feedback).tolist():
                 if answer == self.pegs * (self.pegs + 2):
                     yield len(answers) + 1, guess
                 else:
-                    open_.append(((*answers, answer), possible[told == answer]))
+                    open_.append(((*answers, answer), possible[feedback == answer]))
 
     def _choose(self, possible: _Indices) -> int:
         if possible.size <= 2:
@@ -277,7 +277,7 @@ class _CodeBook:
         answers: _Answers = np.asarray(black * np.uint8(self.pegs + 1) + paired, dtype=np.uint8)
         return answers
 
-    def answers_to(self, guess: str) -> _Answers:
+    def feedbackto(self, guess: str) -> _Answers:
         """Return the marks of a guess for every code."""
         return self._compare(self.codes.index(guess), self._all)
 
@@ -288,8 +288,8 @@ def _code_book(pegs: int, colors: int, repeats: bool) -> _CodeBook:
 
 
 @lru_cache(maxsize=256)
-def _answers_to(book: _CodeBook, guess: str) -> _Answers:
-    return book.answers_to(guess)
+def _feedbackto(book: _CodeBook, guess: str) -> _Answers:
+    return book.feedbackto(guess)
 
 
 def _compare(guess: str, secret: str) -> tuple[int, int]:

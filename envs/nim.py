@@ -7,8 +7,10 @@ from itertools import product
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
-from gym_trl.envs.text_env import Difficulty, check_integers
-from gym_trl.envs.two_player import BoardEnv, Rules, TwoPlayerEnv, against
+from gym_trl.envs.arguments import check_integers
+from gym_trl.envs.board_game import BoardEnv, Rules
+from gym_trl.envs.text_env import Difficulty
+from gym_trl.envs.two_player import TwoPlayerEnv, against
 from gym_trl.errors import ConfigError
 
 _NAMES = "ABCDEFGHI"
@@ -52,7 +54,7 @@ class Nim(BoardEnv[_Piles, _Move]):
     no pile counts more than 1, the player to move loses if an odd number of piles counts 1. ``"minimax"`` plays this
     strategy, and a random move in a lost position. The solver is the best response to the opponent, by exhaustive
     search; where a game has more than 10,000 positions it plays as ``"minimax"`` does, and the optimum is not known.
-    Shares of games won, exact (the tests compute them in another way):
+    Shares of games won, exact (the tests compare the closed form with a search by the rules alone):
 
     ======== ========= ========= =========
     preset   perfect   minimax   random
@@ -122,10 +124,10 @@ class Nim(BoardEnv[_Piles, _Move]):
         return ", ".join([f"{name}: {size}" for name, size in zip(_NAMES, self._position, strict=False)])
 
     def _read(self, action: str) -> _Move | None:
-        found = _ACTION.fullmatch(action.strip())
-        if found is None:
+        match = _ACTION.fullmatch(action.strip())
+        if match is None:
             return None
-        pile, count = _NAMES.index(found[1].upper()), int(found[2])
+        pile, count = _NAMES.index(match[1].upper()), int(match[2])
         legal = pile < len(self._position) and 1 <= count <= min(self.max_take, self._position[pile])
         return (pile, count) if legal else None
 

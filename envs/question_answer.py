@@ -12,6 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gym_trl.envs.arguments import check_integers
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.rubric import (
     Rubric,
@@ -25,7 +26,7 @@ from gym_trl.envs.rubric import (
     score,
     sentence_of,
 )
-from gym_trl.envs.text_env import Outcome, check_integers
+from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError, RowError, apart_from_the_model, needs
 from gym_trl.kinds import load_function
 from gym_trl.registration import did_you_mean

@@ -190,9 +190,9 @@ class Rubric:
 
     def score(self, response: str, answer: Any, row: Mapping[str, Any]) -> Scores:
         """Return the scores of a response, with the weighted sum as the reward."""
-        found = self(response, answer, row)
-        reward = math.fsum(self.weights[name] * score for name, score in found.items())
-        return Scores(reward, next(iter(found.values())) >= 1, found)
+        scores = self(response, answer, row)
+        reward = math.fsum(self.weights[name] * score for name, score in scores.items())
+        return Scores(reward, next(iter(scores.values())) >= 1, scores)
 
 
 def score(verify: Verifier, response: str, answer: Any, row: Mapping[str, Any]) -> Scores:
@@ -206,13 +206,13 @@ def score(verify: Verifier, response: str, answer: Any, row: Mapping[str, Any]) 
     """
     if isinstance(verify, Rubric):
         return verify.score(response, answer, row)
-    found = verify(response, answer, row)
-    if not isinstance(found, Mapping):
-        worth = _score(found, "verify")
+    scores = verify(response, answer, row)
+    if not isinstance(scores, Mapping):
+        worth = _score(scores, "verify")
         return Scores(worth, worth >= 1, {})
-    if not found:
+    if not scores:
         raise ConfigError("verify returned no scores: return true, false, a number, or at least one score by name")
-    named = {str(name): _score(one, str(name)) for name, one in found.items()}
+    named = {str(name): _score(one, str(name)) for name, one in scores.items()}
     return Scores(math.fsum(named.values()), next(iter(named.values())) >= 1, named)
 
 

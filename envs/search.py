@@ -13,29 +13,29 @@ def distances(start: State, near: Callable[[State], Iterable[State]]) -> dict[St
     >>> distances(1, lambda number: [other for other in (number - 1, 2 * number) if 0 <= other < 4])
     {1: 0, 0: 1, 2: 1}
     """
-    found = {start: 0}
+    steps_to = {start: 0}
     queue = [start]
     for state in queue:
-        steps = found[state] + 1
+        steps = steps_to[state] + 1
         for other in near(state):
-            if other not in found:
-                found[other] = steps
+            if other not in steps_to:
+                steps_to[other] = steps
                 queue.append(other)
-    return found
+    return steps_to
 
 
 def rings(
     start: State, moves: Callable[[State], Iterable[tuple[Move, State]]], came_from: dict[State, tuple[State, Move]]
 ) -> Iterator[list[State]]:
     """Yield the states that are 0, 1, 2, ... moves away; ``came_from`` gets the state before each, and the move."""
-    ring, known = [start], {start}
+    ring, reached = [start], {start}
     while ring:
         yield ring
         outer = []
         for state in ring:
             for move, after in moves(state):
-                if after not in known:
-                    known.add(after)
+                if after not in reached:
+                    reached.add(after)
                     came_from[after] = (state, move)
                     outer.append(after)
         ring = outer

@@ -45,8 +45,8 @@ class Secretary(Puzzle):
     100        37      0.3710
     ========== ======= ======
 
-    The numbers are exact (a dynamic program here, the sum over positions and, up to 7, all orders in the tests); the
-    limit is 1/e. Always accepting, like every constant policy, wins ``1 / applicants``, and random play, which rarely
+    The numbers are exact (a dynamic program here, a sum over positions and, for 5, all orders in the tests); the limit
+    is 1/e. Always accepting, like every constant policy, wins ``1 / applicants``, and random play, which rarely
     sees more than a few applicants, ``(1 - 2**-applicants) / applicants``.
 
     ``reward="shaped"`` adds the change of the probability that perfect play still wins.
@@ -112,12 +112,12 @@ class Secretary(Puzzle):
         self._seen = 1
 
     def _act(self, action: str) -> Outcome:
-        said = plain(action)
-        if said == "accept":
+        word = plain(action)
+        if word == "accept":
             rank = self._rank_of_all()
             answer = "The best." if rank == 1 else "Not the best."
             return Outcome(f"Rank {rank} of all {self.applicants}. {answer}", done=True, success=rank == 1)
-        if said != "skip":
+        if word != "skip":
             return self._reject('Not "accept" or "skip".')
         if self._seen == self.applicants:
             return Outcome("You skipped all.", done=True)

@@ -120,9 +120,9 @@ class SlidingPuzzle(Puzzle):
         self._gap = self._cells.index(0)
 
     def _act(self, action: str) -> Outcome:
-        said = action.strip()
+        tile = action.strip()
         for cell in self._beside[self._gap]:
-            if str(self._cells[cell]) == said:
+            if str(self._cells[cell]) == tile:
                 self._cells[self._gap], self._cells[cell] = self._cells[cell], 0
                 self._gap = cell
                 return self._end_turn()
@@ -210,14 +210,14 @@ def _table(rows: int, cols: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.
 
 def _after(rows: int, cols: int, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the codes one move after any of these."""
-    found = []
+    positions = []
     gaps = codes & 15
     for gap, beside in enumerate(_beside(rows, cols)):
         here = codes[gaps == gap]
         for cell in beside:
             tile = here >> 4 * cell + 4 & 15
-            found.append(here + (tile << 4 * gap + 4) - (tile << 4 * cell + 4) + cell - gap)
-    return np.concatenate(found)
+            positions.append(here + (tile << 4 * gap + 4) - (tile << 4 * cell + 4) + cell - gap)
+    return np.concatenate(positions)
 
 
 def _code(cells: Sequence[int]) -> int:

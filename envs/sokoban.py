@@ -156,12 +156,12 @@ class Sokoban(Puzzle):
         self._info = {"optimal_actions": fewest}
 
     def _act(self, action: str) -> Outcome:
-        said = plain(action).split()
-        if not said or not self._steps.keys() >= set(said):
+        moves = plain(action).split()
+        if not moves or not self._steps.keys() >= set(moves):
             return self._reject("Answer up, down, left or right.")
-        if len(said) > 1:
+        if len(moves) > 1:
             return self._reject("At most 1 move in one answer.")
-        step = self._steps[said[0]]
+        step = self._steps[moves[0]]
         if not _can_move(self._squares, self._player, step):
             return self._reject("That move is not possible.")
         self._player = _move(self._squares, self._player, step)
@@ -250,17 +250,17 @@ def _grow_floor(width: int, height: int, boxes: int, rng: random.Random) -> list
 def _play_backwards(room: _Room, depth: int) -> list[tuple[int, int, int]]:
     """Return positions with their distance from the end, breadth first: boxes, player, moves."""
     layer = [(room.goals, player) for player in range(len(room.places)) if not room.goals >> player & 1]
-    known = set(layer)
-    found: list[tuple[int, int, int]] = []
+    reached = set(layer)
+    positions: list[tuple[int, int, int]] = []
     for moves in range(1, depth + 1):
-        layer = _one_move_back(room, layer, known)
-        found += [(boxes, player, moves) for boxes, player in layer]
-        if len(found) >= _MOST_POSITIONS or not layer:
+        layer = _one_move_back(room, layer, reached)
+        positions += [(boxes, player, moves) for boxes, player in layer]
+        if len(positions) >= _MOST_POSITIONS or not layer:
             break
-    return found
+    return positions
 
 
-def _one_move_back(room: _Room, layer: list[tuple[int, int]], known: set[tuple[int, int]]) -> list[tuple[int, int]]:
+def _one_move_back(room: _Room, layer: list[tuple[int, int]], reached: set[tuple[int, int]]) -> list[tuple[int, int]]:
     beside, before = room.beside, []
     for boxes, player in layer:
         near = beside[player]
@@ -269,13 +269,13 @@ def _one_move_back(room: _Room, layer: list[tuple[int, int]], known: set[tuple[i
             if there < 0 or boxes >> there & 1:
                 continue
             walked = (boxes, there)
-            if walked not in known:
-                known.add(walked)
+            if walked not in reached:
+                reached.add(walked)
                 before.append(walked)
             if behind >= 0 and boxes >> behind & 1:
                 pulled = (boxes ^ 1 << behind ^ 1 << player, there)
-                if pulled not in known:
-                    known.add(pulled)
+                if pulled not in reached:
+                    reached.add(pulled)
                     before.append(pulled)
     return before
 

@@ -117,18 +117,18 @@ class TaskFolder:
 
     def files(self) -> bytes:
         """Return the initial files as a tar archive."""
-        found: dict[str, Path | None] = dict.fromkeys(self.image.folders)
-        found |= _below([(self.context / source, target) for source, target in self.image.copied], self.context)
-        return _archive({path: file for path, file in found.items() if path not in self.image.roots})
+        contents: dict[str, Path | None] = dict.fromkeys(self.image.folders)
+        contents |= _below([(self.context / source, target) for source, target in self.image.copied], self.context)
+        return _archive({path: file for path, file in contents.items() if path not in self.image.roots})
 
     def tests(self) -> bytes:
         """Return the tests as a tar archive with the folder ``/tests``."""
         folder = self.path / "tests"
-        found = _below([(folder, "/tests")], folder) if folder.exists() else {}
-        found.pop("/tests", None)
+        contents = _below([(folder, "/tests")], folder) if folder.exists() else {}
+        contents.pop("/tests", None)
         if self.pytest_summary:
-            found |= _below([(self.path / "run-tests.sh", "/tests/run-tests.sh")], self.path)
-        return _archive(found)
+            contents |= _below([(self.path / "run-tests.sh", "/tests/run-tests.sh")], self.path)
+        return _archive(contents)
 
     def solution_command(self) -> str | None:
         """Return a command that does what the reference solution does, with its other files; ``None`` without one."""
@@ -155,8 +155,8 @@ def read_tasks(folder: Path) -> list[TaskFolder]:
     if not folder.is_dir():
         raise ConfigError(f"folder must be a folder with tasks, and there is none at {folder}")
     # A task's own files may contain further ones, such as examples.
-    found = sorted({path.parent for name in _FILES for path in folder.rglob(name)})
-    paths = [path for path in found if not any(other in path.parents for other in found)]
+    folders = sorted({path.parent for name in _FILES for path in folder.rglob(name)})
+    paths = [path for path in folders if not any(other in path.parents for other in folders)]
     if not paths:
         raise ConfigError(f"there is no task in {folder}: a task is a folder with a task.toml or a task.yaml")
     tasks, problems = list[TaskFolder](), list[str]()
@@ -392,19 +392,21 @@ def _copied(image: Image, context: Path, rest: str) -> Image:
     *sources, target = [one for one in words if not one.startswith("--")] or [""]
     if not sources or not target or any(not flag.startswith(("--chown=", "--link")) for flag in flags):
         return _needing(image, f"its Dockerfile has COPY {rest}"[:200])
-    found: list[Path] = []
+    matching: list[Path] = []
     for source in sources:
         matches = sorted(context.glob(source.strip("/"))) if source.strip("./") else [context]
         if not matches:
             raise ConfigError(f"its Dockerfile copies {source}, and there is none in {context.name}")
-        found += matches
+        matching += matches
     path = _absolute(image, target)
-    into = target.endswith(("/", ".")) or len(found) > 1 or path in _ancestors([*image.folders, image.working_folder])
+    into = (
+        target.endswith(("/", ".")) or len(matching) > 1 or path in _ancestors([*image.folders, image.working_folder])
+    )
     copied = list(image.copied)
-    for one in found:
+    for one in matching:
         whole = into and not one.is_dir()
         copied.append((str(one.relative_to(context)), f"{path.rstrip('/')}/{one.name}" if whole else path))
-    kept = path if into or any(one.is_dir() for one in found) else str(PurePosixPath(path).parent)
+    kept = path if into or any(one.is_dir() for one in matching) else str(PurePosixPath(path).parent)
     return replace(image, copied=tuple(copied), folders=_with(image, kept))
 
 
@@ -447,7 +449,7 @@ def _below(sources: Iterable[tuple[Path, str]], root: Path) -> dict[str, Path | 
             are more or larger ones than an episode should read.
     """
     inside = root.resolve()
-    found: dict[str, Path | None] = {}
+    places: dict[str, Path | None] = {}
     seen = size = 0
 
     def visit(path: Path, place: str, above: frozenset[Path]) -> None:
@@ -464,17 +466,17 @@ def _below(sources: Iterable[tuple[Path, str]], root: Path) -> dict[str, Path | 
         if seen > _MOST_FILES or size > _MOST_MIB * _MIB:
             raise ConfigError(f"{root.name} has more than {_MOST_FILES} files and folders or {_MOST_MIB} MiB")
         if real.is_dir():
-            found[place] = None
+            places[place] = None
             for one in sorted(real.iterdir()):
                 visit(path / one.name, f"{place.rstrip('/')}/{one.name}", above | {real})
         elif real.is_file():
-            found[place] = real
+            places[place] = real
         else:
             raise ConfigError(f"{path.relative_to(root.parent)} is neither a file nor a folder")
 
     for source, target in sources:
         visit(source, target, frozenset())
-    return found
+    return places
 
 
 def _archive(files: Mapping[str, Path | None]) -> bytes:

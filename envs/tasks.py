@@ -9,13 +9,25 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
+from gym_trl.envs.arguments import check_integers
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.task_folder import TaskFolder, read_tasks
-from gym_trl.envs.text_env import Outcome, check_integers
+from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError, InfrastructureError, apart_from_the_model
+from gym_trl.leaves import load, offered
 from gym_trl.sandbox import SandboxLimits
-from gym_trl.sandbox.container import PROGRAMS, ContainerImage, ContainerMachine, container_problem
-from gym_trl.sandbox.shell import Check, Machine, Place, Ran, SandboxMachine, Verified, check_folder, shell_problem
+from gym_trl.sandbox.shell import (
+    Check,
+    ContainerImage,
+    Containers,
+    Machine,
+    Place,
+    Ran,
+    SandboxMachine,
+    Verified,
+    check_folder,
+    shell_problem,
+)
 from gym_trl.types import Policy
 
 Runtime: TypeAlias = Literal["auto", "sandbox", "docker", "podman"]
@@ -203,7 +215,7 @@ class Tasks(Puzzle):
             box = ContainerImage(
                 task.docker_image, task.context, task.working_folder, variables, build_seconds=task.build_seconds
             )
-            return ContainerMachine(program, box, limits, cpus=task.cpus)
+            return _containers(program).machine(program, box, limits, cpus=task.cpus)
         image = task.image
         with apart_from_the_model("reading the task's folder"):
             place = Place(task.files(), image.roots, image.working_folder, {**image.variables, **task.variables})
@@ -335,6 +347,11 @@ def _from_summary(verified: Verified) -> dict[str, float]:
     return {"reward": float(_GOOD_RESULTS.issuperset(results))}
 
 
+def _containers(program: str) -> Containers:
+    containers: Containers = load("containers", program)
+    return containers
+
+
 def _choose(task: TaskFolder, runtime: Runtime) -> str:
     """Return where a task runs.
 
@@ -353,8 +370,8 @@ def _choose(task: TaskFolder, runtime: Runtime) -> str:
     if task.docker_image is None and not (task.context / "Dockerfile").is_file():
         raise ConfigError(f"task {task.name!r} cannot run in a container, because it has no Dockerfile; {reason or ''}")
     problems = list[str]()
-    for program in PROGRAMS if runtime == "auto" else (runtime,):
-        if (problem := container_problem(program)) is None:
+    for program in offered("containers") if runtime == "auto" else (runtime,):
+        if (problem := _containers(program).problem(program)) is None:
             return program
         problems.append(f"{program}: {problem}")
     why = f", because {reason}" if reason else ""

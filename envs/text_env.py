@@ -6,11 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
-from functools import cache
-from importlib.resources import files
 from inspect import Parameter, Signature, signature
-from itertools import count
-from json import loads
 from operator import index
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -18,6 +14,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from gym_trl.bases import Settling
+from gym_trl.displays import RenderedText
+from gym_trl.envs.arguments import check_argument
+from gym_trl.envs.baselines import Baseline, Blind, Measured, always, measurements, open_loop, searched_baselines
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.seeding import generator_key
 from gym_trl.spaces import AnyText
@@ -47,41 +47,6 @@ class Outcome(NamedTuple):
 _PAID_FOR_SUCCESS = {"success", "efficient", "shaped"}
 
 
-class Baseline(NamedTuple):
-    """Policy that every game is measured with, and its last measured score."""
-
-    policy: Callable[[int], Policy]
-    """Function that makes the policy of one episode from a seed."""
-    measured: "Measured | None"
-    """Measured score; ``None`` for a game with arguments that no preset has."""
-
-
-class Measured(NamedTuple):
-    """Means over episodes, as written by ``gym-trl validate --measure``."""
-
-    success: float
-    mean_return: float
-    deviation: float
-    """Standard deviation of the return from episode to episode."""
-    turns: float
-    episodes: int
-
-
-class Blind(NamedTuple):
-    """Best open-loop sequence of actions that ``gym-trl validate --measure`` found for a preset, and its score."""
-
-    actions: tuple[str, ...]
-    """The sequence, which is repeated after its end."""
-    measured: Measured
-    """Score on held-out episodes."""
-    low: float
-    """Lower end of the 95% interval of the maximised quantity, success or return."""
-    high: float
-    steps: int
-    """Budget of each round of the search, in environment steps."""
-    rounds: int
-
-
 class Steady:
     """Policy that repeats its last action when an observation does not show the game.
 
@@ -105,28 +70,7 @@ class Steady:
         return self._said
 
 
-def check_integers(*, at_least: int | None = None, at_most: int | None = None, **arguments: object) -> None:
-    """Check arguments that must be integers, as a command line or a file may give them.
-
-    >>> check_integers(turns=3, at_least=1)
-    >>> check_integers(turns="3", at_least=1)
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: turns must be an integer, got '3'
-
-    Raises:
-        ConfigError: one of them is not an integer, smaller than ``at_least`` or larger than ``at_most``.
-    """
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError(f"{name} must be an integer, got {value!r}")
-        if at_least is not None and value < at_least:
-            raise ConfigError(f"{name} must be at least {at_least}, got {value}")
-        if at_most is not None and value > at_most:
-            raise ConfigError(f"{name} must be at most {at_most}, got {value}")
-
-
-class TextEnv(gym.Env[str, str], ABC):
+class TextEnv(Settling, gym.Env[str, str], ABC):
     """Base class of games in text: a subclass implements the rules, this class the common guarantees.
 
     >>> class Coin(TextEnv):
@@ -184,7 +128,6 @@ class TextEnv(gym.Env[str, str], ABC):
     """
     reward_modes: ClassVar[tuple[str, ...]] = ("success",)
     """Values of ``reward``; the first is the default."""
-    settles_turns: ClassVar[bool] = False
     loss_reward: float = 0.0
     """Least reward that the rest of a game can pay, where rewards are payoffs of its own."""
     garbage: ClassVar[str] = "xyzzy"
@@ -196,6 +139,8 @@ class TextEnv(gym.Env[str, str], ABC):
 
     draws: bool = False
     """True if the rules draw random numbers after the start, so that the generator is part of the state."""
+
+    _turns_left: Any = math.inf
 
     _named: ClassVar[tuple[str, ...]] = ()
     """Arguments of the presets that the signature of ``__init__`` does not list."""
@@ -253,10 +198,10 @@ class TextEnv(gym.Env[str, str], ABC):
                 setattr(self, name, value)  # an update of __dict__ would make all attributes slower
             self._check_arguments()
 
-    def _choose(self, **given: Any) -> dict[str, Any]:
-        """Return the preset's arguments, overridden by the given ones that are not ``None``."""
+    def _choose(self, **arguments: Any) -> dict[str, Any]:
+        """Return the preset's arguments, overridden by those that are not ``None``."""
         preset = self.presets[self.difficulty] if self.difficulty else {}
-        chosen = {name: preset[name] if value is None else value for name, value in given.items()}
+        chosen = {name: preset[name] if value is None else value for name, value in arguments.items()}
         if chosen != preset:
             self.difficulty = None
         return chosen
@@ -264,22 +209,7 @@ class TextEnv(gym.Env[str, str], ABC):
     def _check_arguments(self) -> None:
         """Check the arguments of the presets; a game extends this with checks of its own."""
         for name in self._named:
-            value, usual, allowed = getattr(self, name), self.presets["medium"][name], self.ranges.get(name)
-            if isinstance(usual, bool) and not isinstance(value, bool):
-                raise ConfigError(f"{name} must be True or False, got {value!r}")
-            if allowed is None:
-                continue
-            if isinstance(usual, str):
-                if value not in allowed:
-                    *others, last = map(repr, allowed)
-                    raise ConfigError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
-            elif isinstance(usual, float):
-                if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise ConfigError(f"{name} must be a number, got {value!r}")
-                if not allowed[0] <= value <= allowed[1]:
-                    raise ConfigError(f"{name} must be from {allowed[0]} to {allowed[1]}, got {value}")
-            else:
-                check_integers(**{name: value}, at_least=allowed[0], at_most=allowed[1])
+            check_argument(name, getattr(self, name), self.presets["medium"][name], self.ranges.get(name))
 
     @property
     @abstractmethod
@@ -304,8 +234,8 @@ class TextEnv(gym.Env[str, str], ABC):
     @property
     def optimal_return(self) -> float | None:
         """Mean return of perfect play; ``None`` if unknown."""
-        known = self.reward == "success" or (self.reward == "efficient" and self.optimum_is_shortest)
-        return self.optimal_success if known else None
+        is_known = self.reward == "success" or (self.reward == "efficient" and self.optimum_is_shortest)
+        return self.optimal_success if is_known else None
 
     solver: Callable[[], Policy]
     """Make a policy that plays one episode as well as is known from observations alone; games need not have one.
@@ -353,18 +283,16 @@ class TextEnv(gym.Env[str, str], ABC):
         if hasattr(self, "random_policy"):
             policies["random"] = self.random_policy
         if self.constant_action is not None:
-            policies["constant"] = _always(self.constant_action)
-        policies |= {"garbage": _always(self.garbage), "noop": _always("")}
+            policies["constant"] = always(self.constant_action)
+        policies |= {"garbage": always(self.garbage), "noop": always("")}
         default = self.reward == self.reward_modes[0]
-        measured = _measurements().get(type(self).__name__, {}).get(self.difficulty, {}) if default else {}
-        found = {
-            name: Baseline(policy, Measured(**measured[name]) if name in measured else None)
-            for name, policy in policies.items()
-        }
+        measured = measurements().get(type(self).__name__, {}).get(self.difficulty, {}) if default else {}
+        scores = {name: Measured(**score) for name, score in measured.items()}
+        baselines = {name: Baseline(policy, scores.get(name)) for name, policy in policies.items()}
         if self.blind_baselines:
             best = next(iter(self.blind_baselines.values()))
-            found["blind"] = Baseline(lambda seed: open_loop(best.actions), best.measured)
-        return found
+            baselines["blind"] = Baseline(lambda seed: open_loop(best.actions), best.measured)
+        return baselines
 
     @property
     def blind_baselines(self) -> dict[str, Blind]:
@@ -378,10 +306,10 @@ class TextEnv(gym.Env[str, str], ABC):
         """
         if self.reward != self.reward_modes[0]:
             return {}
-        found = _blind_baselines().get(type(self).__name__, {}).get(self.difficulty or "", {})
+        scores = searched_baselines().get(type(self).__name__, {}).get(self.difficulty or "", {})
         return {
-            objective: Blind(**{**one, "actions": tuple(one["actions"]), "measured": Measured(**one["measured"])})
-            for objective, one in found.items()
+            objective: Blind(**{**score, "actions": tuple(score["actions"]), "measured": Measured(**score["measured"])})
+            for objective, score in scores.items()
         }
 
     @abstractmethod
@@ -423,7 +351,7 @@ class TextEnv(gym.Env[str, str], ABC):
         """Most actions the game takes from here on; infinite where its rules do not limit them."""
         if self._last is not None and self._last.done:
             return 0
-        return float(getattr(self, "_turns_left", math.inf))
+        return float(self._turns_left)
 
     def _snapshot(self) -> Hashable:
         """Return all that the rest of the game depends on; a game that defines it has a ``state_key``.
@@ -522,7 +450,7 @@ class TextEnv(gym.Env[str, str], ABC):
         """Return the game so far in mode ``"ansi"``; in mode ``"human"`` it was printed during play."""
         if self.render_mode is None:
             gym.logger.warn(f"render() needs a render mode: gym.make({self._name!r}, render_mode='ansi')")
-        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
+        return RenderedText("\n".join(self._transcript)) if self.render_mode == "ansi" else None
 
     @property
     def _name(self) -> str:
@@ -541,9 +469,9 @@ class TextEnv(gym.Env[str, str], ABC):
         return outcome if reward == outcome.reward else outcome._replace(reward=reward)
 
     def _check_options(self, options: Mapping[str, Any]) -> None:
-        known = self.option_names | ({"instance"} if self.num_instances is not None else set())
-        if unknown := [name for name in options if name not in known]:
-            raise ConfigError(f"{self._name} has no reset option {unknown[0]!r}; it has {sorted(known) or 'none'}")
+        allowed = self.option_names | ({"instance"} if self.num_instances is not None else set())
+        if unknown := [name for name in options if name not in allowed]:
+            raise ConfigError(f"{self._name} has no reset option {unknown[0]!r}; it has {sorted(allowed) or 'none'}")
         instance, count = options.get("instance"), self.num_instances
         if instance is None or count is None:
             return
@@ -571,35 +499,3 @@ class TextEnv(gym.Env[str, str], ABC):
             encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
             text = "".join(f"{line}\n" for line in lines)
             sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def open_loop(actions: Sequence[str]) -> Policy:
-    """Return a policy that plays ``actions`` again and again, whatever it observes.
-
-    >>> policy = open_loop(("left", "right"))
-    >>> [policy(""), policy(""), policy("")]
-    ['left', 'right', 'left']
-
-    Raises:
-        ConfigError: there are no actions.
-    """
-    if not actions:
-        raise ConfigError("actions must hold at least one action, got none")
-    turns = count()
-    return lambda observation: actions[next(turns) % len(actions)]
-
-
-def _always(action: str) -> Callable[[int], Policy]:
-    return lambda seed: open_loop([action])
-
-
-@cache
-def _measurements() -> dict[str, dict[str | None, dict[str, Any]]]:
-    """Return measurements by class, difficulty and policy; ``gym-trl validate --measure`` writes them."""
-    return loads((files(__package__) / "baselines.json").read_text())  # type: ignore[no-any-return]
-
-
-@cache
-def _blind_baselines() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return blind baselines by class, difficulty and objective; ``gym-trl validate --measure`` writes them."""
-    return loads((files(__package__) / "blind_baselines.json").read_text())  # type: ignore[no-any-return]

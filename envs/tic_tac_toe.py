@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
+from gym_trl.envs.board_game import BoardEnv, Rules
 from gym_trl.envs.text_env import Difficulty
-from gym_trl.envs.two_player import BoardEnv, Rules, against
+from gym_trl.envs.two_player import against
 
 _CELLS = range(9)
 _FULL = 0b111_111_111
@@ -58,7 +59,8 @@ class TicTacToe(BoardEnv[_Position, int]):
 
     Perfect play leads to a draw, so against ``"minimax"`` a draw is a success. The solver is the best response to the
     opponent, by exhaustive search. ``"minimax"`` draws uniformly from moves of equal value, which affects the lower
-    half of the table. All numbers are exact and computed by the tests:
+    half of the table. All numbers are exact; the tests compare the payoffs of the first three rows and of random X
+    against minimax with played games:
 
     ================ ============= ======= ======= ======= =======
     agent            opponent      payoff  won     draw    lost
@@ -109,11 +111,11 @@ class TicTacToe(BoardEnv[_Position, int]):
         return None if cell is None or (mine | theirs) >> cell & 1 else cell
 
     def _recognise(self, observation: str) -> _Position:
-        found = BOARD.search(observation)
-        assert found is not None
-        marks = found[2].split()
+        shown = BOARD.search(observation)
+        assert shown is not None
+        marks = shown[2].split()
         mine, theirs = (sum(1 << cell for cell in _CELLS if marks[cell] == mark) for mark in "XO")
-        return (mine, theirs) if found[1] == "X" else (theirs, mine)
+        return (mine, theirs) if shown[1] == "X" else (theirs, mine)
 
     def _write(self, move: int) -> str:
         return _ACTIONS[move]

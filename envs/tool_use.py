@@ -5,10 +5,10 @@ import re
 import sqlite3
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from itertools import product
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from gym_trl.envs.arithmetic import calculate
+from gym_trl.envs.country import FACT_BY_PHRASE, LOOKUPS, TOTALS, Document, World, make_country
 from gym_trl.envs.puzzle import Puzzle, each
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
@@ -102,7 +102,7 @@ class ToolUse(Puzzle):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._followed: set[int] = set()
-        self._world, self._question = _make(0, self.hops, self.documents)
+        self._world, self._question = make_country(0, self.hops, self.documents)
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
@@ -141,9 +141,9 @@ class ToolUse(Puzzle):
         rng, words, numbers = random.Random(seed), ["town"], ["1000"]
 
         def call(observation: str) -> str:
-            said = observation.rpartition("\n")[0]
-            words.extend(re.findall(r"[A-Za-z]+", said))
-            numbers.extend(re.findall(r"[0-9]+", said))
+            result = observation.rpartition("\n")[0]
+            words.extend(re.findall(r"[A-Za-z]+", result))
+            numbers.extend(re.findall(r"[0-9]+", result))
             calls = (
                 f"search: {rng.choice(words)}",
                 f"open: {rng.randint(1, self.documents)}",
@@ -162,7 +162,7 @@ class ToolUse(Puzzle):
     def _deal(self, instance: int | None) -> None:
         self._followed = set()
         self._called: set[tuple[str, str]] = set()  # whose results the player was shown
-        self._world, self._question = _make(instance or 0, self.hops, self.documents)
+        self._world, self._question = make_country(instance or 0, self.hops, self.documents)
 
     def _act(self, action: str) -> Outcome:
         if len(action) > _MOST_CHARACTERS:
@@ -174,8 +174,9 @@ class ToolUse(Puzzle):
         if tool == "answer":
             return self._answer(argument)
         self._called.add((tool, argument))
+        tools = {"calculate": self._calculate, "search": self._search, "open": self._open, "query": self._query}
         try:
-            return self._end_turn(getattr(self, f"_{tool}")(argument))
+            return self._end_turn(tools[tool](argument))
         except _ToolError as error:
             return self._reject(str(error))
 
@@ -196,10 +197,10 @@ class ToolUse(Puzzle):
     # Tools
 
     def _answer(self, argument: str) -> Outcome:
-        given = _ANSWER.fullmatch(argument)
-        if given is None:
+        number = _ANSWER.fullmatch(argument)
+        if number is None:
             return self._reject("The answer is a whole number, written in digits.")
-        if int(given[1].replace(",", "")) == self._question.answer:
+        if int(number[1].replace(",", "")) == self._question.answer:
             return Outcome("Right.", done=True, success=True)
         return Outcome("Wrong.", done=True)
 
@@ -258,65 +259,11 @@ def _show_number(value: Fraction) -> str:
     return f"{'-' if value < 0 else ''}{whole}{'.' if decimals else ''}{decimals}"
 
 
-# The documents
-
-
-class _Fact(NamedTuple):
-    """Statement of a document, and the phrase that refers to it in a question."""
-
-    sentence: str
-    phrase: str
-    kind: str = ""
-    """Kind of the thing that the fact leads to; empty for a number."""
-
-
-_FACTS = {
-    "town": (
-        _Fact("It was founded by {}.", "the founder of", "person"),
-        _Fact("Its twin town is {}.", "the twin town of", "town"),
-        _Fact("{} people live there.", "the number of inhabitants of"),
-        _Fact("Its wall is {} feet long.", "the length in feet of the wall of"),
-    ),
-    "person": (
-        _Fact("The place of birth is {}.", "the birthplace of", "town"),
-        _Fact("The teacher was {}.", "the teacher of", "person"),
-        _Fact("There are {} letters in the archive.", "the number of archived letters of"),
-        _Fact("A journey of {} miles made the name known.", "the length in miles of the journey of"),
-    ),
-    "company": (
-        _Fact("Its seat is in {}.", "the seat of", "town"),
-        _Fact("It belongs to {}.", "the owner of", "person"),
-        _Fact("It has {} workers.", "the number of workers of"),
-        _Fact("Its yard has {} square feet.", "the size in square feet of the yard of"),
-    ),
-}
-_BY_PHRASE = {fact.phrase: fact for facts in _FACTS.values() for fact in facts}
-_INTRODUCTIONS = {"town": "{} is a town on the river {}.", "person": "{} was a {}.", "company": "{} makes {}."}
-
-
-class _Document(NamedTuple):
-    name: str
-    kind: str
-    about: str
-    facts: dict[str, str]
-    """Facts by phrase, in their order in the document."""
-
-    @property
-    def first_sentence(self) -> str:
-        return _INTRODUCTIONS[self.kind].format(self.name, self.about)
-
-    @property
-    def text(self) -> str:
-        return " ".join(
-            [self.first_sentence, *(_BY_PHRASE[phrase].sentence.format(said) for phrase, said in self.facts.items())]
-        )
-
-
 _WORD = re.compile("[a-z0-9]+")
 _STOP_WORDS = frozenset(("a", "all", "and", "by", "in", "is", "it", "its", "of", "on", "or", "the", "there", "was"))
 
 
-def _search(documents: tuple[_Document, ...], words: str) -> list[int]:
+def _search(documents: tuple[Document, ...], words: str) -> list[int]:
     """Return the numbers of the documents that have one of the words; a word in the name counts three times."""
     wanted = dict.fromkeys(word for word in _WORD.findall(words.lower()) if word not in _STOP_WORDS)
     scores = {}
@@ -353,14 +300,7 @@ _LIMITS = (
 )
 
 
-class _World(NamedTuple):
-    documents: tuple[_Document, ...]
-    customers: tuple[tuple[int, str, str], ...]
-    products: tuple[tuple[int, str, str, int], ...]
-    orders: tuple[tuple[int, int, int, int], ...]
-
-
-def _query(world: _World, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _query(world: World, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return the names of the columns and the first rows, one more than are shown.
 
     The database exists in memory for one query, which may read three tables with deterministic functions and takes a
@@ -368,11 +308,12 @@ def _query(world: _World, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """
     if not _SELECT.fullmatch(sql):
         raise _ToolError(f"The query failed: {_ONLY_SELECT}.")
+    tables = {"customers": world.customers, "products": world.products, "orders": world.orders}
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         for table, columns in _TABLES.items():
+            rows: tuple[tuple[Any, ...], ...] = tables[table]
             connection.execute(f"create table {table} ({columns})")
-            rows: tuple[tuple[Any, ...], ...] = getattr(world, table)
             connection.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)  # noqa: S608 -- names of ours
         for limit, most in _LIMITS:
             connection.setlimit(limit, most)
@@ -397,12 +338,12 @@ def _authorize(action: int, first: str | None, second: str | None, database: str
 
 
 def _explain(error: Exception) -> str:
-    said = str(error)
-    if said == "interrupted":
+    message = str(error)
+    if message == "interrupted":
         return "it takes too long"
-    if said.startswith(("not authorized", "access to", "authorization")):
+    if message.startswith(("not authorized", "access to", "authorization")):
         return _ONLY_SELECT
-    return ascii(said)[1:101].rstrip(".'\"")
+    return ascii(message)[1:101].rstrip(".'\"")
 
 
 def _show_cell(cell: Any) -> str:
@@ -411,179 +352,9 @@ def _show_cell(cell: Any) -> str:
     return "null" if cell is None else str(cell)[:100]
 
 
-# Generation of a country and a question about it
-
-_STEMS = each(
-    "Ash Bel Cor Dun Elm Fal Gar Hol Ister Jar Kel Lor Mar Nor Ost Pel Quil Rav Sel Tor Ul Var Wen Yar Zel Bram Cald "
-    "Drin Fen Grav"
-)
-_TOWN_ENDS = each("bridge burg by dale fell field ford gate ham haven moor mouth stead wick")
-_SURNAME_ENDS = each("an ard ell en eth ick in mann ow sen ton wright")
-_FIRST_NAMES = each(
-    "Ada Boris Clara Dario Edda Felix Greta Hugo Irma Jonas Karla Leon Mina Nils Olga Pavel Rosa Sven Tilda Viktor"
-)
-_COMPANY_ENDS = ("Works", "Mills", "Brothers", "Foundry", "Trading", "Yards")
-_CUSTOMER_ENDS = ("Inn", "School", "Bakery", "Theatre", "Garage", "Library", "Market", "Hospital")
-_RIVERS = each("Aske Bourle Cray Dove Esk Inver Lune Ober Tarn Wye")
-_PROFESSIONS = each("botanist painter mason sailor printer judge baker surveyor clockmaker poet")
-_GOODS = each("bells boots candles carpets clocks kettles ladders lamps paper pianos ropes saddles soap tiles violins")
-
-_TOTALS = {
-    "the total price of all orders by customers in": ("sum(quantity * price)", "town"),
-    "the number of items in all orders by customers in": ("sum(quantity)", "town"),
-    "the total price of all orders of products made by": ("sum(quantity * price)", "maker"),
-    "the number of items in all orders of products made by": ("sum(quantity)", "maker"),
-}
-_LOOKUPS = {"the home town of the customer of order": "town", "the maker of the product in order": "maker"}
 _JOINED = "orders join customers on customers.id = customer_id join products on products.id = product_id"
 _THEN = re.compile(r"Take (.*), multiply it by ([0-9]+) and add ([0-9]+)\. What is the result\?")
 _WHAT = re.compile(r"What is (.*)\?")
-
-
-class _Hop(NamedTuple):
-    """One fact to find out."""
-
-    result: str
-    document: int = 0
-    """Number of the document with the fact; 0 for a query or a calculation."""
-
-
-class _Question(NamedTuple):
-    text: str
-    answer: int
-    hops: tuple[_Hop, ...]
-
-
-def _make(instance: int, hops: int, documents: int) -> tuple[_World, _Question]:
-    """Return the country of this number, and a question about it with so many hops."""
-    rng = random.Random(instance)
-    while True:
-        world = _make_world(rng, documents)
-        for _ in range(50):
-            question = _ask(rng, world, hops)
-            if question is not None and not any(hop.result in question.text for hop in question.hops):
-                return world, question
-
-
-def _make_world(rng: random.Random, documents: int) -> _World:
-    towns = _names(rng, documents * 2 // 5, _TOWN_ENDS)
-    people = [f"{rng.choice(_FIRST_NAMES)} {name}" for name in _names(rng, documents * 2 // 5, _SURNAME_ENDS)]
-    makers = [
-        f"{name} {rng.choice(_COMPANY_ENDS)}" for name in _names(rng, documents - len(towns + people), _SURNAME_ENDS)
-    ]
-    named = {"town": towns, "person": people, "company": makers}
-    told = [_document(rng, kind, name, named) for kind, names in named.items() for name in names]
-    rng.shuffle(told)
-    customers = [
-        (number, f"{name} {rng.choice(_CUSTOMER_ENDS)}", rng.choice(towns))
-        for number, name in enumerate(_names(rng, documents, _TOWN_ENDS), 1)
-    ]
-    products = [
-        (number, rng.choice(_GOODS), rng.choice(makers), rng.randrange(3, 500)) for number in range(1, documents + 1)
-    ]
-    orders = [
-        (number, rng.randint(1, documents), rng.randint(1, documents), rng.randrange(5, 100))
-        for number in range(1, 3 * documents + 1)
-    ]
-    return _World(tuple(told), tuple(customers), tuple(products), tuple(orders))
-
-
-def _names(rng: random.Random, count: int, ends: tuple[str, ...]) -> list[str]:
-    numbers = rng.sample(range(len(_STEMS) * len(ends)), count)
-    return [_STEMS[number % len(_STEMS)] + ends[number // len(_STEMS)] for number in numbers]
-
-
-def _document(rng: random.Random, kind: str, name: str, named: Mapping[str, list[str]]) -> _Document:
-    about = rng.choice({"town": _RIVERS, "person": _PROFESSIONS, "company": _GOODS}[kind])
-    facts = {}
-    for fact in rng.sample(_FACTS[kind], len(_FACTS[kind])):
-        if fact.kind:
-            other = name
-            while other == name:
-                other = rng.choice(named[fact.kind])
-            facts[fact.phrase] = other
-        else:
-            facts[fact.phrase] = str(rng.randrange(100, 10 ** rng.randint(3, 5)))
-    return _Document(name, kind, about, facts)
-
-
-class _Plan(NamedTuple):
-    """Structure of a question: optional query, documents, optional second query, optional calculation."""
-
-    looks_up: int
-    documents: int
-    totals: int
-    calculates: int
-
-
-def _plans(hops: int) -> list[_Plan]:
-    """Return all plans of so many hops; two queries have a document between them, as one would suffice otherwise."""
-    found = []
-    for looks_up, totals, calculates in product((0, 1), repeat=3):
-        documents = hops - looks_up - totals - calculates
-        if documents > 0 or (documents == 0 and not looks_up and (totals or hops == 1)):
-            found.append(_Plan(looks_up, documents, totals, calculates))
-    return found
-
-
-def _ask(rng: random.Random, world: _World, hops: int) -> _Question | None:
-    """Return a question from a random plan, or ``None`` if the plan returns to an earlier thing."""
-    plan = rng.choice(_plans(hops))
-    if not plan.documents and not plan.totals:
-        return _ask_arithmetic(rng)
-    thing, name, found = _begin(rng, world, plan)
-    by_name = {document.name: (number, document) for number, document in enumerate(world.documents, 1)}
-    for left in range(plan.documents - 1, -1, -1):
-        number, document = by_name[name]
-        wanted = ("",) if not left and not plan.totals else ("town",) if not left else ("town", "person")
-        phrase = rng.choice([fact.phrase for fact in _FACTS[document.kind] if fact.kind in wanted])
-        thing = f"{phrase} {thing}"
-        name = document.facts[phrase]
-        found.append(_Hop(name, number))
-    if plan.totals:
-        place = "town" if by_name[name][1].kind == "town" else "maker"
-        phrase = rng.choice([phrase for phrase, (_, column) in _TOTALS.items() if column == place])
-        thing = f"{phrase} {thing}"
-        found.append(_Hop(str(_total(world, phrase, name))))
-    documents = [hop.document for hop in found if hop.document]
-    value = int(found[-1].result)
-    if value < 100 or len(set(documents)) < len(documents):
-        return None
-    if not plan.calculates:
-        return _Question(f"What is {thing}?", value, tuple(found))
-    factor, summand = rng.randrange(13, 98), rng.randrange(101, 999)
-    value = value * factor + summand
-    text = f"Take {thing}, multiply it by {factor} and add {summand}. What is the result?"
-    return _Question(text, value, (*found, _Hop(str(value))))
-
-
-def _ask_arithmetic(rng: random.Random) -> _Question:
-    a, b, c, d = rng.randrange(1000, 10_000), rng.randrange(100, 1000), rng.randrange(13, 98), rng.randrange(101, 999)
-    value = (a - b) * c + d
-    return _Question(f"What is ({a} - {b}) * {c} + {d}?", value, (_Hop(str(value)),))
-
-
-def _begin(rng: random.Random, world: _World, plan: _Plan) -> tuple[str, str, list[_Hop]]:
-    """Return the phrase for the start of the question, its name, and the hop that finds it, if any."""
-    if plan.looks_up:
-        number, customer, item, _ = rng.choice(world.orders)
-        phrase = rng.choice(list(_LOOKUPS))
-        name = world.customers[customer - 1][2] if _LOOKUPS[phrase] == "town" else world.products[item - 1][2]
-        return f"{phrase} {number}", name, [_Hop(name)]
-    while True:
-        start = rng.choice(world.documents)
-        if plan.documents or start.kind != "person":
-            return start.name, start.name, []
-
-
-def _total(world: _World, phrase: str, name: str) -> int:
-    what, column = _TOTALS[phrase]
-    total = 0
-    for _, customer, item, quantity in world.orders:
-        _, _, maker, price = world.products[item - 1]
-        if name == (world.customers[customer - 1][2] if column == "town" else maker):
-            total += quantity * price if "price" in what else quantity
-    return total
 
 
 # Policies
@@ -591,7 +362,7 @@ def _total(world: _World, phrase: str, name: str) -> int:
 _ASKED = re.compile(r"Question: (.*)")
 _FOUND = re.compile(r"[0-9]+ documents?\.")
 _LEFT = re.compile(r"^[0-9]+ turns? left\.$", re.MULTILINE)
-_PHRASES = (*_BY_PHRASE, *_TOTALS, *_LOOKUPS)
+_PHRASES = (*FACT_BY_PHRASE, *TOTALS, *LOOKUPS)
 
 
 class _Researcher:
@@ -630,30 +401,30 @@ class _Researcher:
         if tool == "search":
             return _FOUND.match(first) is not None
         if tool == "open":
-            before, after = _BY_PHRASE[self._phrases[-1]].sentence.split("{}")
+            before, after = FACT_BY_PHRASE[self._phrases[-1]].sentence.split("{}")
             said = re.search(rf"(?:^|\. ){re.escape(before)}([A-Za-z0-9 ]+?){re.escape(after)}", first)
-            found = said and said[1]
+            result = said and said[1]
         else:  # errors are sentences, unlike columns and numbers
-            found = None if first.endswith(".") else more[0] if tool == "query" else first
-        if not found:
+            result = None if first.endswith(".") else more[0] if tool == "query" else first
+        if not result:
             return False
-        self._known = found
+        self._known = result
         if tool != "calculate":
             self._phrases.pop()
         return True
 
     def _decide(self, observation: str) -> str:
-        known = self._known
+        name = self._known
         if self._phrases:
             phrase = self._phrases[-1]
-            if phrase in _LOOKUPS:
-                return f"query: select {_LOOKUPS[phrase]} from {_JOINED} where orders.id = {known}"  # noqa: S608 -- an action, which is checked
-            if phrase in _TOTALS:
-                what, column = _TOTALS[phrase]
-                return f"query: select {what} from {_JOINED} where {column} = '{known}'"  # noqa: S608 -- an action, which is checked
-            found = re.search(rf"^([0-9]+)\. {re.escape(known)} (?:is a|was a|makes) ", observation, re.MULTILINE)
-            return f"open: {found[1]}" if found and self._last.startswith("search") else f"search: {known}"
+            if phrase in LOOKUPS:
+                return f"query: select {LOOKUPS[phrase]} from {_JOINED} where orders.id = {name}"  # noqa: S608 -- an action, which is checked
+            if phrase in TOTALS:
+                what, column = TOTALS[phrase]
+                return f"query: select {what} from {_JOINED} where {column} = '{name}'"  # noqa: S608 -- an action, which is checked
+            document = re.search(rf"^([0-9]+)\. {re.escape(name)} (?:is a|was a|makes) ", observation, re.MULTILINE)
+            return f"open: {document[1]}" if document and self._last.startswith("search") else f"search: {name}"
         if self._then:
             (factor, summand), self._then = self._then, None
-            return f"calculate: {known} * {factor} + {summand}"
-        return f"answer: {known}" if known.isdigit() else f"calculate: {known}"
+            return f"calculate: {name} * {factor} + {summand}"
+        return f"answer: {name}" if name.isdigit() else f"calculate: {name}"

@@ -153,15 +153,15 @@ class Wordle(TextEnv):
     def solver(self) -> Policy:
         """Return a policy that guesses the word with the most distinct marks; see the table of the class."""
         shown: tuple[str, ...] = ()
-        told: tuple[tuple[str, str], ...] = ()
+        answers: tuple[tuple[str, str], ...] = ()
 
         def policy(observation: str) -> str:
-            nonlocal shown, told
+            nonlocal shown, answers
             if choices := _CHOICES.search(observation):
                 shown = tuple(choices[1].lower().split())
             if answer := _ANSWER.search(observation):
-                told += ((answer[1].replace(" ", "").lower(), answer[2].replace(" ", "")),)
-            return _next_guess(shown, told, self.strict).upper()
+                answers += ((answer[1].replace(" ", "").lower(), answer[2].replace(" ", "")),)
+            return _next_guess(shown, answers, self.strict).upper()
 
         return policy
 
@@ -236,33 +236,33 @@ def guess(word: str) -> str:
     return word
 
 
-def _next_guess(shown: tuple[str, ...], told: tuple[tuple[str, str], ...], strict: bool) -> str:
-    return _best_shown(shown, told, strict) if shown else _best(told, strict)
+def _next_guess(shown: tuple[str, ...], answers: tuple[tuple[str, str], ...], strict: bool) -> str:
+    return _best_shown(shown, answers, strict) if shown else _best(answers, strict)
 
 
-def _possible(told: Iterable[tuple[str, str]]) -> NDArray[np.intp]:
+def _possible(answers: Iterable[tuple[str, str]]) -> NDArray[np.intp]:
     """Return the numbers of the answers that fit all marks."""
     possible = np.ones(len(words.answers()), dtype=bool)
-    for guess, marks in told:
+    for guess, marks in answers:
         possible &= _marks_of(guess) == _number(marks)
     return np.flatnonzero(possible)
 
 
 @cache
-def _best(told: tuple[tuple[str, str], ...], strict: bool) -> str:
-    if not told:
+def _best(answers: tuple[tuple[str, str], ...], strict: bool) -> str:
+    if not answers:
         return _OPENING
-    left = _possible(told)
+    left = _possible(answers)
     if left.size <= 2:
         return words.answers()[int(left[0])]
-    legal = _fitting(told) if strict else np.arange(len(words.guesses()))
+    legal = _fitting(answers) if strict else np.arange(len(words.guesses()))
     best = _most_parts(_table()[legal][:, left], np.isin(legal, _answers_among_guesses()[left]))
     return words.guesses()[int(legal[best])]
 
 
 @lru_cache(maxsize=4096)
-def _best_shown(shown: tuple[str, ...], told: tuple[tuple[str, str], ...], strict: bool) -> str:
-    possible = tuple(word for word in shown if all(_mark(guess, word) == marks for guess, marks in told))
+def _best_shown(shown: tuple[str, ...], answers: tuple[tuple[str, str], ...], strict: bool) -> str:
+    possible = tuple(word for word in shown if all(_mark(guess, word) == marks for guess, marks in answers))
     legal = possible if strict or len(possible) <= 2 else shown
     table = _mark_all(_letters(legal), _letters(possible))
     return legal[_most_parts(table, np.array([word in possible for word in legal]))]
@@ -280,10 +280,10 @@ def _most_parts(table: _Table, possible: NDArray[np.bool_]) -> int:
 
 def _taken(shown: tuple[str, ...], strict: bool, secret: str) -> int:
     """Return the number of guesses that the solver takes for a word."""
-    told: tuple[tuple[str, str], ...] = ()
-    while (guess := _next_guess(shown, told, strict)) != secret:
-        told += ((guess, _mark(guess, secret)),)
-    return len(told) + 1
+    answers: tuple[tuple[str, str], ...] = ()
+    while (guess := _next_guess(shown, answers, strict)) != secret:
+        answers += ((guess, _mark(guess, secret)),)
+    return len(answers) + 1
 
 
 def _group(index: int, size: int) -> tuple[str, ...]:
@@ -353,10 +353,10 @@ def _marks_of(guess: str) -> _Table:
 
 
 @lru_cache(maxsize=1024)
-def _fitting(told: tuple[tuple[str, str], ...]) -> NDArray[np.intp]:
+def _fitting(answers: tuple[tuple[str, str], ...]) -> NDArray[np.intp]:
     """Return the allowed guesses that fit all marks so far."""
     fits = np.ones(len(words.guesses()), dtype=bool)
-    for guess, marks in told:
+    for guess, marks in answers:
         fits &= _mark_all(_letters([guess]), _letters(words.guesses()))[0] == _number(marks)
     return np.flatnonzero(fits)
 

@@ -6,9 +6,9 @@ $ python examples/openenv_echo.py --learning_rate 1e-6             # any field o
 
 from dataclasses import dataclass
 
-from trl import GRPOConfig, GRPOTrainer, TrlParser
+from trl import GRPOConfig, TrlParser
 
-from gym_trl import GymSpec
+from gym_trl import GymGRPOTrainer, GymSpec
 
 
 @dataclass
@@ -33,4 +33,4 @@ if __name__ == "__main__":
         turn_limit=1,  # OpenEnv's Echo never ends an episode
         executor="thread",  # sessions wait for the server concurrently
     )
-    GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func).train()
+    GymGRPOTrainer(model=own.model, args=args, spec=spec).train()

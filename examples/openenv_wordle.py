@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from trl import GRPOConfig, GRPOTrainer, TrlParser
+from trl import GRPOConfig, TrlParser
 
-from gym_trl import GymSpec
+from gym_trl import GymGRPOTrainer, GymSpec
 
 
 @dataclass
@@ -42,4 +42,4 @@ if __name__ == "__main__":
     spec = GymSpec(
         "TrlEnv/OpenEnv-v0", env_kwargs=server, action_format=None, max_tokens_per_turn=16, executor="thread"
     )
-    GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func).train()
+    GymGRPOTrainer(model=own.model, args=args, spec=spec).train()

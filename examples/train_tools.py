@@ -7,9 +7,9 @@ See docs/migrate_from_environment_factory.md for the limits of that loop and the
 
 from dataclasses import dataclass
 
-from trl import GRPOConfig, GRPOTrainer, TrlParser
+from trl import GRPOConfig, TrlParser
 
-from gym_trl import GymSpec
+from gym_trl import GymGRPOTrainer, GymSpec
 
 
 @dataclass
@@ -36,12 +36,6 @@ if __name__ == "__main__":
     own, args = parser.parse_args_and_config()
     # The penalty also applies to games left before their end; otherwise not playing would equal losing.
     spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 100, "turns": 7}, num_tasks=2_000, invalid_penalty=0.1)
-    trainer = GRPOTrainer(
-        model=own.model,
-        args=args,
-        train_dataset=spec.train_dataset,
-        environment_factory=spec.environment_factory,
-        reward_funcs=spec.reward_funcs,
-    )
+    trainer = GymGRPOTrainer(model=own.model, args=args, spec=spec, environment_factory=spec.environment_factory)
     trainer.train()
     trainer.save_model()

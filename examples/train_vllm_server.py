@@ -12,9 +12,9 @@ tiny`.
 
 from dataclasses import dataclass
 
-from trl import GRPOConfig, GRPOTrainer, TrlParser
+from trl import GRPOConfig, TrlParser
 
-from gym_trl import GymSpec
+from gym_trl import GymGRPOTrainer, GymSpec
 
 
 @dataclass
@@ -50,6 +50,6 @@ if __name__ == "__main__":
         end_after_invalid=3,
         max_tokens_per_turn=256,
     )
-    trainer = GRPOTrainer(own.model, spec.reward_funcs, args, spec.train_dataset, rollout_func=spec.rollout_func)
+    trainer = GymGRPOTrainer(model=own.model, args=args, spec=spec)
     trainer.train()
     trainer.save_model()

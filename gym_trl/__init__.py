@@ -2,15 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
-from gym_trl._lazy import exports, import_old_names
+from gym_trl._lazy import exports
 from gym_trl.registration import GAMES as GAMES, register_envs
 
 if TYPE_CHECKING:
+    from gym_trl.displays import show as show
     from gym_trl.errors import GymTRLError as GymTRLError
     from gym_trl.evaluation.evaluation import evaluate as evaluate
+    from gym_trl.grpo.adopt import adopt as adopt
     from gym_trl.grpo.dataset import make_dataset as make_dataset
+    from gym_trl.grpo.grpo_trainer import GymGRPOTrainer as GymGRPOTrainer
+    from gym_trl.grpo.parts.part import Part as Part
     from gym_trl.grpo.rewards import env_reward as env_reward
-    from gym_trl.grpo.rollout_func import make_rollout_func as make_rollout_func
+    from gym_trl.grpo.rollout import make_rollout_func as make_rollout_func
     from gym_trl.grpo.spec import GymSpec as GymSpec
     from gym_trl.options import (
         Curriculum as Curriculum,
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
         StopReason as StopReason,
         Task as Task,
         TokenTrace as TokenTrace,
-        Trajectory as Trajectory,
         Turn as Turn,
     )
     from gym_trl.vector import TextVectorEnv as TextVectorEnv
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from gym_trl.wrappers.parse_action import ParseAction as ParseAction
     from gym_trl.wrappers.turn_limit import TurnLimit as TurnLimit
 
-import_old_names()
 register_envs()
 _get, _names = exports(__name__)
 

@@ -14,13 +14,14 @@ from typing import Any, Final, Literal, NamedTuple, Self
 import gymnasium as gym
 import numpy as np
 
+from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, safe_str
 from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
-from gym_trl.options import Envs, ExecutorName, Text, check_seats
+from gym_trl.options import Envs, ExecutorName, Text, check_seats, has_workers, signed
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, probe_functions, watched
 from gym_trl.rollout.random_play import random_play
@@ -29,16 +30,16 @@ from gym_trl.text.parsing import ActionFormat
 from gym_trl.trust import Named, argument_names, names_in
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.cutoff_return import CutoffReturn
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
-from gym_trl.wrappers.image_observation import ImageObservation, shows_images
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.image_observation import ImageObservation
+from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
-from gym_trl.wrappers.seats import Seats, num_seats
-from gym_trl.wrappers.settlement import layers_of
+from gym_trl.wrappers.reward import CutoffReturn
+from gym_trl.wrappers.seats import Seats
 from gym_trl.wrappers.state_key import StateKey
+from gym_trl.wrappers.traits import layers_of, solver_of, traits
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 SELF_PLAY: Final = "self"
@@ -65,7 +66,7 @@ class Probed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EnvSpec(Text):
+class EnvSpec(Text, Displayed):
     r"""Configuration of environments, by the names of ``GymSpec``'s arguments; it can be pickled if they can.
 
     >>> spec = EnvSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="boxed")
@@ -98,6 +99,9 @@ class EnvSpec(Text):
         if self.levels and len(weights) > 1:
             raise ConfigError(f"a curriculum has the levels of one environment, got {list(weights)}")
 
+    def __repr__(self) -> str:
+        return signed("EnvSpec", self)
+
     @classmethod
     def of_options(cls, env: Envs, options: Mapping[str, Any], *, env_kwargs: Arguments | None = None) -> Self:
         """Return a specification with those of a specification's options that concern the environments."""
@@ -121,7 +125,7 @@ class EnvSpec(Text):
         """Provide one of the environments, which the ``with`` block closes.
 
         Raises:
-            ConfigError: It cannot be made, or a ``History`` rewrites what was shown.
+            ConfigError: It cannot be made, or a wrapper rewrites what was shown.
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         try:
@@ -134,22 +138,21 @@ class EnvSpec(Text):
         with ExitStack() as stack:
             stack.callback(close_env, env)
             stack.enter_context(refused(f"{env_id} cannot be used: it"))
-            if self.seats is not None and env.has_wrapper_attr("append_only"):
+            if self.seats is not None and traits(env).append_only is not None:
                 raise ConfigError(
                     f"{env} shows the past of all seats to the one that is to move: leave the wrapper out; each seat "
                     "has a transcript of its own"
                 )
-            if self.seats is not None and shows_images(env):
+            if self.seats is not None and traits(env).shows_images:
                 raise ConfigError(
                     f"an image of {env} may show what one of its seats must not see: leave out images or "
                     f"seats={self.seats!r}"
                 )
-            if not attribute_of(env, "append_only", default=True):
+            if traits(env).append_only is False:
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
-                    "would not be what the model saw. A transcript keeps the past by itself: use "
-                    'History(env, show="new"), or none. To shorten what the model sees: '
-                    "GymSpec(history=gym_trl.History(last=8))"
+                    "would not be what the model saw. A transcript keeps the past by itself: leave the wrapper out. To "
+                    "shorten what the model sees: GymSpec(history=gym_trl.History(last=8))"
                 )
             yield env
 
@@ -173,17 +176,16 @@ class EnvSpec(Text):
             with self._watched().checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
-                count = attribute_of(env, "num_instances")
-                num_instances[env_id] = None if count is None else int(count)
-                images = images or shows_images(env)
-                criteria.append(dict(attribute_of(env, "criteria", {})))
-                seats[env_id] = 1 if self.seats is None else num_seats(env)
+                num_instances[env_id] = traits(env).num_instances
+                images = images or traits(env).shows_images
+                criteria.append(dict(traits(env).criteria))
+                seats[env_id] = 1 if self.seats is None else traits(env).num_seats
                 self._check_functions(env, stepping)
                 if self.success == "info":
                     self._check_info(env_id)
-                if (limit := stepping.step_timeout) is not None and limit <= attribute_of(env, "longest_wait_s", 0):
+                if (limit := stepping.step_timeout) is not None and limit <= traits(env).longest_wait_s:
                     raise ConfigError(
-                        f"step_timeout must be above {env.get_wrapper_attr('longest_wait_s'):g} s, for which a step of "
+                        f"step_timeout must be above {traits(env).longest_wait_s:g} s, for which a step of "
                         f"{env_id!r} may wait for a judge, got {limit:g}: a judge that is slow would count as a crash"
                     )
                 if stepping.executor is None:
@@ -195,7 +197,7 @@ class EnvSpec(Text):
                     choices.add(preferred)
         if stepping.executor is None:
             executor = most_capable(choices)
-            if not EXECUTORS[executor].workers and stepping.options:
+            if stepping.options and not has_workers(executor):
                 executor = "process"  # inline stepping supports none of them
             stepping = replace(stepping, executor=executor)
         if stepping.kind and stepping.kind.processes and (objection := why_not_picklable(self.make)) is not None:
@@ -223,7 +225,7 @@ class EnvSpec(Text):
 
     def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
         """Reset and step an environment that was made with watched functions, as far as ``probe`` says."""
-        executor = stepping.executor or attribute_of(env, "preferred_executor", "auto")
+        executor = stepping.executor or traits(env).preferred_executor or "auto"
         kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
         is_safe = kind is not None and not kind.processes and not (stepping.reset_timeout or stepping.step_timeout)
         given = self.success
@@ -245,7 +247,7 @@ class EnvSpec(Text):
         with plain.checked(env_id) as env:
             layers = layers_of(env)
             inside = next((layer.env for layer in layers if isinstance(layer, DeclareSuccess)), env)
-            if attribute_of(inside, "declares_success", default=False):
+            if traits(inside).declares_success:
                 return
             steps = 0
             for info in _infos_in_play(env):
@@ -266,28 +268,21 @@ class EnvSpec(Text):
         if not isinstance(made, gym.Env):
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
         if self.seats is not None:
-            if num_seats(made) == 1 and "opponent" not in kwargs and "self" in attribute_of(made, "opponents", ()):
+            if traits(made).num_seats == 1 and "opponent" not in kwargs and "self" in traits(made).opponents:
                 close_env(made)
                 self._kwargs[env_id]["opponent"] = "self"  # the next ones are made so at once
                 return self._stack(env_id, **level)
             made = Seats(made)  # which declares the success of each seat
         else:
             made = declare_success(made, self.success)
-        for place, wrap in enumerate(self.wrappers):
-            wrapped = wrap(made)
-            if not isinstance(wrapped, gym.Env):
-                close_env(made)
-                raise ConfigError(
-                    f"wrappers[{place}] must return a gymnasium.Env, got {wrapped!r:.80} from {wrap!r:.80}"
-                )
-            made = wrapped
+        made = self._wrapped(made)
         if self.images:
             made = ImageObservation(made, text=self.images is True, observe=self.observe)
         env = as_text(made, observe=None if self.images else self.observe, act=self.act)
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
         # One of the user's wrappers may parse responses already.
-        if self.action_format is not None or self.invalid_penalty or not env.has_wrapper_attr("reads_responses"):
+        if self.action_format is not None or self.invalid_penalty or not traits(env).reads_responses:
             env = ParseAction(
                 env,
                 format=self.action_format,
@@ -301,6 +296,14 @@ class EnvSpec(Text):
         if self.cutoff_return is not None:
             env = CutoffReturn(env, self.cutoff_return)
         return Instructions(env, "") if self.instructions == "" else env
+
+    def _wrapped(self, made: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+        for place, wrap in enumerate(self.wrappers):
+            inner, made = made, wrap(made)
+            if not isinstance(made, gym.Env):
+                close_env(inner)
+                raise ConfigError(f"wrappers[{place}] must return a gymnasium.Env, got {made!r:.80} from {wrap!r:.80}")
+        return made
 
     def _rendering(self, env_id: str, made: gym.Env[Any, Any], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         """Return an environment that renders to arrays, if it can; otherwise the one that was made."""
@@ -338,8 +341,8 @@ def _play(env: TextEnvironment, seed: int, infos: list[Mapping[str, Any]], *, so
     observation, info = env.reset(seed=seed)
     if not solver:
         act = random_play(env, seed)
-    elif env.has_wrapper_attr("solver"):
-        policy = env.get_wrapper_attr("solver")()
+    elif (make := solver_of(env)) is not None:
+        policy = make()
         act = lambda observation, info: policy(observation)  # noqa: E731 -- the other one is a function as well
     else:
         return

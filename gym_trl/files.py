@@ -251,13 +251,13 @@ def _check_replaceable(path: Path) -> None:
         raise OSError(f"{path} is {_KINDS[kind]}, not a file: {_ADVICE}")
 
 
-def _check_regular(path: Path, found: os.stat_result) -> None:
-    if (kind := stat.S_IFMT(found.st_mode)) != stat.S_IFREG:
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if (kind := stat.S_IFMT(status.st_mode)) != stat.S_IFREG:
         raise OSError(f"{path} is {_KINDS[kind]}, not a file: {_ADVICE}")
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         raise OSError(f"{path} is a hard link to a file that has another name, too: {_ADVICE}")
 
 
-def _check_folder(path: Path, found: os.stat_result) -> None:
-    if (kind := stat.S_IFMT(found.st_mode)) != stat.S_IFDIR:
+def _check_folder(path: Path, status: os.stat_result) -> None:
+    if (kind := stat.S_IFMT(status.st_mode)) != stat.S_IFDIR:
         raise OSError(f"{path} is {_KINDS[kind]}, not a folder: {_ADVICE}")

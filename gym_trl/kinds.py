@@ -96,13 +96,13 @@ def check_option(name: str, value: Any, kind: Any) -> None:
         raise ConfigError(f"{name} must be {expected(kind)}, got {value!r:.200}{near}")
 
 
-def check_options(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
     """Check all options that have a type.
 
     Raises:
         ConfigError: One has a value of another type.
     """
-    for name, value in given.items():
+    for name, value in options.items():
         if name in kinds:
             check_option(name, value, kinds[name])
 
@@ -180,16 +180,21 @@ def _parts(kind: Any) -> Iterator[str]:
         yield from ("True", "False")
     elif isinstance(kind, type) and issubclass(kind, Enum):
         yield from (repr(one.value) for one in kind)
-    elif (base := origin or kind) in _WORDS:
-        yield _WORDS[base]
-    elif base is Callable or _name(kind) == "Callable":
-        yield "a function"
-    elif isinstance(base, type) and issubclass(base, Mapping):
-        yield "a mapping with names as keys" if arguments[:1] == (str,) else "a mapping"
-    elif isinstance(base, type) and issubclass(base, Collection):
-        yield f"a list, each element {expected(arguments[0])}" if arguments else "a list"
     else:
-        yield f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
+        yield _one_of(kind, origin or kind, arguments)
+
+
+def _one_of(kind: Any, base: Any, arguments: tuple[Any, ...]) -> str:
+    """Return the description of a value of a class."""
+    if base in _WORDS:
+        return _WORDS[base]
+    if base is Callable or _name(kind) == "Callable":
+        return "a function"
+    if isinstance(base, type) and issubclass(base, Mapping):
+        return "a mapping with names as keys" if arguments[:1] == (str,) else "a mapping"
+    if isinstance(base, type) and issubclass(base, Collection):
+        return f"a list, each element {expected(arguments[0])}" if arguments else "a list"
+    return f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
 
 
 def types_in(kind: Any) -> Iterator[Any]:
@@ -226,7 +231,15 @@ def literals_in(kind: Any) -> set[Any]:
     return {value for one in types_in(kind) if get_origin(one) is Literal for value in get_args(one)}
 
 
-_WORDS = {int: "an integer", float: "a finite number", str: "text", NoneType: "None", type: "a class", Any: "any value"}
+_WORDS = {
+    int: "an integer",
+    float: "a finite number",
+    str: "text",
+    Path: "a path",
+    NoneType: "None",
+    type: "a class",
+    Any: "any value",
+}
 
 
 def _name(kind: Any) -> str:

@@ -1,6 +1,7 @@
-"""Types of arguments that are options, by name; written by docs/make_options.py from gym_trl/options.py."""
+"""Types of arguments that are options, by name; written by docs/make_options.py from gym_trl/options/."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from gym_trl.kinds import Arguments, Count, Penalty, Positive, Range, Seconds, Seed, Share, Whole
@@ -13,14 +14,16 @@ from gym_trl.options import (
     ExecutorName,
     Function,
     History,
+    Keep,
     League,
+    PartSource,
     PrioritizedTasks,
     VLLMMode,
 )
 
 
 class PlayArgs(TypedDict, total=False):
-    """Arguments that are fields of ``EpisodeOptions`` on the play of any tasks."""
+    """Arguments that are fields of ``EpisodeOptions``."""
 
     system_prompt: str | None
     wrappers: Sequence[Function | str]
@@ -51,17 +54,23 @@ class PlayArgs(TypedDict, total=False):
     step_timeout: Seconds | None
 
 
-class EpisodeArgs(PlayArgs, total=False):
+class PlannedArgs(PlayArgs, total=False):
     """Arguments that are fields of ``EpisodeOptions``."""
 
     env_kwargs: Arguments
     seed: Seed
     balance_instances: bool
     curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | Arguments | None
+
+
+class EpisodeArgs(PlannedArgs, total=False):
+    """Arguments that are fields of ``EpisodeOptions``."""
+
     credit: CreditName | Function | str
     resample_dead_groups: Whole
     max_unscored: Share
     seats: Literal["self"] | League | Arguments | None
+    parts: Sequence[PartSource | str]
 
 
 class SpecArgs(EpisodeArgs, total=False):
@@ -73,8 +82,8 @@ class SpecArgs(EpisodeArgs, total=False):
     on_rollout: Function | str | None
 
 
-class TrainArgs(EpisodeArgs, total=False):
-    """Arguments that are fields of ``TrainOptions``."""
+class WeightArgs(TypedDict, total=False):
+    """Arguments that are fields of ``Model``."""
 
     model: str | None
     dtype: DType | None
@@ -83,13 +92,66 @@ class TrainArgs(EpisodeArgs, total=False):
     lora_targets: Sequence[str]
     width: Count
     layers: Count
-    vllm: VLLMMode | None
+    max_completion_length: Count
+
+
+class TrainArgs(EpisodeArgs, WeightArgs, total=False):
+    """Arguments that are fields of ``TrainOptions``."""
+
     steps: Count
     episodes_per_step: Count
     num_generations: Annotated[int, Range(least=2)]
     learning_rate: Annotated[float, Range(least=0)]
-    max_completion_length: Count
     overlong_cache: Count | None
+    vllm: VLLMMode | None
     eval_episodes: Whole
     records_per_step: Whole
     grpo: Arguments
+
+
+class WarmStartArgs(PlannedArgs, WeightArgs, total=False):
+    """Arguments that are fields of ``WarmStartOptions``."""
+
+    policy: str
+    keep: Keep | None
+    min_return: float | None
+    episodes: Count | None
+    steps: Count | None
+    batch_size: Count
+    learning_rate: Positive | None
+    eval_episodes: Whole
+
+
+class ModelArgs(PlayArgs, total=False):
+    """Arguments that are fields of ``Playing``."""
+
+    vllm: Literal["colocate"] | None
+    llm: Arguments
+    sampling: Arguments
+    temperature: Annotated[float, Range(least=0)] | None
+    max_completion_length: Count | None
+    concurrency: Count | None
+
+
+class EvaluateArgs(PlayArgs, total=False):
+    """Arguments that are fields of ``EvalOptions``."""
+
+    env_kwargs: Arguments
+    seed: Seed
+    out: Path | str | None
+    retry: bool
+    episodes: Count
+    attempts: Count
+    tokens: bool
+
+
+class TournamentArgs(TypedDict, total=False):
+    """Arguments that are fields of ``TournamentOptions``."""
+
+    env_kwargs: Arguments
+    seed: Seed
+    out: Path | str | None
+    retry: bool
+    games: Count
+    action_format: str | None
+    anchor: str | None

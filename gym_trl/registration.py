@@ -16,6 +16,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 
 from gym_trl.errors import ConfigError, GymTRLError, described, raise_interrupt, safe_str
+from gym_trl.leaves import offered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,17 +50,7 @@ ENVS = {
 }
 
 # Environments that need an extra or arguments; not part of the validated and documented games.
-EXTERNAL = {
-    "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
-    "External/MiniWoB-v0": "gym_trl.envs.external.miniwob:MiniWoB",
-    "External/NetHack-v0": "gym_trl.envs.external.nethack:NetHack",
-    "External/OpenSpiel-v0": "gym_trl.envs.external.openspiel:OpenSpiel",
-    "External/PettingZoo-v0": "gym_trl.envs.external.pettingzoo:PettingZoo",
-    "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
-    "External/SkyRLGym-v0": "gym_trl.envs.external.skyrl_gym:SkyRLGym",
-    "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
-    "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
-    "TrlEnv/OpenEnv-v0": "gym_trl.integrations.openenv.env:OpenEnv",
+EXTERNAL = offered("envs") | {
     "TrlEnv/QA-v0": "gym_trl.envs.question_answer:QAEnv",
     "TrlEnv/Tasks-v0": "gym_trl.envs.tasks:Tasks",
 }
@@ -102,7 +93,7 @@ def load_plugins() -> frozenset[str]:
     """
     from importlib.metadata import entry_points  # only here: every import of gym_trl imports this module
 
-    found: set[str] = set()
+    env_ids: set[str] = set()
     for plugin in entry_points(group="gymnasium.envs"):
         before = set(gym.registry)
         ids = nullcontext() if plugin.name == "__root__" else namespace(plugin.name)
@@ -115,12 +106,12 @@ def load_plugins() -> frozenset[str]:
                     plugin.load()()
             except BaseException as error:  # a package can raise anything
                 raise_interrupt(error)
-                said = f"no environments of the installed {plugin.value}, which raised {described(error)}"
-                warnings.warn(said, stacklevel=2)
+                message = f"no environments of the installed {plugin.value}, which raised {described(error)}"
+                warnings.warn(message, stacklevel=2)
         requires = (plugin.dist.requires if plugin.dist else None) or ()
         if any(re.match(r"gym[-_.]trl\b", one, re.IGNORECASE) for one in requires):
-            found |= {one for one in gym.registry if one not in before or one.startswith(f"{plugin.name}/")}
-    return frozenset(found)
+            env_ids |= {one for one in gym.registry if one not in before or one.startswith(f"{plugin.name}/")}
+    return frozenset(env_ids)
 
 
 def env_name(env: EnvSource) -> str:
@@ -200,8 +191,8 @@ def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: Ba
         return ConfigError(f"{name} has no argument {unexpected[1]!r}{near}")
     if isinstance(error, TypeError) and kwargs and not parameters:
         return ConfigError(f"{name} takes no arguments, got {', '.join(kwargs)}")
-    said = safe_str(error) if isinstance(error, gym.error.Error) else described(error)
-    return ConfigError(f"cannot make {name}{f' with {dict(kwargs)}' if kwargs else ''}: {said}")
+    reason = safe_str(error) if isinstance(error, gym.error.Error) else described(error)
+    return ConfigError(f"cannot make {name}{f' with {dict(kwargs)}' if kwargs else ''}: {reason}")
 
 
 def creator_of(maker: EnvMaker) -> Any:
@@ -220,7 +211,7 @@ def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
     ['reward', 'turns', 'alphabet', 'word_length', 'max_length', 'render_mode']
     """
     made_by = creator_of(maker)
-    found: dict[str, Parameter] = {}
+    arguments: dict[str, Parameter] = {}
     if isclass(made_by) and hasattr(made_by, "__signature__"):
         return dict(signature(made_by).parameters)
     makers = (
@@ -229,18 +220,18 @@ def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
     for function in makers:
         parameters = list(signature(function).parameters.values())[isclass(made_by) :]
         named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
-        found |= {name: one for name, one in named.items() if name not in found}
+        arguments |= {name: one for name, one in named.items() if name not in arguments}
         if not any(one.kind == one.VAR_KEYWORD for one in parameters):
             break
-    return found
+    return arguments
 
 
 def unknown_id(env_id: str) -> str:
     """Return the error message for an unknown environment, with similar ids."""
     name = env_id.rpartition(":")[2]
     # Later entries replace earlier ones of the same name: the newest version, and this library's own, remain.
-    known = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
-    close = [known[match] for match in get_close_matches(_bare(name), known, n=3, cutoff=0.75)]
+    env_ids = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
+    close = [env_ids[match] for match in get_close_matches(_bare(name), env_ids, n=3, cutoff=0.75)]
     meant = " or ".join([one for one in close if is_ours(one)] or close)
     return f"there is no environment {env_id!r}; " + (
         f"did you mean {meant}?"
@@ -308,8 +299,10 @@ def env_maker(name: str) -> EnvMaker | None:
         return _checked(made, module, name)
     if "-v" in attribute or "/" in attribute:
         return None
-    known = ", ".join(_classes(module)) or "none"
-    raise ConfigError(f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: {known}")
+    classes = ", ".join(_classes(module)) or "none"
+    raise ConfigError(
+        f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: {classes}"
+    )
 
 
 def _checked(made: Any, module: ModuleType, name: str) -> EnvMaker:
@@ -389,8 +382,8 @@ def _only_one(module: ModuleType, registered: list[str], name: str) -> EnvMaker:
     if len(classes) == 1:
         made: EnvMaker = getattr(module, classes[0])
         return made
-    if found := [f"{name}:{one}" for one in (*registered, *classes)]:
-        raise ConfigError(f"{name} has several environments; name one: {' or '.join(found)}")
+    if places := [f"{name}:{one}" for one in (*registered, *classes)]:
+        raise ConfigError(f"{name} has several environments; name one: {' or '.join(places)}")
     for one in _classes(module, abstract=True):
         missing = ", ".join(sorted(getattr(module, one).__abstractmethods__))
         raise ConfigError(f"{name} has no environment that can be made: {one} lacks {missing}")

@@ -1,9 +1,9 @@
 """Trust in names that come out of files: without the user's word, only what is registered is used.
 
-A record, a run's ``config.json`` or a TOML file can name an environment, a function or a server. Names that Gymnasium's
-registry and the entry points of installed packages know are used. Any other is refused before anything is imported,
-called or contacted, unless the user has repeated it or trusts the whole file (``--trust``). Functions that read files
-have an argument ``trust``, and check what they have read with ``Trust.check``.
+A record, a run's ``config.json`` or a file with options can name an environment, a function or a server. Names that
+Gymnasium's registry and the entry points of installed packages know are used. Any other is refused before anything is
+imported, called or contacted, unless the user has repeated it or trusts the whole file (``--trust``). Functions that
+read files have an argument ``trust``, and check what they have read with ``Trust.check``.
 """
 
 import ast
@@ -42,9 +42,9 @@ def _in_python(refused: Sequence[Named]) -> str:
 class Trust:
     """Trust in the names of a file; without arguments, only in those that are registered.
 
-    >>> found = list(env_names("os:system", {"command": "true"}))
-    >>> Trust(names=["os:system"]).check("rollouts.jsonl", found)
-    >>> Trust().check("rollouts.jsonl", found)
+    >>> names = list(env_names("os:system", {"command": "true"}))
+    >>> Trust(names=["os:system"]).check("rollouts.jsonl", names)
+    >>> Trust().check("rollouts.jsonl", names)
     Traceback (most recent call last):
         ...
     gym_trl.errors.UntrustedError: rollouts.jsonl names what is not registered, and nothing of it has been used:
@@ -68,12 +68,12 @@ class Trust:
         if isinstance(self.names, str):
             raise ConfigError(f"names must be a collection of names, got {self.names!r}")
 
-    def check(self, source: str | PathLike[str], found: Iterable[Named]) -> None:
+    def check(self, source: str | PathLike[str], names: Iterable[Named]) -> None:
         """Check names that were found in a file, before anything is imported, called or contacted.
 
         Args:
             source: The file, for the message.
-            found: Names that are not registered, from ``env_names``, ``names_in`` or the reader itself.
+            names: Names that are not registered, from ``env_names``, ``names_in`` or the reader itself.
 
         Raises:
             UntrustedError: One is not trusted. The message shows the code that would run, without importing it.
@@ -82,7 +82,7 @@ class Trust:
             return
         repeated = {word for name in self.names for word in (name, *name.split())}
         repeated |= {name.rpartition(":")[0] for name in repeated if ".py:" in name}  # a class of a file names the file
-        refused = [one for one in dict.fromkeys(found) if one.name not in repeated]
+        refused = [one for one in dict.fromkeys(names) if one.name not in repeated]
         if not refused:
             return
         lines = [f"{printable(str(source))} names what is not registered, and nothing of it has been used:"]
@@ -133,7 +133,7 @@ def env_names(env_id: Any, env_kwargs: Any = None, *, field: str = "env_id") -> 
     yield from argument_names(env_id, env_kwargs)
 
 
-def argument_names(env_id: Any, given: Any, *, field: str = "env_kwargs") -> Iterator[Named]:
+def argument_names(env_id: Any, arguments: Any, *, field: str = "env_kwargs") -> Iterator[Named]:
     """Yield what arguments of environments that come out of a file name.
 
     >>> [one.name for one in argument_names("TrlEnv/QA-v0", {"dataset": "rows.jsonl", "verify": "my_game:check"})]
@@ -145,14 +145,14 @@ def argument_names(env_id: Any, given: Any, *, field: str = "env_kwargs") -> Ite
 
     Args:
         env_id: An id, or several in a list or a mapping.
-        given: Arguments of the environment, or of each by its id.
+        arguments: Arguments of the environment, or of each by its id.
         field: Place of the arguments in the file.
     """
     ids = list(dict.fromkeys(texts_in(env_id)))
-    if not isinstance(given, Mapping):
-        given = {} if given is None else {"": given}
+    if not isinstance(arguments, Mapping):
+        arguments = {} if arguments is None else {"": arguments}
     for one in ids:
-        own, place = (given.get(one), f"{field}.{one}") if given.keys() <= {*ids} else (given, field)
+        own, place = (arguments.get(one), f"{field}.{one}") if arguments.keys() <= {*ids} else (arguments, field)
         for name, value in own.items() if isinstance(own, Mapping) else [("", own)]:
             yield from _in_argument(one, str(name), f"{place}.{name}", value)
 
@@ -234,7 +234,7 @@ def _texts(field: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Code of a name, found without importing anything
+# Code of a name, names without importing anything
 # ---------------------------------------------------------------------------------------------------------------------
 
 _MOST_LINES, _LONGEST_LINE, _LARGEST_FILE = 6, 100, 2**20
@@ -290,17 +290,17 @@ def _shown(path: Path, attribute: str) -> str:
 def _source(module: str) -> Path | None:
     """Return the file of a module by the finders of the import system, without importing the packages around it."""
     places: Any = None
-    found = None
+    spec = None
     parts = module.split(".")
     for depth in range(len(parts)):
         try:
-            found = _find(".".join(parts[: depth + 1]), places)
+            spec = _find(".".join(parts[: depth + 1]), places)
         except Exception:  # a finder of another package
             return None
-        if found is None:
+        if spec is None:
             return None
-        places = found.submodule_search_locations or []
-    return Path(found.origin) if found is not None and found.origin and found.has_location else None
+        places = spec.submodule_search_locations or []
+    return Path(spec.origin) if spec is not None and spec.origin and spec.has_location else None
 
 
 def _is_there(module: str) -> bool:
@@ -313,8 +313,8 @@ def _is_there(module: str) -> bool:
 
 def _find(name: str, places: Any) -> ModuleSpec | None:
     for finder in sys.meta_path:
-        if (found := finder.find_spec(name, places)) is not None:
-            return found
+        if (spec := finder.find_spec(name, places)) is not None:
+            return spec
     # Names are also looked up in the working directory, which an installed command has not in sys.path.
     return PathFinder.find_spec(name, [str(Path.cwd())]) if places is None else None
 

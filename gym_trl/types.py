@@ -2,17 +2,15 @@
 
 import json
 import math
-import struct
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from hashlib import blake2b
 from operator import index
 from typing import Any, NamedTuple, Self, TypeAlias
 
+from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError, TaskError, TranscriptError
+from gym_trl.images import PngImage
 
 TokenIds: TypeAlias = list[int]
 Logprobs: TypeAlias = list[float | None]
@@ -28,12 +26,12 @@ def without_nan(values: Iterable[float | None]) -> Logprobs:
     >>> without_nan([-0.5, float("nan"), None])
     [-0.5, None, None]
     """
-    found = list(values)
+    logprobs = list(values)
     try:
-        whole = not math.isnan(sum(found))  # type: ignore[arg-type]  # the sum with a NaN is one
+        whole = not math.isnan(sum(logprobs))  # type: ignore[arg-type]  # the sum with a NaN is one
     except TypeError:  # a None
         whole = False
-    return found if whole else [value if value == value else None for value in found]  # noqa: PLR0124
+    return logprobs if whole else [value if value == value else None for value in logprobs]  # noqa: PLR0124
 
 
 class StopReason(StrEnum):
@@ -55,7 +53,7 @@ class StopReason(StrEnum):
     SUCCESS = "success", "The environment terminated and declared the task solved."
     FAILURE = "failure", "The environment terminated and declared the task not solved."
     TERMINATED = "terminated", "The environment terminated and declared neither success nor failure."
-    TURN_LIMIT = "turn_limit", "The environment, or a wrapper, truncated the episode."
+    TURN_LIMIT = "turn_limit", "The environment or a wrapper truncated the episode, or it had 10,000 turns and no end."
     TOKEN_LIMIT = "token_limit", "The episode's token budget has no room for another turn.", "cut off"
     CONTEXT_OVERFLOW = "context_overflow", "The model's context has no room for another turn.", "cut off"
     TIME_LIMIT = "time_limit", "A ``Cutoff`` that truncates stopped it; its rewards up to then count.", "cut off"
@@ -90,128 +88,6 @@ class StopReason(StrEnum):
         return {StopReason.SUCCESS: True, StopReason.FAILURE: False}.get(self)
 
 
-def why_it_ended(info: Mapping[str, Any], *, terminated: bool) -> StopReason:
-    """Return the stop reason of an episode that the environment ended, from the ``info`` of its last step.
-
-    >>> why_it_ended({"success": True}, terminated=True), why_it_ended({}, terminated=True)
-    (<StopReason.SUCCESS: 'success'>, <StopReason.TERMINATED: 'terminated'>)
-    >>> why_it_ended({"stop_reason": "invalid_action"}, terminated=True)
-    <StopReason.INVALID_ACTION: 'invalid_action'>
-
-    A ``stop_reason`` in ``info`` is used unchanged, except for ``success``, ``failure`` and ``terminated``: these
-    follow from ``info["success"]``.
-    """
-    named = info.get("stop_reason")
-    if isinstance(named, str) and named in StopReason.__members__.values() and named not in _BY_SUCCESS.values():
-        return StopReason(named)
-    return _BY_SUCCESS[declared_in(info)] if terminated else StopReason.TURN_LIMIT
-
-
-def success_of(reason: StopReason, info: Mapping[str, Any], *, declares: bool) -> bool | None:
-    """Return whether an episode that ended for ``reason`` solved its task; ``None`` if it is not declared.
-
-    >>> success_of(StopReason.TURN_LIMIT, {"success": True}, declares=True)  # solved, and cut off in the same step
-    True
-    >>> success_of(StopReason.TOKEN_LIMIT, {}, declares=True), success_of(StopReason.TOKEN_LIMIT, {}, declares=False)
-    (False, None)
-    >>> success_of(StopReason.ENV_ERROR, {"success": False}, declares=True) is None
-    True
-
-    Success is declared in ``info["success"]`` of the last step, never inferred from rewards. Where the environment is
-    known to declare success (``declares``), a scored episode without a declaration has failed. What only other episodes
-    show of the environment is taken into account by ``counted_successes``.
-
-    Args:
-        reason: Stop reason of the episode; an unscored episode has no success.
-        info: ``info`` of the last step.
-        declares: The environment or the spec declares success: in this step, an earlier one or at the end.
-    """
-    if not reason.scored:
-        return None
-    said = declared_in(info)
-    return False if said is None and declares else said
-
-
-def declaring_envs(scored: Iterable[tuple[Hashable, bool | None]]) -> set[Hashable]:
-    """Return the environments that are known to declare success, from ``(environment, success)`` of scored episodes.
-
-    >>> declaring_envs([("Echo", None), ("Echo", False), ("CliffWalking", None)])
-    {'Echo'}
-    """
-    return {env for env, success in scored if success is not None}
-
-
-def counted_successes(
-    scored: Iterable[tuple[Hashable, bool | None]], declaring: Collection[Hashable] = ()
-) -> list[bool | None]:
-    """Return the success of each scored episode as every statistic counts it; ``None`` is not counted.
-
-    >>> counted_successes([("Echo", True), ("Echo", None), ("CliffWalking", None)])
-    [True, False, None]
-    >>> counted_successes([("Echo", None)], declaring={"Echo"})
-    [False]
-
-    Where an environment is known to declare success, a scored episode without a declaration has failed: an environment
-    that sets ``info["success"]`` in its steps is never asked about responses that did not reach it.
-
-    Args:
-        scored: Environment and success of each scored episode; an environment is named by anything hashable.
-        declaring: Environments that are known to declare success. Those of which an episode does are added.
-    """
-    scored = list(scored)
-    declaring = declaring_envs(scored).union(declaring)
-    return [False if success is None and env in declaring else success for env, success in scored]
-
-
-def declared_in(info: Mapping[str, Any]) -> bool | None:
-    """Return the success that ``info`` declares, or ``None``."""
-    said = info.get("success")
-    return None if said is None else bool(said)
-
-
-def scores_in(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores of criteria that ``info`` declares, if there are any.
-
-    >>> scores_in({"scores": {"correct": True, "short": 0.5, "endless": math.inf, "large": 10**400}}), scores_in({})
-    ({'correct': 1.0, 'short': 0.5}, {})
-    """
-    scores = info.get("scores")
-    if not isinstance(scores, Mapping):
-        return {}
-    return {
-        str(name): float(one)
-        for name, one in scores.items()
-        if isinstance(one, int | float) and abs(one) <= sys.float_info.max
-    }
-
-
-_BY_SUCCESS = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
-
-
-class Closing(ABC):
-    """Base class of objects that a ``with`` block closes.
-
-    >>> class Door(Closing):
-    ...     def close(self):
-    ...         print("closed")
-    >>> with Door() as door:
-    ...     pass
-    closed
-    """
-
-    def __enter__(self) -> Self:
-        """Return the object, which the ``with`` block closes."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the object."""
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything that the object holds."""
-
-
 class FinishReason(StrEnum):
     """Reason why an engine stopped sampling."""
 
@@ -225,45 +101,6 @@ class FinishReason(StrEnum):
     """The request's deadline passed."""
     ERROR = "error"
     """The request failed; ``Completion.error`` has the message."""
-
-
-@dataclass(frozen=True, slots=True)
-class PngImage:
-    """Image of an observation, as the content of a PNG file.
-
-    >>> from gym_trl.wrappers.image_observation import encode_image
-    >>> import numpy as np
-    >>> image = encode_image(np.zeros((2, 3, 3), np.uint8))
-    >>> image, image.width, len(image.name)
-    (PngImage(2 x 3), 3, 36)
-
-    Raises:
-        ValueError: ``png`` does not begin like a PNG file.
-    """
-
-    png: bytes
-
-    def __post_init__(self) -> None:
-        if self.png[:8] != b"\x89PNG\r\n\x1a\n" or self.png[12:16] != b"IHDR":
-            raise ValueError(f"an image must be the content of a PNG file, got {self.png[:8]!r}...")
-
-    @property
-    def height(self) -> int:
-        """Height in pixels."""
-        return int(struct.unpack_from(">I", self.png, 20)[0])
-
-    @property
-    def width(self) -> int:
-        """Width in pixels."""
-        return int(struct.unpack_from(">I", self.png, 16)[0])
-
-    @property
-    def name(self) -> str:
-        """Name of its file: a hash of the content, so that equal images have equal names."""
-        return f"{blake2b(self.png, digest_size=16).hexdigest()}.png"
-
-    def __repr__(self) -> str:
-        return f"PngImage({self.height} x {self.width})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,30 +139,6 @@ class UnfinishedResponse(str):
     """
 
     __slots__ = ()
-
-
-class PicturedText(str):
-    """Observation with images, as policies receive it; a policy that does not look at ``images`` reads its text.
-
-    >>> images_with(PicturedText.of("Look.", ())), images_with("Look.")
-    ((), ())
-    """
-
-    images: "tuple[PngImage, ...]"
-
-    @classmethod
-    def of(cls, text: str, images: "tuple[PngImage, ...]") -> str:
-        """Return a text with its images, or unchanged if there are none."""
-        if not images:
-            return text
-        made = cls(text)
-        made.images = images
-        return made
-
-
-def images_with(observation: str) -> "tuple[PngImage, ...]":
-    """Return the images of an observation that a policy received."""
-    return observation.images if isinstance(observation, PicturedText) else ()
 
 
 class RefusedResponse(str):
@@ -515,7 +328,7 @@ class StateName(NamedTuple):
     """
 
     key: str = ""
-    """State key; empty if nobody asked for keys."""
+    """State key; empty where state keys are off."""
     place: str = ""
     """Key of a Markov state without the turns left; empty if these are not known."""
     turns_left: int | None = None
@@ -523,14 +336,14 @@ class StateName(NamedTuple):
 
 
 UNNAMED = StateName()
-"""State of which nobody asked for a name."""
+"""State without a name, where state keys are off."""
 ENDED = "ended"
 """State key after an episode's last turn. No state with a turn left has it, also where a limit of the rollout, which is
 no part of the environment's state, ended the episode."""
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeResult:
+class EpisodeResult(Displayed):
     """Finished episode: its turns with their rewards, the reason for its end, and its tokens."""
 
     task: Task
@@ -549,7 +362,7 @@ class EpisodeResult:
     template_differences: int = 0
     """Number of turns that the chat template writes differently after what was said; see ``TemplateChat.follow``."""
     state_keys: tuple[str, ...] = ()
-    """Key of the state before each turn, and ``ENDED`` after the last; empty if nobody asked for keys."""
+    """Key of the state before each turn, and ``ENDED`` after the last; empty where state keys are off."""
     markov_keys: bool = False
     """States that share a key are promised to behave alike; see ``gym_trl.wrappers.state_key``."""
     task_key: str = ""
@@ -566,6 +379,8 @@ class EpisodeResult:
     """Score of each criterion, from ``info["scores"]`` of the step that terminated the episode; empty if none."""
     order: tuple[int, ...] = ()
     """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
+    given_turns: int = 0
+    """Number of first turns whose responses were given before the model's first; their tokens are in the prompt."""
     opponent: str = ""
     """Name of the opponent in the other seats, in a game of a league; empty where the model played all seats."""
     model_seconds: float = field(default=0.0, compare=False)
@@ -596,7 +411,7 @@ class EpisodeResult:
     @property
     def scored(self) -> bool:
         """True if the episode says something about the model; otherwise ``episode_return`` is ``None``."""
-        return self.stop_reason.scored and bool(self.turns)
+        return self.stop_reason.scored and len(self.turns) > self.given_turns
 
     @property
     def success(self) -> bool | None:
@@ -621,23 +436,20 @@ class EpisodeResult:
         """Number of invalid actions that ``max_tokens`` cut off."""
         return sum(turn.action_cut for turn in self.turns)
 
+    def timed(self, model_seconds: float, env_seconds: float) -> Self:
+        """Return the episode with the time that it took."""
+        return replace(self, model_seconds=model_seconds, env_seconds=env_seconds)
 
-def successes_in(episodes: Sequence[EpisodeResult]) -> list[bool | None]:
-    """Return the success of each episode as statistics over all of them count it; ``None`` for unscored ones.
+    def seated(self, seat: int, order: Iterable[int]) -> Self:
+        """Return the episode as that of a seat, which took the steps of the game with these indices.
 
-    >>> task, turn = Task("Echo", 0), Turn("", Answer("", ""), 0.0, True, 0, 0)
-    >>> ends = [EpisodeResult(task, reason, (turn,), ()) for reason in (StopReason.SUCCESS, StopReason.TOKEN_LIMIT)]
-    >>> [one.success for one in ends], successes_in(ends)
-    ([True, None], [True, False])
+        A step of which the seat was not told, because the game has failed, is no turn.
+        """
+        return replace(self, seat=seat, order=tuple(order)[: len(self.turns)])
 
-    ``counted_successes`` has the rule.
-    """
-    counted = iter(counted_successes([(one.task.env_id, one.success) for one in episodes if one.scored]))
-    return [next(counted) if one.scored else None for one in episodes]
-
-
-Trajectory: TypeAlias = EpisodeResult
-"""Name of ``EpisodeResult`` in earlier releases."""
+    def against(self, opponent: str) -> Self:
+        """Return the episode with the name of the opponent in the other seats."""
+        return replace(self, opponent=opponent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -684,56 +496,3 @@ class EnvFailure:
         """
         if self.of_user:
             raise ConfigError(self.error)
-
-
-_LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float, the type of trainers' rewards
-
-
-def add_reward(so_far: float, reward: float) -> float:
-    """Return the sum of an episode's return so far and one more reward.
-
-    >>> add_reward(0.5, 1.0)
-    1.5
-    >>> add_reward(3e38, 3e38)
-    Traceback (most recent call last):
-        ...
-    ValueError: the return must be a finite number of 32 bits, got 6e+38 after a reward of 3e+38
-
-    Raises:
-        ValueError: the sum is not a finite 32-bit float, which trainers compute with.
-    """
-    total = so_far + reward
-    if not abs(total) <= _LARGEST:  # true for NaN, too
-        raise ValueError(f"the return must be a finite number of 32 bits, got {total:g} after a reward of {reward:g}")
-    return total
-
-
-def as_turn(observation: str, answer: Answer, result: StepResult, start: int = 0, stop: int = 0) -> Turn:
-    """Return the turn of an observation, the model's answer and the result of its step.
-
-    >>> as_turn("Guess.", Answer("", "7"), StepResult("Higher.", info={"invalid_penalty": 0.5})).penalty
-    0.5
-    """
-    info = result.info
-    action, penalty = info.get("action"), info.get("invalid_penalty", 0.0)
-    valid, cut = bool(info.get("action_valid", True)), bool(info.get("action_cut", False))
-    named = action if isinstance(action, str) else None
-    charged = float(penalty) if type(penalty) in (float, int) else 0.0
-    return Turn(observation, answer, result.reward, valid, start, stop, named, cut, charged)
-
-
-def reason_to_stop(result: StepResult) -> StopReason:
-    """Return the stop reason of an episode that ended with this result."""
-    return why_it_ended(result.info, terminated=result.terminated or not result.truncated)
-
-
-def declared_success(results: Sequence[StepResult], reason: StopReason) -> bool | None:
-    """Return the success of an episode with these results that ended for ``reason``; see ``success_of``.
-
-    >>> declared_success([StepResult("Not yet.", info={"success": False}), StepResult("?")], StopReason.TOKEN_LIMIT)
-    False
-    >>> declared_success([StepResult("Over.", reward=1.0, terminated=True)], StopReason.TERMINATED) is None
-    True
-    """
-    declares = any(result.declares_success or result.info.get("success") is not None for result in results)
-    return success_of(reason, results[-1].info if results else {}, declares=declares)

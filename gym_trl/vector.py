@@ -1,38 +1,19 @@
 """Vector environment for text environments, with Gymnasium's interface."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from functools import partial
-from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from gym_trl.errors import ActionTypeError, ConfigError, check_counts, described, raise_interrupt
-from gym_trl.executors.step import close_env
-from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
+from gym_trl.errors import ActionTypeError, ConfigError, check_counts
+from gym_trl.executors.crews import CREWS, AutoresetMode, EnvStep, Maker
 from gym_trl.spaces import AnyText
-from gym_trl.types import Closing
 
-try:
-    from gymnasium.vector import AutoresetMode
-except ImportError:  # Gymnasium 1.0, whose own vectors support the first only
-    AutoresetMode = Enum(  # type: ignore[no-redef]
-        "AutoresetMode", {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
-    )
-
-Maker: TypeAlias = Callable[[], gym.Env[Any, Any]]
-EnvStep: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
-"""Result of ``Env.step``; with autoreset in the same step, ``info`` has ``final_obs``."""
-_Order: TypeAlias = tuple[int, str, tuple[Any, ...]]
-"""Index of an environment, name of a method of ``_Inline``, and its arguments."""
 _MISSING: Any = object()
 _EMPTY: dict[type, Any] = {bool: False, int: 0, float: 0.0, object: None}
 
@@ -80,17 +61,17 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         if not makers:
             raise ConfigError("TextVectorEnv needs at least one environment")
-        if executor not in _CREWS:
-            raise ConfigError(f"executor must be one of {list(_CREWS)}, got {executor!r}")
+        if executor not in CREWS:
+            raise ConfigError(f"executor must be one of {list(CREWS)}, got {executor!r}")
         self.num_envs = len(makers)
         workers = min(32, self.num_envs) if workers is None else workers
         check_counts(workers=workers)
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self._crew = _CREWS[executor](list(makers), self.autoreset_mode, min(workers, self.num_envs))
+        self._crew = CREWS[executor](list(makers), self.autoreset_mode, min(workers, self.num_envs))
         try:
-            about = self._crew.about()
-            _check_same_spaces(about)
-            first = about[0]
+            properties = self._crew.about()
+            _check_same_spaces(properties)
+            first = properties[0]
             self.metadata = {**first["metadata"], "autoreset_mode": self.autoreset_mode}
             self.render_mode = first["render_mode"]
             self.single_observation_space = first["observation_space"]
@@ -233,210 +214,14 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         return arrays
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Executors of the environments
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class _Crew(Closing):
-    """Place where the environments are stepped."""
-
-    @abstractmethod
-    def about(self) -> list[dict[str, Any]]:
-        """Return the spaces, the metadata and the render mode of every environment."""
-
-    @abstractmethod
-    def run(self, orders: list[_Order]) -> list[EnvStep]:
-        """Return the results of these methods of ``_Inline``."""
-
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
-        """Step environments, or reset those whose episode is over."""
-        pairs = zip(indexes, actions, strict=True)
-        return self.run(
-            [(index, "begun", ()) if over[index] else (index, "stepped", (action,)) for index, action in pairs]
-        )
-
-
-class _Inline(_Crew):
-    """Environments in this thread."""
-
-    def __init__(self, makers: list[Maker], mode: AutoresetMode, workers: int = 1) -> None:
-        self._makers = makers
-        self._same_step = mode is AutoresetMode.SAME_STEP
-        self._envs: list[gym.Env[Any, Any] | None] = [make() for make in makers]
-
-    def about(self) -> list[dict[str, Any]]:
-        names = ("observation_space", "action_space", "metadata", "render_mode")
-        return [{name: getattr(env, name) for name in names} for env in self._envs]
-
-    def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
-        envs, results = self._envs, []
-        for index, action in zip(indexes, actions, strict=True):
-            if over[index] or envs[index] is None:
-                results.append(self._begun(index))
-                continue
-            try:
-                result = envs[index].step(action)  # type: ignore[union-attr]  # checked above
-                if self._same_step and (result[2] or result[3]):
-                    result = self._begun_anew(index, result)
-            except BaseException as error:
-                result = self._failed(index, error)
-            results.append(result)
-        return results
-
-    def run(self, orders: list[_Order]) -> list[EnvStep]:
-        return [getattr(self, f"_{what}")(index, *with_) for index, what, with_ in orders]
-
-    def close(self) -> None:
-        for index in range(len(self._envs)):
-            self._drop(index)
-
-    def _env(self, index: int) -> gym.Env[Any, Any]:
-        env = self._envs[index]
-        if env is None:
-            env = self._envs[index] = self._makers[index]()
-        return env
-
-    def _begun(self, index: int, seed: int | None = None, options: dict[str, Any] | None = None) -> EnvStep:
-        try:
-            observation, info = self._env(index).reset(seed=seed, options=options)
-        except BaseException as error:
-            return self._failed(index, error)
-        return observation, 0.0, False, False, info
-
-    def _begun_anew(self, index: int, result: EnvStep) -> EnvStep:
-        observation, reward, terminated, truncated, info = result
-        try:
-            began, begun = self._env(index).reset()
-        except BaseException as error:  # of the next episode; the next step starts another
-            began, begun = "", {"error": self._failed(index, error)[4]["error"]}
-        return began, reward, terminated, truncated, {"final_obs": observation, "final_info": info, **begun}
-
-    def _stepped(self, index: int, action: Any) -> EnvStep:
-        return self.step([index], [action], [False] * (index + 1))[0]
-
-    def _called(self, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EnvStep:
-        env = self._env(index)
-        found = getattr(env, name) if name in ("render", "reset", "step") else env.get_wrapper_attr(name)
-        return found(*args, **kwargs) if callable(found) else found, 0.0, False, False, {}
-
-    def _set(self, index: int, name: str, value: Any) -> EnvStep:
-        self._env(index).set_wrapper_attr(name, value)
-        return None, 0.0, False, False, {}
-
-    def _failed(self, index: int, error: BaseException) -> EnvStep:
-        """Drop an environment that raised and return its episode's result; an interrupt of the program is raised."""
-        self._drop(index)
-        raise_interrupt(error)
-        return _failed(error)
-
-    def _drop(self, index: int) -> None:
-        env, self._envs[index] = self._envs[index], None
-        if env is not None:
-            close_env(env, broken=True)
-
-
-class _Threads(_Crew):
-    """Environments in threads; each is used by one thread at a time."""
-
-    def __init__(self, makers: list[Maker], mode: AutoresetMode, workers: int) -> None:
-        self._inline = _Inline(makers, mode)
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gym-trl vector")
-
-    def about(self) -> list[dict[str, Any]]:
-        return self._inline.about()
-
-    def run(self, orders: list[_Order]) -> list[EnvStep]:
-        return list(chain.from_iterable(self._pool.map(self._inline.run, [[order] for order in orders])))
-
-    def close(self) -> None:
-        self._pool.shutdown()
-        self._inline.close()
-
-
-class _Processes(_Crew):
-    """Environments in processes, several in each."""
-
-    def __init__(self, makers: list[Maker], mode: AutoresetMode, workers: int) -> None:
-        self._builds = [partial(_Inline, makers[first::workers], mode) for first in range(workers)]
-        self._workers = [Worker(build) for build in self._builds]
-
-    def about(self) -> list[dict[str, Any]]:
-        for worker in self._workers:
-            worker.ask("about")
-        shares: list[list[dict[str, Any]]] = [worker.answer() for worker in self._workers]
-        count, workers = sum(map(len, shares)), len(shares)
-        return [shares[index % workers][index // workers] for index in range(count)]
-
-    def run(self, orders: list[_Order]) -> list[EnvStep]:
-        count = len(self._workers)
-        shares: dict[int, list[int]] = {}
-        for place, (index, _, _) in enumerate(orders):
-            shares.setdefault(index % count, []).append(place)
-        asked = {}
-        for number, places in shares.items():  # all are pickled before one is sent: pickling may raise
-            share = [orders[place] for place in places]
-            asked[number] = question("run", [(index // count, what, with_) for index, what, with_ in share])
-        for number, message in asked.items():
-            with suppress(WorkerError):  # reading its answer raises
-                self._workers[number].send(message)
-        results: dict[int, EnvStep] = {}
-        raised: WorkerError | None = None
-        try:
-            for number, places in shares.items():
-                try:
-                    results |= zip(places, self._answer(number, len(places)), strict=True)
-                except WorkerError as error:
-                    if all(orders[place][1] in ("begun", "stepped") for place in places):
-                        results |= dict.fromkeys(places, _failed(error))  # an unpicklable result fails these episodes
-                    else:
-                        raised = error
-                del asked[number]
-        except BaseException:  # interrupted: pending results would be taken for later ones
-            for number in asked:
-                self._renew(number)
-            raise
-        if raised is not None:
-            raise raised
-        return [results[place] for place in range(len(orders))]
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-
-    def _answer(self, number: int, count: int) -> list[EnvStep]:
-        try:
-            answer: list[EnvStep] = self._workers[number].answer()
-        except WorkerEnded as error:  # its episodes are lost, too
-            self._renew(number)
-            return [_failed(error)] * count
-        return answer
-
-    def _renew(self, number: int) -> None:
-        self._workers[number].kill()
-        self._workers[number] = Worker(self._builds[number])
-
-
-_CREWS: dict[str, Callable[[list[Maker], AutoresetMode, int], _Crew]] = {
-    "inline": _Inline,
-    "thread": _Threads,
-    "process": _Processes,
-}
-
-
-def _check_same_spaces(about: Sequence[Mapping[str, Any]]) -> None:
+def _check_same_spaces(properties: Sequence[Mapping[str, Any]]) -> None:
     for name in ("observation_space", "action_space"):
-        for index, one in enumerate(about):
-            if one[name] != about[0][name]:
+        for index, one in enumerate(properties):
+            if one[name] != properties[0][name]:
                 raise ConfigError(
-                    f"all environments of a vector must have one {name}: that of environment 0 is {about[0][name]}, "
-                    f"and that of environment {index} is {one[name]}; make a vector for each"
+                    f"all environments of a vector must have one {name}: that of environment 0 is "
+                    f"{properties[0][name]}, and that of environment {index} is {one[name]}; make a vector for each"
                 )
-
-
-def _failed(error: BaseException) -> EnvStep:
-    info = {"error": described(error), "action_valid": False}
-    return "", 0.0, False, True, info
 
 
 def _columns(infos: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -448,15 +233,15 @@ def _columns(infos: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         kind = object if isinstance(value, str) else type(value)
         if kind not in _EMPTY:
             return None
-        found: list[Any] = [info.get(key, _MISSING) for info in infos]
+        column: list[Any] = [info.get(key, _MISSING) for info in infos]
         mask = np.ones(len(infos), dtype=np.bool_)
-        missing = found.count(_MISSING)
+        missing = column.count(_MISSING)
         if missing:
-            mask = np.array([value is not _MISSING for value in found], dtype=np.bool_)
-            found = [_EMPTY[kind] if value is _MISSING else value for value in found]
-        if kind is not object and {*map(type, found)} != {kind}:
+            mask = np.array([value is not _MISSING for value in column], dtype=np.bool_)
+            column = [_EMPTY[kind] if value is _MISSING else value for value in column]
+        if kind is not object and {*map(type, column)} != {kind}:
             return None
-        arrays[key], arrays[f"_{key}"] = np.array(found, dtype=kind), mask
+        arrays[key], arrays[f"_{key}"] = np.array(column, dtype=kind), mask
         seen += len(infos) - missing
     return arrays if seen == sum(map(len, infos)) else None  # otherwise an info has a key that the fullest lacks
 

@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
-import lanes
 import pytest
-from for_sandbox import ISOLATION, PROBLEM
 from hypothesis import is_hypothesis_test
+from support import lanes
+from support.isolation import ISOLATION, PROBLEM
 
 from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.testing.pretrained import pretrained_folder
 
 if TYPE_CHECKING:
-    from for_viewer import Look
+    from support.viewer_runs import Look
 
 NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code", "lm"}
 """Marks of tests that need more than `make setup` installs, and are therefore in the full lane."""
 
-pytest_plugins = ["no_process_left"]
+pytest_plugins = ["support.no_process_left"]
 
 # Programs that tests start: looking for doctests would import them, and they change what is imported after them.
 collect_ignore_glob = ["*/train_*.py"]
 # Scripts of tests that are skipped where it is not installed; looking for doctests imports everything.
-collect_ignore = [] if find_spec("openenv") else ["openenv_zoo.py", "compat/openenv_sessions.py"]
+collect_ignore = [] if find_spec("openenv") else ["support/openenv_zoo.py", "compat/openenv_sessions.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -111,7 +111,7 @@ def textworld_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def look() -> "Iterator[Look]":
     """Provide one Chromium for all tests of a process."""
-    from for_viewer import chromium
+    from support.viewer_runs import chromium
 
     with chromium() as opened:
         yield opened
@@ -120,7 +120,7 @@ def look() -> "Iterator[Look]":
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the page of a small run."""
-    from for_viewer import write_run
+    from support.viewer_runs import write_run
 
     from gym_trl.viewer.page import write_page
 

@@ -1,14 +1,13 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""Environments that nobody has measured: they are stepped beside each other as soon as they make others wait."""
+"""Environments of unknown speed: those that wait are stepped in threads, the others in the calling thread."""
 
-import logging
 import threading
 import time
 
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.executors.adaptive import AdaptivePool
 from gym_trl.executors.guards import OrderedPool
@@ -26,247 +25,181 @@ CHAT = ByteChat()
 
 
 class Clock:
-    """Numbers of instances in a step or a reset at the same time, and their threads."""
+    """Number of instances in a call at the same time, and the threads of all."""
 
     def __init__(self):
-        self.lock, self.now, self.most = threading.Lock(), 0, 0
-        self.homes, self.steps, self.threads = [], [], set()
-
-    @property
-    def made(self):
-        return len(self.homes)
+        self.lock, self.now, self.most, self.homes = threading.Lock(), 0, 0, []
 
     def __enter__(self):
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
-        self.threads.add(threading.get_ident())
 
     def __exit__(self, *error):
         with self.lock:
             self.now -= 1
 
+    @property
+    def in_threads(self):
+        return sum(home != threading.get_ident() for home in self.homes)
+
 
 class Shell(gym.Env):
-    """Repeats what it is told, after a while, and draws a number each time; its home is the thread that made it."""
+    """Repeats its action after a while, with a random number."""
 
-    def __init__(self, clock, *, reset=0.0, step=0.0, slow_from=0, turns=4, computes=0.0, draws=None, needs_main=()):
+    def __init__(self, clock, *, reset=0.0, waits=(0.0,), turns=4, computes=0.0, needs_main=()):
         self.observation_space = self.action_space = AnyText()
-        self.clock, self.reset_s, self.step_s, self.slow_from = clock, reset, step, slow_from
-        self.turns, self.computes, self.draws, self.needs_main = turns, computes, draws, needs_main
-        self.home, self.turn, self.closed = threading.get_ident(), 0, False
+        self.clock, self.reset_s, self.waits, self.turns = clock, reset, waits, turns
+        self.computes, self.needs_main = computes, needs_main
+        self.home, self.turn = threading.get_ident(), 0
         clock.homes.append(self.home)
 
-    def _spend(self, what, seconds):
+    def _spend(self, call, seconds):
         assert threading.get_ident() == self.home, "an instance was used in another thread than its own"
-        assert not self.closed
-        if what in self.needs_main and threading.current_thread() is not threading.main_thread():
+        if call in self.needs_main and threading.current_thread() is not threading.main_thread():
             raise ValueError("signal only works in main thread of the main interpreter")
         with self.clock:
             end = time.thread_time() + self.computes
             while time.thread_time() < end:
                 pass
-            time.sleep(seconds)
+            if seconds:
+                time.sleep(seconds)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self._spend("reset", self.reset_s)
         self.turn = 0
-        return f"begin {self.draws() if self.draws else self.np_random.integers(1000)}", {}
+        return f"begin {self.np_random.integers(1000)}", {}
 
     def step(self, action):
-        self._spend("step", self.step_s if self.turn >= self.slow_from else 0.0)
+        self._spend("step", self.waits[self.turn % len(self.waits)])
         self.turn += 1
-        self.clock.steps.append(action)
         if action == "crash":
-            raise RuntimeError("that was no command")
+            raise RuntimeError("not a command")
         done = self.turn == self.turns
         return f"{action} {self.np_random.integers(1000)}", float(done), done, False, {"success": done}
 
-    def close(self):
-        self.closed = True
 
-
-class Uneven(Shell):
-    """Takes other times for other turns."""
-
-    def __init__(self, clock, waits, **shell):
-        super().__init__(clock, **shell)
-        self.waits = waits
-
-    def _spend(self, what, seconds):
-        super()._spend(what, self.waits[self.turn % len(self.waits)])
-
-
-def play(pool, episodes=8, says=lambda request: CHAT.say(f"go {request.seed % 7}")):
+def rollout(pool, episodes=8, says=lambda request: CHAT.say(f"go {request.seed % 7}")):
     made = [Episode(Task("Shell", seed), chat=CHAT, limits=LIMITS, seed=seed) for seed in range(episodes)]
-    return run_episodes(made, pool=pool, engine=ScriptedEngine(says))
-
-
-def texts(played):
+    played = run_episodes(made, pool=pool, engine=ScriptedEngine(says))
     return [(one.stop_reason, [(turn.observation, turn.answer.text) for turn in one.turns]) for one in played]
 
 
-def rollout(clock=None, *, make_pool=AdaptivePool, episodes=8, says=None, **shell):
-    clock = Clock() if clock is None else clock
-    with make_pool(lambda env_id: Shell(clock, **shell)) as pool:
-        played = play(pool, episodes, **({"says": says} if says else {}))
-        where = pool.executor("Shell") if isinstance(pool, AdaptivePool) else None
-    return clock, texts(played), where
+def alone(**options):
+    """Return the episodes of a rollout in the calling thread."""
+    keywords = {name: options.pop(name) for name in ("episodes", "says") if name in options}
+    with InlinePool(lambda env_id: Shell(Clock(), **options)) as pool:
+        return rollout(pool, **keywords)
 
 
-SLOW = {
-    "steps": {"step": 0.05},
-    "resets": {"reset": 0.05},
-    "steps and resets": {"reset": 0.03, "step": 0.03},
-    "later steps": {"step": 0.05, "slow_from": 2, "turns": 5},
-}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("shell", SLOW.values(), ids=SLOW)
-def test_slow_environments_wait_beside_each_other_without_options(shell, caplog):
-    with caplog.at_level(logging.WARNING, "gym_trl.executors.adaptive"):
-        clock, played, where = rollout(**shell)
-    assert where == "thread"
-    assert clock.most >= 6
-    [record] = caplog.records
-    assert "Shell is stepped in threads from now on, because a " in record.getMessage()
-    _, alone, _ = rollout(make_pool=InlinePool, **shell)
-    assert played == alone
-
-
-def test_short_waits_are_believed_when_there_are_three_in_a_row(caplog):
-    clock, _, where = rollout(step=0.006)
-    assert (where, clock.most >= 3) == ("thread", True)
-    assert len(caplog.records) == 1
-
-
-def test_fast_environments_stay_in_the_calling_thread_but_the_first_one(caplog):
-    clock, played, where = rollout(episodes=24)
-    assert where == "inline"
-    assert clock.homes.count(threading.get_ident()) == 23
-    assert clock.most == 1
-    assert clock.made == 24
-    assert not caplog.records
-    assert played == rollout(make_pool=InlinePool, episodes=24)[1]
-
-
-def test_a_thread_that_quick_environments_do_not_need_ends_with_their_first_episode():
-    before = threading.active_count()
-    with AdaptivePool(lambda env_id: Shell(Clock())) as pool:
-        play(pool)
-        assert threading.active_count() == before
-
-
-def test_the_first_slow_step_is_found_to_wait_while_it_waits():
+@pytest.mark.parametrize(
+    ("shell", "call"),
+    [
+        ({"waits": [0.05]}, "step"),
+        ({"reset": 0.05}, "reset"),
+        ({"waits": [0.006]}, "step"),  # shorter waits must be seen three times
+        ({"waits": [0.0, 0.05]}, "step"),
+    ],
+    ids=str,
+)
+def test_environments_that_wait_are_stepped_at_the_same_time(shell, call, caplog):
     clock = Clock()
-    with AdaptivePool(lambda env_id: Shell(clock, step=0.5)) as pool:
-        for key in "abc":
-            pool.reset(key, Task("Shell", 0))
-        pool.collect(block=True)
-        for key in "abc":
-            pool.step(key, "go")
-        assert pool.collect(block=False) == []
+    with AdaptivePool(lambda env_id: Shell(clock, **shell)) as pool:
+        played = rollout(pool)
         assert pool.executor("Shell") == "thread"
-        assert clock.steps == []
-        answers: list[tuple[str, object]] = []
-        while len(answers) < 3:
-            answers += pool.collect(block=True)
-    assert clock.most == 3
-    assert clock.homes.count(threading.get_ident()) == 2  # those that had begun before
-    assert all(isinstance(result, StepResult) and result.observation == "go 636" for _, result in answers)
+    assert clock.most >= 3
+    assert clock.in_threads == 8  # all but the first one, and the trial of its calls
+    [record] = caplog.records
+    assert f"a {call} of Shell waits" in record.getMessage()
+    assert played == alone(**shell)
 
 
-def test_one_that_computes_stays_and_the_log_says_what_would_help(caplog):
-    clock, _, where = rollout(computes=0.006, episodes=2)
-    assert (where, clock.most) == ("inline", 1)
+def test_fast_environments_are_stepped_in_the_calling_thread(caplog):
+    clock, before = Clock(), set(threading.enumerate())
+    with AdaptivePool(lambda env_id: Shell(clock)) as pool:
+        assert rollout(pool, 24) == alone(episodes=24)
+        assert pool.executor("Shell") == "inline"
+        assert set(threading.enumerate()) <= before
+    assert (clock.most, clock.in_threads, len(clock.homes)) == (1, 0, 24)
+    assert not caplog.records
+
+
+def test_waits_of_later_steps_count_from_the_next_rollout_on():
+    clock, shell = Clock(), {"waits": [0.0] * 4 + [0.03], "turns": 5}
+    with AdaptivePool(lambda env_id: Shell(clock, **shell)) as pool:
+        first = rollout(pool)
+        assert (pool.executor("Shell"), clock.most) == ("thread", 1)
+        assert rollout(pool) == first == alone(**shell)
+    assert clock.most >= 6
+
+
+def test_environments_that_compute_stay_and_the_log_advises_processes(caplog):
+    clock = Clock()
+    with AdaptivePool(lambda env_id: Shell(clock, computes=0.006)) as pool:
+        rollout(pool, 2)
+        assert (pool.executor("Shell"), clock.most) == ("inline", 1)
     [record] = caplog.records
     assert "executor='process' steps them beside each other" in record.getMessage()
 
 
-def test_what_was_found_out_is_used_from_the_start_of_the_next_rollout():
-    clock = Clock()
-    with AdaptivePool(lambda env_id: Shell(clock, step=0.03)) as pool:
-        first = texts(play(pool))
-        made, clock.most, clock.threads = clock.made, 0, set()
-        assert texts(play(pool)) == first
-        assert clock.most >= 6
-        assert threading.get_ident() not in clock.threads
-        assert clock.made == made
-
-
-def test_an_episode_whose_game_cannot_be_begun_again_stays_where_it_is():
-    numbers = iter(range(10_000))
-    _, played, where = rollout(step=0.03, draws=lambda: next(numbers), episodes=4)
-    assert where == "thread"  # for those that come
-    begun = [turns[0][0] for _, turns in played]
-    assert begun == [f"begin {number}" for number in range(4)]
-    assert all(reason is StopReason.SUCCESS for reason, _ in played)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("needs_main", [("reset",), ("step",), ("reset", "step")], ids=str)
-@pytest.mark.parametrize("slow", ["reset", "step"])
-def test_one_that_cannot_live_in_a_thread_goes_on_without(slow, needs_main, caplog):
-    shell = {slow: 0.03, "needs_main": needs_main}
-    _, played, where = rollout(episodes=4, **shell)
-    assert where == "inline"
-    assert played == rollout(make_pool=InlinePool, episodes=4, **shell)[1]
-    assert [record.getMessage().partition(":")[0] for record in caplog.records][-1] == (
-        "Shell cannot be stepped in threads, and goes on without"
-    )
+@pytest.mark.parametrize("needs_main", ["reset", "step"])
+def test_environments_that_fail_in_a_thread_stay_in_the_calling_thread(needs_main, caplog):
+    shell = {"waits": [0.03], "needs_main": (needs_main,)}
+    with AdaptivePool(lambda env_id: Shell(Clock(), **shell)) as pool:
+        assert rollout(pool, 4) == alone(episodes=4, **shell)
+        assert pool.executor("Shell") == "inline"
+    [record] = caplog.records
+    assert "it cannot be stepped in threads: " in record.getMessage()
 
 
 @pytest.mark.parametrize("place", [1, 3])
-def test_what_an_action_breaks_ends_its_episode_and_says_nothing_of_threads(place):
+def test_an_action_that_crashes_its_episode_is_no_objection_to_threads(place):
     def says(request):
-        turn = request.turn
-        return CHAT.say("crash" if turn == place else "go")
+        return CHAT.say("crash" if request.turn == place else "go")
 
-    _, played, where = rollout(step=0.03, says=says, episodes=4)
-    assert where == "thread"
+    with AdaptivePool(lambda env_id: Shell(Clock(), waits=[0.03])) as pool:
+        played = rollout(pool, 4, says)
+        assert pool.executor("Shell") == "thread"
     assert [(reason, len(turns)) for reason, turns in played] == [(StopReason.CRASHED, place)] * 4
 
 
-def test_an_episode_that_is_given_up_while_it_moves_leaves_nothing_behind():
-    clock = Clock()
-    with AdaptivePool(lambda env_id: Shell(clock, step=0.3)) as pool:
+def test_a_caller_that_waits_for_all_resets_gets_them():
+    with AdaptivePool(lambda env_id: Shell(Clock())) as pool:
         for key in "abc":
             pool.reset(key, Task("Shell", 0))
-        assert len(pool.collect(block=True)) == 3
+        results: dict[str, object] = {}
+        while len(results) < 3:
+            results.update(pool.collect(block=True))
+        assert {type(result) for result in results.values()} == {StepResult}
+
+
+def test_a_first_episode_given_up_before_its_first_step_is_replaced():
+    clock = Clock()
+    with AdaptivePool(lambda env_id: Shell(clock, waits=[0.03])) as pool:
         for key in "abc":
-            pool.step(key, "go")
-        assert pool.collect(block=False) == []  # the first one waits, the others have begun to move
-        for key in "bc":
-            pool.release(key)
-        pool.reset("b", Task("Shell", 1))
-        answers: dict[str, object] = {}
-        while len(answers) < 2:
-            answers.update(pool.collect(block=True))
-        assert {key: type(answer) for key, answer in answers.items()} == {"a": StepResult, "b": StepResult}
-        for key in "ab":
-            pool.release(key)
+            pool.reset(key, Task("Shell", 0))
+        pool.release("b")
+        assert [key for key, _ in pool.collect(block=False)] == ["a"]
+        pool.release("a")
+        assert [key for key, _ in pool.collect(block=False)] == ["c"]
+        pool.step("c", "go")
+        assert [key for key, _ in pool.collect(block=True)] == ["c"]
+        assert pool.executor("Shell") == "thread"
+        pool.release("c")
         assert pool.collect(block=True) == []
 
 
-def test_the_order_of_questions_is_kept_where_it_is_asked_for():
-    clock = Clock()
-    with OrderedPool(AdaptivePool(lambda env_id: Shell(clock, step=0.03))) as pool:
-        assert texts(play(pool)) == rollout(make_pool=InlinePool, step=0.03)[1]
-    assert clock.most >= 6
+def test_results_come_in_the_order_of_the_calls_where_that_is_asked_for():
+    with OrderedPool(AdaptivePool(lambda env_id: Shell(Clock(), waits=[0.03]))) as pool:
+        assert [rollout(pool), rollout(pool)] == [alone(waits=[0.03])] * 2
 
 
 @given(st.lists(st.sampled_from([0.0, 0.004, 0.025]), min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 6))
 @examples(12)
-def test_n_episodes_together_equal_n_episodes_alone_wherever_they_are_stepped(waits, turns, episodes):
-    def make(env_id, clock=Clock()):  # noqa: B008 -- one for all
-        return Uneven(clock, waits, turns=turns)
-
-    with AdaptivePool(make) as pool:
-        together = texts(play(pool, episodes))
-    with InlinePool(make) as alone:
-        assert together == texts(play(alone, episodes))
+def test_n_episodes_together_equal_n_episodes_alone(waits, turns, episodes):
+    with AdaptivePool(lambda env_id: Shell(Clock(), waits=waits, turns=turns)) as pool:
+        assert rollout(pool, episodes) == alone(episodes=episodes, waits=waits, turns=turns)
 
 
 def test_a_pool_that_adapts_is_made_by_its_name_and_has_no_workers():

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Any space that Gymnasium can build is put into words, or refused when the environment is wrapped."""
 
 import string
@@ -9,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import MAX_LENGTH, AnyText
@@ -106,7 +105,7 @@ def can_sample(space: Any) -> bool:
 
 @given(some_space, some_space, st.integers(0, 2**32 - 1), st.text(max_size=8))
 @examples(100)
-def test_any_space_is_refused_at_construction_or_goes_through_words_unchanged(shown, taken, seed, words):
+def test_a_space_is_refused_at_construction_or_survives_conversion_to_text(shown, taken, seed, words):
     env = Between(deepcopy(shown), deepcopy(taken), seed)
     if not can_sample(shown) or not can_sample(taken):
         return

@@ -9,10 +9,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, strategies as st
-from lanes import examples
+from hypothesis import example, given, strategies as st
+from support.lanes import examples
 
-from gym_trl.evaluation.blind import BlindBaseline, play_blind, search_blind, search_constant
+from gym_trl.evaluation.blind import BlindBaseline, play_blind, search_blind
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.spaces import AnyText
 from gym_trl.text.action_samples import spread
@@ -75,31 +75,32 @@ def best_by_force(make: Callable[[], gym.Env[Any, Any]]) -> float:
 
 @pytest.mark.parametrize("name", SMALL)
 @given(st.integers(0, 2**20), st.sampled_from([1, 3]), st.booleans())
-@examples(10)
+@examples(4)
 def test_no_single_action_of_a_small_space_beats_what_is_found(name: str, seed: int, turns: int, wins: bool) -> None:
     def make() -> Paying:
         return Paying(SMALL[name](), seed, turns=turns, wins=wins)
 
-    found = search_constant(make, steps=12_000, episodes=2)
+    found = search_blind(make, longest=1, steps=8_000, episodes=2)
     assert found.objective == ("success" if wins else "return")
     assert found.score.mean is not None
     assert found.score.mean >= best_by_force(make) - 1e-9
 
 
 @given(st.floats(-1, 1), st.integers(1, 2))
-@examples(10)
+@example(0.96875, 2)  # beside the bound, which is written as an integer
+@examples(4)
 def test_the_best_number_of_a_box_is_found_as_on_a_fine_grid(target: float, size: int) -> None:
     class Near(Paying):
         def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
             return 0, -float(np.abs(action - target).sum()), True, False, {}
 
-    found = search_constant(lambda: Near(spaces.Box(-1, 1, (size,)), 0), steps=40_000, episodes=2)
+    found = search_blind(lambda: Near(spaces.Box(-1, 1, (size,)), 0), longest=1, steps=20_000, episodes=2)
     assert found.mean_return.mean is not None
     assert found.mean_return.mean > -0.01 * size
 
 
 class Price(gym.Env[str, str]):
-    """A price as text; paid is minus the distance, so the best constant is a number that stands nowhere."""
+    """A price as text; paid is 10 minus the distance, so the best constant is a number that stands nowhere."""
 
     observation_space = AnyText()
 
@@ -122,14 +123,15 @@ class Price(gym.Env[str, str]):
 
 @pytest.mark.parametrize("declared", ["space", "text"])
 @given(st.integers(2, 9_997))
+@example(1964)  # beside which the best offered number pays less than nonsense
 @examples(2)
 def test_a_best_number_that_is_in_no_text_is_found(declared: str, best: int) -> None:
     def make() -> Price:
         if declared == "space":
             return Price(best, spaces.Text(4, charset=DIGITS))
-        return Price(best, AnyText(), "Name a price from 0 to 9,999.")
+        return Price(best, AnyText(), "Name a price from 0 to 9,999.")  # nonsense pays more than most numbers
 
-    found = search_constant(make, steps=40_000, episodes=20)
+    found = search_blind(make, longest=1, steps=40_000, episodes=20)
     near = 2 if declared == "space" else 20  # numbers share the steps with words
     assert abs(int(found.actions[0]) - best) <= near
 
@@ -143,7 +145,7 @@ some_space = st.sampled_from([*SMALL.values(), lambda: spaces.Box(-1, 1, (2,)), 
 
 
 @given(some_space, st.integers(0, 2**20), st.sampled_from([1, 4, None]), st.booleans())
-@examples(40)
+@examples(12)
 def test_a_search_tries_no_text_that_is_not_in_the_space(make_space: Any, seed: int, turns: int, wins: bool) -> None:
     env = Paying(make_space(), seed, turns=turns or 10**9, wins=wins)
     before = Counter[str]()
@@ -212,7 +214,7 @@ class NothingPays(Deaf):
         return observation, reward - 20.0 - 80.0 * cut if over or cut else 0.0, over, cut, info
 
 
-def test_an_end_that_costs_something_is_known_after_the_first_episode_that_stands_still() -> None:
+def test_the_cost_of_standing_still_is_known_after_one_episode() -> None:
     found = search_blind(NothingPays, steps=40_000, episodes=4)
     assert found.actions[0].isdigit()
 
@@ -232,6 +234,6 @@ def test_an_environment_with_texts_and_numbers_in_one_action_is_searched() -> No
     def make() -> Paying:
         return Paying(spaces.Dict(name=spaces.Text(1, charset="xyz"), size=spaces.Discrete(3)), 5)
 
-    found = search_constant(make, steps=10_000, episodes=2)
+    found = search_blind(make, longest=1, steps=10_000, episodes=2)
     assert found.mean_return.mean == pytest.approx(best_by_force(make))
     as_text(make()).reset(seed=0)

@@ -1,4 +1,4 @@
-"""Cards of environments: three planted faults are found, a sound environment has none, and pages are whole."""
+"""Cards of environments: a sound environment has no finding, and pages are whole."""
 
 import json
 import re
@@ -8,110 +8,57 @@ from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 
-import for_cards
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
+from support import planted_cards
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.env_checker.card.card import Card, make_card
-from gym_trl.env_checker.card.criteria import FAIL, NOT_MEASURED, PASS
-from gym_trl.env_checker.card.exploits import (
-    find_constant,
-    find_copying,
-    find_early_end,
-    find_injection,
-    find_stalling,
-)
+from gym_trl.env_checker.card.card import CARD_CHECKS, Card, make_card
 from gym_trl.env_checker.card.learning import Learning
 from gym_trl.env_checker.card.page import markdown, page
 from gym_trl.env_checker.card.plays import Plays, References, always, level_of
 from gym_trl.env_checker.card.source import source_of
-from gym_trl.env_checker.card.splits import compare_splits, period_of
-from gym_trl.env_checker.report import OK, PROBLEM, WARNING, Finding
+from gym_trl.env_checker.card.splits import period_of
+from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.seeding import derive_seed
 
 ROOT = Path(__file__).parent.parent
-PLANTED = {
-    "FewSeeds": ("tasks by seed", PROBLEM, "seeds that differ by 10 give the same task"),
-    "ShowsSeed": ("seed in the observation", PROBLEM, "50 of 50 episodes show their seed"),
-    "PaysForWaiting": ("stalling", PROBLEM, "'nothing' pays 11.700"),
-    "AlwaysYes": ("constant action", PROBLEM, "always 'yes' solves 0.9"),
-    "PaysToLeave": ("ending early", PROBLEM, "pays 0.000"),
-    "Trusting": ("judgement in the action", PROBLEM, "solves 1.000"),
-    "ShowsAnswer": ("answer in the observation", WARNING, "copy the last word"),
-}
-ALSO = {"PaysToLeave": {"stalling"}}
-"""Checks that a fault fails besides its own."""
 
 
 def finding(card: Card, name: str) -> Finding:
-    return next(one for one in card.findings if one.promise == name)
-
-
-NAMES = {check for check, *_ in PLANTED.values()} | {"separate tasks"}
+    return next(one for one in card.findings if one.name == name)
 
 
 @cache
-def card_of(name: str) -> Card:
-    return make_card(getattr(for_cards, name), name, episodes=60, seconds=60.0, search_steps=1_500)
-
-
-def found_in(name: str) -> dict[str, Finding]:
-    """Return the findings of a card's own checks, in this process."""
-    make = getattr(for_cards, name)
-    with Plays(make, episodes=60, seconds=60.0) as plays:
-        references = References.of(plays)
-        checks = (find_stalling, find_early_end, find_injection, find_copying)
-        findings = [one(plays, references).finding for one in checks]
-        findings.append(find_constant(plays, make, references, steps=1_500, seconds=60.0).finding)
-        findings += compare_splits(plays, seconds=60.0)[1]
-    return {one.promise: one for one in findings}
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_found(name: str) -> None:
-    check, verdict, said = PLANTED[name]
-    found = found_in(name)
-    assert (found[check].verdict, found[check].fix != "") == (verdict, True), found[check]
-    assert said in found[check].got
-    others = {one.promise for one in found.values() if one.verdict == PROBLEM} - {check}
-    assert others <= ALSO.get(name, set())
+def card_of_digits() -> Card:
+    return make_card(planted_cards.Digits, "Digits", episodes=60, seconds=60.0, search_steps=1_500)
 
 
 def test_a_sound_environment_has_no_finding_of_the_card() -> None:
-    card = card_of("Digits")
+    card = card_of_digits()
     assert card.count(PROBLEM) == 0
-    assert {finding(card, name).verdict for name in NAMES} == {OK}
+    assert {finding(card, name).verdict for name in CARD_CHECKS} == {OK}
     assert {one.policy for one in card.levels} == {"solver", "random", "blind", "constant"}
-    status = {one.check_id: one.status for one in card.criteria}
-    assert status["semantic.oracle_max"] == status["semantic.floor_gap"] == status["runtime.seed_control"] == PASS
-    assert status["hub.immutable_versioning"] == FAIL  # the name is no id
-    assert status["statistical.training_signal"] == NOT_MEASURED
+    verdicts = {criterion.name: criterion.verdict for criterion in card.criteria}
+    assert verdicts["semantic.floor_gap"] == verdicts["statistical.gameability_gap"] == OK
+    assert verdicts["hub.immutable_versioning"] == WARNING  # the name is no id
+    assert verdicts["runtime.tool_declaration_accuracy"] == SKIPPED
 
 
 def test_each_criterion_has_a_value_and_a_threshold() -> None:
-    numbers = [one.number for one in card_of("Digits").criteria]
-    listed = set[int]()
-    for number in numbers:
-        begin, _, end = number.partition("-")
-        listed |= set(range(int(begin), int(end or begin) + 1))
-    assert listed == {*range(1, 45)}, "all 44 acceptance tests are listed"
-    for one in card_of("Digits").criteria:
-        assert one.value
-        assert one.threshold
-        assert one.status in (PASS, FAIL, NOT_MEASURED)
+    assert all(criterion.got and criterion.why for criterion in card_of_digits().criteria)
 
 
 @pytest.mark.full
 def test_the_same_environment_has_the_same_card_except_for_its_speed() -> None:
-    again = make_card(for_cards.Digits, "Digits", episodes=60, seconds=60.0, search_steps=1_500).as_dict()
-    card = card_of("Digits").as_dict()
+    again = make_card(planted_cards.Digits, "Digits", episodes=60, seconds=60.0, search_steps=1_500).as_dict()
+    card = card_of_digits().as_dict()
     for one in (card, again):
         del one["speed"]
         one["findings"] = [
-            it for it in one["findings"] if it["promise"] not in ("construction", "speed", "blind baseline")
+            it for it in one["findings"] if it["name"] not in ("construction", "speed", "blind baseline")
         ]
     assert again == card
 
@@ -125,14 +72,13 @@ class Checker(HTMLParser):
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "path", "polyline"):
+        if tag != "meta":
             self.open.append(tag)
         for name, value in attrs:
             assert name not in ("src", "onload"), value
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ("meta", "path", "polyline"):
-            assert self.open.pop() == tag
+        assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -149,7 +95,7 @@ def test_pages_have_all_sections_and_need_nothing_else() -> None:
     curve = Learning(
         "success", tuple(number / 40 for number in range(40)), 60.0, 0.1, 0.9, ("--max-tokens-per-turn", "1")
     )
-    card = card_of("Digits")
+    card = card_of_digits()
     card = Card(**{**{name: getattr(card, name) for name in card.__dataclass_fields__}, "learning": curve})
     shown, text = check(page(card)), markdown(card)
     for title in (
@@ -165,7 +111,7 @@ def test_pages_have_all_sections_and_need_nothing_else() -> None:
         assert f"## {title}" in text
         assert title in shown.text
     assert "▁" in text
-    assert "<polyline" in page(card)
+    assert "▁" in shown.text
     assert "it improves" in text
     assert "light dark" in page(card)
     assert len(page(card)) < 25_000
@@ -176,10 +122,11 @@ def test_pages_have_all_sections_and_need_nothing_else() -> None:
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_of_an_environment_stays_text(rules: str, got: str) -> None:
-    found = (Finding("stalling", PROBLEM, f"<b>{got}|*", "why", "<script>"),)
-    card = Card("A/B-v0", {"x": got}, rules, f"```{rules}", None, got, rules, 1, found)
+    found = (Finding("stalling", PROBLEM, f"<b>{got}|*![x](https://a.b/c)", "<script>"),)
+    card = Card("A/B-v0", {"x": got}, rules, f"```{rules}", None, got, rules, findings=found)
     checker = check(page(card))
     assert "<script>" not in page(card)
+    assert "<img" not in page(card)
     assert checker.open == ["html"]
     rows = [line for line in markdown(card).split("\n") if line.startswith("| error |")]
     assert len(rows) == 1
@@ -198,8 +145,8 @@ def test_a_period_of_the_seeds_is_found_and_none_where_there_is_none(period: int
 
 @pytest.mark.full
 def test_an_environment_that_cannot_be_played_has_findings_only() -> None:
-    class Broken(for_cards.Digits):
-        def step(self, action):  # type: ignore[no-untyped-def]
+    class Broken(planted_cards.Digits):
+        def step(self, action):
             raise RuntimeError("no")
 
     card = make_card(Broken, "Broken", episodes=10, seconds=5.0, search_steps=100)
@@ -226,14 +173,14 @@ def test_an_environment_without_solver_and_success_has_a_card() -> None:
 
 
 def test_the_source_of_a_module_without_a_package_is_its_class() -> None:
-    assert source_of(for_cards.Digits())[:2] == ("for_cards:Digits", None)
+    assert source_of(planted_cards.Digits())[:2] == ("support.planted_cards:Digits", None)
 
 
 def test_the_command_writes_all_formats_and_is_strict_on_request(tmp_path: Path) -> None:
-    file = Path(for_cards.__file__)
+    file = Path(planted_cards.__file__)
     few = ["--episodes", "20", "--seconds", "3", "--search-steps", "300"]
     arguments = ["card", f"{file}:FewSeeds", *few, "--out", str(tmp_path / "all"), "--out", str(tmp_path / "one.md")]
-    result = CliRunner().invoke(app, [*arguments, "--strict"])
+    result = CliRunner().invoke(app, [*arguments, "--fail-on-error"])
     assert result.exit_code == 1, result.output
     assert "error: tasks by seed: seeds that differ by 10 give the same task" in result.stderr
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"card.md", "card.html", "card.json"}
@@ -271,17 +218,6 @@ def test_a_card_in_the_documentation_has_the_current_scores() -> None:
 
 
 @pytest.mark.full
-def test_the_command_finds_a_seed_leak_a_stalling_exploit_and_a_constant_that_wins() -> None:
-    file, few = Path(for_cards.__file__), ["--episodes", "60", "--seconds", "10", "--search-steps", "1500", "--strict"]
-    for name, status in (("FewSeeds", 1), ("PaysForWaiting", 1), ("AlwaysYes", 1), ("Digits", 0)):
-        result = CliRunner().invoke(app, ["card", f"{file}:{name}", *few])
-        assert result.exit_code == status, result.output
-        if status:
-            check, _, said = PLANTED[name]
-            assert f"error: {check}: {said}" in result.stderr
-
-
-@pytest.mark.full
 def test_a_short_training_gives_a_curve() -> None:
     command = [
         sys.executable,
@@ -304,7 +240,7 @@ def test_a_short_training_gives_a_curve() -> None:
 
 def test_levels_of_a_card_count_every_episode_once_any_policy_declares_success() -> None:
     """The solver's success is declared, random play's failures are not."""
-    with Plays(for_cards.OnlyWins, episodes=20) as plays:
+    with Plays(planted_cards.OnlyWins, episodes=20) as plays:
         references = References.of(plays)
         copied = level_of("b", plays.of("b", always("b")), declares=plays.declares)
     assert references.solver is not None

@@ -1,39 +1,27 @@
 """Laws 1 to 3: what is trained on is what was sampled, extended by what the chat template puts around a message."""
 
-import importlib.util
-import re
 from collections.abc import Sequence
 from copy import copy
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
-from lanes import examples
+from support.lanes import examples
+from support.templates import ADDED, CHATML, SPECIAL, TEMPLATES, WANTS_PARTS, encode, make_tokenizer
 
 from gym_trl.chat.delimiter import DelimiterChat
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.template import TemplateChat
 from gym_trl.chat.transcript import Transcript
 from gym_trl.errors import ChatTemplateError, TranscriptError
-from gym_trl.text.parsing import split_thinking
+from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import Answer, Logprobs, Message, TokenIds, TokenTrace
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The templates that TRL ships, on a small tokenizer
 # ---------------------------------------------------------------------------------------------------------------------
 
-
-def _templates() -> dict[str, str]:
-    # Importing TRL takes seconds; its templates are files.
-    spec = importlib.util.find_spec("trl")
-    assert spec is not None
-    folder = Path(str(spec.origin)).parent / "chat_templates"
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.jinja"))}
-
-
-TEMPLATES = _templates()
 
 # The history that these render is what the model was prompted with and sampled, as long as it does not think.
 KEEPS_HISTORY = {
@@ -47,7 +35,6 @@ KEEPS_HISTORY = {
     *("qwen3_instruct_2507", "qwen3_instruct_2507_training", "qwen3_vl", "qwen3_vl_training"),
 }
 REFUSES_SYSTEM = {"gemma", "gemma_training"}
-WANTS_PARTS = {"idefics3", "idefics3_training", "llava_next", "llava_next_training", "smolvlm", "smolvlm_training"}
 ENDS_TURNS_WITH = {
     "cohere2": "<|END_OF_TURN_TOKEN|>",
     "deepseekv3": "<｜end▁of▁sentence｜>",  # noqa: RUF001 -- DeepSeek's bars are wide
@@ -61,59 +48,16 @@ ENDS_TURNS_WITH = {
     "smolvlm": "<end_of_utterance>",
 }
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 PLAIN = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-
-# What real tokenizers call special, and what they keep whole without calling it so.
-_SPECIAL = re.compile(r"<[|\uff5c][^<>{}\s]+>|<[a-z]+\|>|</?s>|\[/?INST\]|\[gMASK\]|<(?:sop|\w+_of_\w+)>")
-_ADDED = re.compile(r"</?(?:think|tool_call|tool_response|tools)>")
-_PIECES = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-
-@cache
-def make_tokenizer(template: str | None, *, sentencepiece: bool = False) -> Any:
-    """A tokenizer with a few merges that knows the marks in ``template``, and cuts text up as Qwen's does."""
-    import tokenizers
-    import transformers
-
-    before, known = tokenizers.pre_tokenizers, f"{template}<|im_start|><|im_end|>"
-    base = tokenizers.Tokenizer(tokenizers.models.BPE())
-    if sentencepiece:
-        base.pre_tokenizer = before.Metaspace(prepend_scheme="first")
-        base.decoder = tokenizers.decoders.Metaspace(prepend_scheme="first")
-        alphabet = [chr(code) for code in (10, *range(32, 127), 0x2581)]
-    else:
-        whole_words = before.Split(tokenizers.Regex(_PIECES), "isolated")
-        base.pre_tokenizer = before.Sequence([whole_words, before.ByteLevel(add_prefix_space=False, use_regex=False)])
-        base.decoder = tokenizers.decoders.ByteLevel()
-        alphabet = before.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    base.train_from_iterator([known, "!\n" * 9], trainer)
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=base, bos_token="<bos>", eos_token="<eos>", chat_template=template, name_or_path="tiny"
-    )
-    special = sorted(set(_SPECIAL.findall(known)))
-    tokenizer.add_tokens([tokenizers.AddedToken(mark, special=True, normalized=False) for mark in special])
-    tokenizer.add_tokens([tokenizers.AddedToken(tag, normalized=False) for tag in sorted(set(_ADDED.findall(known)))])
-    return tokenizer
 
 
 @cache
 def make_chat(name: str) -> tuple[TemplateChat, Any]:
     tokenizer = make_tokenizer(TEMPLATES[name])
     return TemplateChat(tokenizer), tokenizer
-
-
-def encode(tokenizer: Any, text: str) -> TokenIds:
-    return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def decode(tokenizer: Any, ids: TokenIds) -> str:
@@ -164,7 +108,7 @@ def play(name: str, opening: Sequence[Message], turns: Sequence[tuple[str, str]]
 
 every_template = pytest.mark.parametrize("name", TEMPLATES)
 texts = st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=30).filter(
-    lambda text: not (_SPECIAL.search(text) or _ADDED.search(text))  # an observation with control tokens loses them
+    lambda text: not (SPECIAL.search(text) or ADDED.search(text))  # an observation with control tokens loses them
 )
 answers = texts.map(str.strip).filter(bool)
 conversations = st.lists(st.tuples(answers, texts), min_size=1, max_size=3)
@@ -199,7 +143,7 @@ def test_equal_openings_are_equal_lists_that_share_nothing() -> None:
 def test_an_opening_with_the_date_is_rendered_each_time() -> None:
     chat = TemplateChat(make_tokenizer("{{ strftime_now('%d %B %Y') }}" + CHATML))
     before = chat.open(OPENING)
-    chat._kwargs["strftime_now"] = lambda _: "another day"
+    chat._text.options["strftime_now"] = lambda _: "another day"
     assert chat.open(OPENING) != before
 
 
@@ -371,7 +315,7 @@ def test_a_response_that_its_tokens_would_change_is_refused(text: str) -> None:
 def test_a_response_without_an_end_is_refused() -> None:
     tokenizer = copy(make_tokenizer(PLAIN))
     tokenizer.eos_token = None
-    with pytest.raises(ChatTemplateError, match="nor an eos_token"):
+    with pytest.raises(ChatTemplateError, match="has no eos_token"):
         TemplateChat(tokenizer).say("7")
 
 

@@ -2,7 +2,6 @@ import gc
 import importlib.metadata
 import json
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +9,12 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from support.command_line import error, gym_trl_, text
 from typer.main import get_command
-from typer.testing import CliRunner, Result
 
 import gym_trl
 from gym_trl.cli.app import app
 from gym_trl.cli.imports import slow_imports
-from gym_trl.cli.terminal import show_columns
-from gym_trl.records.files import read_records
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
 COMMANDS = [
@@ -27,6 +24,7 @@ COMMANDS = [
     "play",
     "validate",
     "view",
+    "show",
     "serve",
     "eval",
     "tournament",
@@ -47,22 +45,6 @@ QUICK = [
     ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
     ["tournament", "TrlEnv/Nim-v0", "random", "solver", "--games", "2"],
 ]
-
-
-def gym_trl_(*arguments: str, said: str | bytes | None = None) -> Result:
-    return CliRunner().invoke(app, list(arguments), input=said)
-
-
-def text(output: str) -> str:
-    """Return output without the colours and the line breaks of a terminal."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─]", " ", output).split())
-
-
-def error(result: Result) -> str:
-    """The one line that says what is wrong."""
-    assert result.exit_code == 2, result.output
-    assert result.stderr.count("\n") == 1
-    return result.stderr.strip()
 
 
 IMPOSSIBLE = [
@@ -108,7 +90,7 @@ def test_what_cannot_be_trained_is_mostly_said_before_anything_heavy_is_loaded()
     assert [line.partition(":")[0] for line in ran.stderr.splitlines()] == ["Error"] * len(IMPOSSIBLE)
 
 
-def test_slow_imports_are_not_interrupted_by_garbage_collections_which_then_pass_over_them() -> None:
+def test_garbage_collections_leave_slow_imports_alone() -> None:
     listed = importlib.metadata.packages_distributions
     try:
         with slow_imports():
@@ -149,10 +131,17 @@ def test_the_help_begins_with_the_six_commands_of_a_first_hour(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = re.sub(r"\x1b\[[0-9;]*m", "", gym_trl_(*arguments).output)
-    start, more = shown.split(" Start here ")[1].split(" More ")
-    names = [re.findall(r"^│ (\S*) ", panel, re.MULTILINE) for panel in (start, more)]
-    assert names[0] == ["list", "play", "new", "validate", "train", "view"]
-    assert sorted([*names[0], *names[1]]) == sorted([*COMMANDS, "card", "warm-start"])  # each has one line of help
+    panels = re.split(r"╭─ (?:The first hour|An environment of your own|More) ", shown)[1:]
+    names = [re.findall(r"^│ (\S*) ", panel, re.MULTILINE) for panel in panels]
+    assert names[0] == ["list", "play", "train", "view", "show", "eval"]
+    # Each has one line of help.
+    assert sorted(name for panel in names for name in panel) == sorted([*COMMANDS, "card", "warm-start"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_narrow_terminal_cuts_no_line_of_the_help(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "\u2026" not in gym_trl_(command, "--help").output
 
 
 @pytest.mark.parametrize("command", sorted({*COMMANDS, "card"} - {"train", "doctor"}))
@@ -388,285 +377,3 @@ def test_validating_wants_one_environment_or_all() -> None:
         gym_trl_("validate", "TrlEnv/Echo-v0", "--difficulty", "nightmare")
     )
     assert "did you mean TrlEnv/Echo-v0" in error(gym_trl_("validate", "TrlEnv/Eco-v0"))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# eval, compare, replay, export
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-GUESS = "TrlEnv/GuessNumber-v0"
-
-
-@pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("evals") / "guess"
-    policies = ["--policy", "solver", "--policy", "random"]
-    ran = gym_trl_("eval", GUESS, *policies, "--episodes", "60", "--attempts", "2", "--out", str(folder))
-    assert ran.exit_code == 0, ran.output
-    return folder
-
-
-def test_eval_prints_a_table_and_resumes(evaluated: Path) -> None:
-    ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "60", "--attempts", "2", "--out", str(evaluated))
-    solver = next(line for line in ran.stdout.splitlines() if "solver" in line)
-    assert re.search(r"60 +(1\.000 \[0\.8\d\d, 1\.000\]) +\1 ", solver)
-    assert "success 60" in solver
-    assert "random" in ran.stdout
-    assert len((evaluated / "rollouts.jsonl").read_text().splitlines()) == 120
-
-
-def test_a_narrow_terminal_has_the_columns_that_matter_most_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    names = ["environment", "policy", "episodes", "success", "return", "turns"]
-    show_columns({name: [f"{name:.<17}"] for name in names})
-    shown = text(capsys.readouterr().out)
-    assert "environment...... policy........... episodes......... success.........." in shown
-    assert shown.endswith("Columns not shown: return, turns; a wider terminal or --json shows all.")
-
-
-def test_eval_shows_progress_where_nobody_looks() -> None:
-    ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "40")
-    assert "episode 40/40  solver: success 1.00 return 1.00" in ran.stderr
-
-
-def test_eval_prints_json() -> None:
-    ran = gym_trl_("eval", GUESS, "TrlEnv/Echo-v0", "--policy", "solver", "--episodes", "10", "--json")
-    told = json.loads(ran.stdout)
-    assert [(row["env_id"], row["success"]["mean"]) for row in told["rows"]] == [("TrlEnv/Echo-v0", 1.0), (GUESS, 1.0)]
-
-
-@pytest.mark.parametrize(("least", "status"), [("0.99", 0), ("0.2", 0)])
-def test_eval_is_a_gate_that_opens(least: str, status: int) -> None:
-    assert gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "20", "--fail-under", least).exit_code == status
-
-
-def test_eval_is_a_gate_that_stays_shut() -> None:
-    ran = gym_trl_("eval", GUESS, "--policy", "random", "--episodes", "20", "--fail-under", "0.9")
-    assert ran.exit_code == 1
-    assert re.search(r"random on TrlEnv/GuessNumber-v0: success .* is below 0\.9", ran.stderr)
-
-
-def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
-    (tmp_path / "eval.toml").write_text(
-        f'id = "{GUESS}"\npolicy = ["solver", "constant"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n'
-        "[env_kwargs]\nhigh = 8\n"
-    )
-    told = json.loads(gym_trl_("eval", str(tmp_path / "eval.toml"), "--episodes", "12", "--json").stdout)
-    found = [(row["policy"], row["episodes"], row["env_kwargs"]) for row in told["rows"]]
-    assert found == [("constant", 12, {"high": 8}), ("solver", 12, {"high": 8})]
-    assert (tmp_path / "out" / "rollouts.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([GUESS], "there is no policy to evaluate: use --policy, --model or --base-url"),
-        (["--policy", "solver"], "there is no environment to evaluate on"),
-        (["TrlEnv/GuesNumber-v0", "--policy", "solver"], "did you mean TrlEnv/GuessNumber-v0?"),
-        (
-            [GUESS, "--policy", "solver", "--episodes", "3", "--attempts", "2"],
-            "must be a multiple of attempts=2, got 3",
-        ),
-        ([GUESS, "--base-url", "nowhere"], "--base-url must begin with http:// or https://"),
-        (
-            [GUESS, "--base-url", "http://localhost:1/v1", "--vllm", "colocate"],
-            "require a model in this process, not --base-url",
-        ),
-        ([GUESS, "--policy", "nobody:knows"], "names no function"),
-        ([GUESS, "--policy", "slover"], "has no policy 'slover'; did you mean 'solver'?; it has"),
-        ([GUESS, "--policy", "Qwen/Qwen3-0.6B"], "for a model on the hub, use --model Qwen/Qwen3-0.6B"),
-        ([GUESS, "--model", "qwen"], "there is no folder 'qwen', and a model on the hub is called ORG/NAME"),
-        ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
-        ([GUESS, "--policy", "solver", "--env-kwargs", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
-        (
-            [GUESS, "--policy", "solver", "--turn-limt", "3"],
-            "there is no option --turn-limt; did you mean '--turn-limit'?",
-        ),
-        (
-            [GUESS, "--policy", "solver", "--history.last", "3"],
-            "--history requires a model in this process, and 'solver' is none",
-        ),
-        (["CliffWalking-v1", "--policy", "random", "--success", "info"], "Error: --success must be a return to"),
-        ([GUESS, "--policy", "solver", "--action-format", "boxed"], "--action-format requires a language model"),
-        ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature requires a language model"),
-        (
-            [GUESS, "--model", "Qwen/Qwen3-0.6B", "--temperature", "inf"],
-            "--temperature must be a finite number, got inf",
-        ),
-        (
-            [GUESS, "--policy", "solver", "--success", "often"],
-            "--success must be a finite number, 'info' or a function",
-        ),
-        ([GUESS, "--policy", "solver", "--turn-limit", "0"], "--turn-limit must be an integer of at least 1, got 0"),
-        (
-            [GUESS, "--model", "a/b", "--vllm", "server"],
-            "--vllm must be 'colocate', got 'server': a server is evaluated",
-        ),
-        (
-            [GUESS, "--base-url", "http://localhost:1/v1", "--llm", "seed=1"],
-            "require a model in this process, not --base-url",
-        ),
-        ([GUESS, "--model", "./qwen"], "there is no folder './qwen'"),
-        ([GUESS, "--model", "tests"], "there is no model in 'tests': it has no config.json"),
-        (["missing.toml", "--policy", "solver"], "No such file or directory: missing.toml"),
-    ],
-)
-def test_what_eval_cannot_do_is_one_line(arguments: list[str], said: str) -> None:
-    assert said in error(gym_trl_("eval", *arguments))
-
-
-def test_an_option_that_eval_does_not_have_is_answered_with_the_one_that_may_be_meant(tmp_path: Path) -> None:
-    (tmp_path / "eval.toml").write_text("episode = 3\n")
-    assert "there is no option episode; did you mean 'episodes'?" in error(
-        gym_trl_("eval", str(tmp_path / "eval.toml"))
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("episodes = -5", "eval.toml: episodes = -5 is invalid: "),
-        ('episodes = "many"', "eval.toml: episodes must be an integer, got 'many'"),
-        ("fail-under = 7", "eval.toml: fail-under = 7 is invalid: "),
-        ("temperature = inf", "eval.toml: temperature must be a finite number, got inf"),
-        ("policy = 3", "policy must be a list, each element text, got [3]"),
-        ("env-kwargs = 3", "eval.toml: env-kwargs must be a mapping with names as keys, got 3"),
-        ("turn-limit = 0", "eval.toml: turn-limit must be an integer of at least 1, got 0"),
-        ("cutoff = {episode_s = 0}", "eval.toml: cutoff.episode_s must be a number above 0, got 0"),
-    ],
-)
-def test_an_option_in_a_file_is_checked_as_on_the_command_line(tmp_path: Path, line: str, said: str) -> None:
-    policy = "" if line.startswith("policy") else 'policy = "solver"\n'
-    (tmp_path / "eval.toml").write_text(f'id = "{GUESS}"\n{policy}{line}\n')
-    assert said in error(gym_trl_("eval", str(tmp_path / "eval.toml")))
-
-
-def test_a_person_is_evaluated_and_can_go_on_later(tmp_path: Path) -> None:
-    arguments = ["eval", "TrlEnv/Echo-v0", "--policy", "person", "--episodes", "2", "--out", str(tmp_path)]
-    first = gym_trl_(*arguments, said="wrong\nquit\n")
-    assert first.exit_code == 130
-    assert "Interrupted after 1 episode; the same command resumes from here." in first.stdout
-    second = gym_trl_(*arguments, said="wrong\n")
-    assert second.exit_code == 0
-    assert re.search(r"person +2 +0\.000", second.stdout)
-
-
-def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) -> None:
-    for name, policy in (("good", "solver"), ("bad", "constant")):
-        gym_trl_("eval", GUESS, "--policy", policy, "--episodes", "40", "--out", str(tmp_path / name))
-    good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
-    worse = gym_trl_("compare", good, bad, "--fail-if-worse")
-    assert worse.exit_code == 1
-    assert re.search(r"solver +constant +-0\.\d+ \[-\d.* +40 ", worse.stdout)
-    assert gym_trl_("compare", bad, good, "--fail-if-worse").exit_code == 0
-    [row] = json.loads(gym_trl_("compare", str(evaluated), "--json").stdout)["rows"]
-    assert (row["policies"], row["tasks"]) == (["random", "solver"], 30)
-    assert row["success"]["low"] > 0
-
-
-def test_replay_says_that_nothing_is_different(evaluated: Path) -> None:
-    ran = gym_trl_("replay", str(evaluated))
-    assert (ran.exit_code, ran.stdout) == (0, "Replayed 120 episodes; 0 with differences.\n")
-
-
-@pytest.mark.parametrize(
-    ("reward", "said"),
-    [
-        ("json:dumps", "reward must return a finite number, got '{"),
-        ("math:sqrt", "reward for TrlEnv/GuessNumber-v0#"),
-    ],
-)
-def test_a_reward_that_cannot_be_paid_is_one_line_and_writes_nothing(
-    evaluated: Path, tmp_path: Path, reward: str, said: str
-) -> None:
-    out = tmp_path / "scored.jsonl"
-    assert said in error(gym_trl_("replay", str(evaluated), "--reward", reward, "--out", str(out)))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--port", "5"], "--port 5 requires --live"),
-        (["--live", "--out", "page.html"], "--live serves the page instead of writing it: remove --out"),
-        (["--out", "nowhere/page.html"], "No such file or directory: nowhere/page.html"),
-        (["--out", "."], "Is a directory: ."),
-    ],
-)
-def test_what_view_cannot_do_is_one_line(evaluated: Path, arguments: list[str], said: str) -> None:
-    assert said in error(gym_trl_("view", str(evaluated), *arguments))
-
-
-def test_a_port_that_is_taken_is_named(evaluated: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        said = error(gym_trl_("view", str(evaluated), "--live", "--port", str(port)))
-    assert f"cannot listen at 127.0.0.1:{port}: Address already in use; give another --port" in said
-
-
-def test_games_of_one_environment_with_other_arguments_are_told_apart(tmp_path: Path) -> None:
-    arguments = ["eval", GUESS, "--policy", "solver", "--episodes", "2", "--out", str(tmp_path / "out")]
-    gym_trl_(*arguments)
-    told = gym_trl_(*arguments, "--env-kwargs", "high=9").stdout
-    assert re.search(rf"^{GUESS} high=9 +solver ", told, re.MULTILINE)
-
-
-@pytest.mark.parametrize("to", ["sft", "preferences", "parquet"])
-def test_an_export_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, to: str) -> None:
-    (tmp_path / "bad.jsonl").write_text("no json\n")
-    (tmp_path / "out").write_text("old")
-    said = error(gym_trl_("export", str(tmp_path / "bad.jsonl"), "--to", to, "--out", str(tmp_path / "out")))
-    assert "is not a JSON object" in said
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.jsonl", "out"]
-    assert (tmp_path / "out").read_text() == "old"
-
-
-def test_replay_finds_a_difference_and_says_where(evaluated: Path, tmp_path: Path) -> None:
-    text = (evaluated / "rollouts.jsonl").read_text().replace('"Higher."', '"Lower."', 1)
-    (tmp_path / "forged.jsonl").write_text(text)
-    ran = gym_trl_("replay", str(tmp_path / "forged.jsonl"))
-    assert ran.exit_code == 1
-    assert re.search(r"^episode \d+ \(TrlEnv/GuessNumber-v0#\d+\) turn \d: the observation was 'Higher\.'", ran.stdout)
-
-
-def test_replay_pays_another_reward(evaluated: Path, tmp_path: Path) -> None:
-    out = tmp_path / "paid.jsonl"
-    ran = gym_trl_("replay", str(evaluated), "--env-kwargs", "reward=shaped", "--out", str(out))
-    assert ran.exit_code == 0
-    assert re.search(r"solver on .*: recorded return 1\.000 .*, new return \d\.\d+ ", ran.stdout)
-    assert any(turn["reward"] for record in read_records(out) for turn in record["turns"][:-1])
-
-
-@pytest.mark.parametrize(("to", "rows"), [("sft", 60), ("preferences", 1), ("parquet", 120)])
-def test_export_writes_a_data_set(evaluated: Path, tmp_path: Path, to: str, rows: int) -> None:
-    out = tmp_path / f"data.{'parquet' if to == 'parquet' else 'jsonl'}"
-    only = ["--min-return", "1"] if to == "sft" else []
-    ran = gym_trl_("export", str(evaluated), "--to", to, *only, "--out", str(out))
-    assert ran.exit_code == 0, ran.output
-    written = int(ran.stdout.split()[1])
-    assert rows <= written <= 120
-    if to == "parquet":
-        assert sum(1 for _ in read_records(out)) == written
-    else:
-        assert len(out.read_text().splitlines()) == written
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["preferences", "--min-return", "1"], "--min-return requires --to sft or hub, got --to preferences"),
-        (["sft", "--min-gap", "1"], "--min-gap requires --to preferences or hub, got --to sft"),
-        (["parquet", "--thinking"], "--thinking requires --to sft or preferences or hub, got --to parquet"),
-    ],
-)
-def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list[str], said: str) -> None:
-    assert said in error(gym_trl_("export", str(evaluated), "--out", "nowhere.jsonl", "--to", *arguments))
-
-
-def test_a_file_without_records_is_one_line(tmp_path: Path) -> None:
-    assert "has no records" in error(gym_trl_("replay", str(tmp_path)))
-    assert "No such file" in error(gym_trl_("replay", str(tmp_path / "nothing.jsonl")))

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """The commands with the pretrained model: ``train``, ``eval``, ``play``, and the viewer with its tokens."""
 
 import json
@@ -8,8 +7,8 @@ from typing import Any
 
 import pytest
 import transformers
-import warm
-from for_viewer import Look, needs_chromium
+from support import warm
+from support.viewer_runs import Look, needs_chromium
 from typer.testing import CliRunner
 
 import gym_trl

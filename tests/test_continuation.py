@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
-from lanes import examples
-from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
+from support.lanes import examples
+from support.templates import CHATML, TEMPLATES, encode, make_tokenizer
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError
@@ -35,7 +35,7 @@ def play(template: str, turns: int, *, system: bool = False, words: Sequence[str
         chat = TemplateChat(tokenizer, chat_template=template)
     except ChatTemplateError:
         return 0
-    opening = [SYSTEM] * (system and not chat._folds_system)
+    opening = [SYSTEM] * (system and not chat._facts.folds_system)
     episode = Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=Limits(tokens_per_turn=9), preamble=opening)
     messages, wanted = [*opening, Message("user", "Guess.")], episode.started(StepResult("Guess."))
     answer = encode(tokenizer, "It is 7.<|im_end|>")
@@ -250,8 +250,8 @@ def test_a_text_that_the_template_rejects_stands_where_another_would_when_all_is
         [Message("system", "A"), Message("user", "B"), Message("assistant", said), Message("user", f"{said}!")]
         for said in ("go", "stop")
     )
-    assert chat.rendered(rejected) == chat.rendered(plain).replace("go", "stop")
-    assert chat.decode(chat.open(rejected)) == chat.rendered(rejected)
+    assert chat._following.rendered(rejected) == chat._following.rendered(plain).replace("go", "stop")
+    assert chat.decode(chat.open(rejected)) == chat._following.rendered(rejected)
 
 
 THINKS = (
@@ -331,5 +331,5 @@ def test_what_is_said_never_gets_a_template_of_trl_refused(name: str, words: lis
     messages = [SYSTEM] * system + [Message("user", words[0])]
     for turn, word in enumerate([*words, *words], start=1):
         messages += [Message("assistant", f"<think>{word}</think>{word}"), Message("user", word)]
-        chat._credit = 1e9
+        chat._following._credit = 1e9
         chat.follow(messages, turn)

@@ -8,8 +8,8 @@ import pytest
 import tokenizers
 import transformers
 from hypothesis import example, given, strategies as st
-from lanes import examples
-from test_chat import _ADDED, _SPECIAL, CHATML, TEMPLATES
+from support.lanes import examples
+from support.templates import ADDED, CHATML, SPECIAL, TEMPLATES
 
 from gym_trl.chat.delimiter import DelimiterChat
 from gym_trl.chat.protocol import Chat
@@ -64,7 +64,7 @@ def make_tokenizer(template: str, normalizer: str, *, words: bool = False) -> An
         base = tokenizers.Tokenizer(tokenizers.models.BPE({char: index for index, char in enumerate(alphabet)}, []))
         base.pre_tokenizer = before.ByteLevel(add_prefix_space=False, use_regex=False)
         base.decoder = tokenizers.decoders.ByteLevel()
-    if made := NORMALIZERS[normalizer]():  # type: ignore[no-untyped-call]  # tokenizers is typed in part
+    if made := NORMALIZERS[normalizer]():
         base.normalizer = made
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=base,
@@ -74,9 +74,9 @@ def make_tokenizer(template: str, normalizer: str, *, words: bool = False) -> An
         chat_template=template,
         name_or_path="tiny",
     )
-    special = sorted({*_SPECIAL.findall(template), "<|im_start|>", "<|im_end|>"})
+    special = sorted({*SPECIAL.findall(template), "<|im_start|>", "<|im_end|>"})
     tokenizer.add_tokens([tokenizers.AddedToken(mark, special=True, normalized=True) for mark in special])
-    tags = sorted({*_ADDED.findall(template), "<think>", "</think>"})
+    tags = sorted({*ADDED.findall(template), "<think>", "</think>"})
     tokenizer.add_tokens([tokenizers.AddedToken(tag, normalized=True) for tag in tags])
     return tokenizer
 
@@ -90,7 +90,7 @@ def make_chat(template: str, normalizer: str, *, words: bool = False) -> Templat
 
 
 def control_of(tokenizer: Any, template: str) -> set[int]:
-    tags = {tokenizer.convert_tokens_to_ids(tag) for tag in _ADDED.findall(template)}
+    tags = {tokenizer.convert_tokens_to_ids(tag) for tag in ADDED.findall(template)}
     special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
     return (special | tags) - {tokenizer.unk_token_id}
 
@@ -140,7 +140,7 @@ def check(chat: Chat, control: set[int], said: str) -> None:
 def test_only_the_template_and_the_model_write_control_tokens(name: str, normalizer: str, said: str) -> None:
     template = HOSTILE[name]
     if (chat := make_chat(template, normalizer)) is not None:
-        check(chat, control_of(chat._tokenizer, template), said)
+        check(chat, control_of(chat._text.tokenizer, template), said)
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES)[::2])
@@ -148,11 +148,11 @@ def test_only_the_template_and_the_model_write_control_tokens(name: str, normali
 @given(data=st.data())
 def test_only_the_templates_of_trl_and_the_model_write_control_tokens(name: str, data: st.DataObject) -> None:
     template = TEMPLATES[name]
-    marks = sorted({*_SPECIAL.findall(template), *_ADDED.findall(template)})
+    marks = sorted({*SPECIAL.findall(template), *ADDED.findall(template)})
     said = data.draw(observations(marks))
     chat = make_chat(template, "all")
     assert chat is not None
-    control = control_of(chat._tokenizer, template)
+    control = control_of(chat._text.tokenizer, template)
     harmless, forged = (chat.reply(text, closed=True) for text in ("Hi", said))
     assert [id_ for id_ in forged if id_ in control] == [id_ for id_ in harmless if id_ in control]
 
@@ -170,7 +170,7 @@ def test_messages_between_hand_written_marks_write_no_control_tokens(said: str, 
 def test_a_vocabulary_that_can_spell_a_control_token_does_not(said: str) -> None:
     chat = make_chat(CHATML, "all", words=True)
     assert chat is not None
-    check(chat, control_of(chat._tokenizer, CHATML), said)
+    check(chat, control_of(chat._text.tokenizer, CHATML), said)
 
 
 def test_a_text_without_control_tokens_is_encoded_as_the_template_writes_it() -> None:

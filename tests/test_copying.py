@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
+from gym_trl.env_checker.card.card import CARD_CHECKS
 from gym_trl.env_checker.card.copying import NAMES, parts
-from gym_trl.env_checker.card.exploits import find_constant, find_copying
-from gym_trl.env_checker.card.plays import Plays, References
-from gym_trl.env_checker.report import OK, PROBLEM, WARNING, Finding
+from gym_trl.env_checker.card.evidence import Evidence
+from gym_trl.env_checker.card.plays import Plays
+from gym_trl.report import OK, PROBLEM, WARNING, Finding
 from gym_trl.spaces import AnyText
 
 WORDS = ("amber", "birch", "cedar", "dusk", "ember", "fern", "grove", "hazel", "iris", "juniper")
@@ -57,7 +58,7 @@ class Till(gym.Env[str, str]):
 
 def copied(make: Callable[[], gym.Env[Any, Any]]) -> Finding:
     with Plays(make, episodes=40, seconds=5.0) as plays:
-        return find_copying(plays, References.of(plays)).finding
+        return CARD_CHECKS["answer in the observation"](Evidence(plays))
 
 
 @pytest.mark.parametrize("wins", [True, False])
@@ -145,9 +146,8 @@ class AlwaysSame(Till):
 
 
 def test_a_constant_that_always_wins_is_a_problem_without_a_solver() -> None:
-    make = lambda: AlwaysSame("Say amber, birch, fern or iris.")  # noqa: E731
-    with Plays(make, episodes=40, seconds=5.0) as plays:
-        found = find_constant(plays, make, References.of(plays), steps=4_000, seconds=10.0).finding
+    with Plays(lambda: AlwaysSame("Say amber, birch, fern or iris."), episodes=40, seconds=5.0) as plays:
+        found = CARD_CHECKS["constant action"](Evidence(plays, search_steps=4_000, seconds=80.0))
     assert found.verdict == PROBLEM, found
 
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 """Public environments that speak text, by the way they declare their spaces: hardly any declaration is right.
 
 What they show and take is text all the same, so that nothing is held to a declaration, drawn from it or printed.

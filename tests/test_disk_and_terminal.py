@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """A disk that fills up, a folder that cannot be written and a terminal that is closed cost nothing that was there."""
 
 import errno
@@ -21,8 +20,8 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.records.json_lines import JsonLinesWriter, read_json_lines
-from gym_trl.training.progress import display_on, lasting_console
-from gym_trl.training.session import Interrupt
+from gym_trl.training.process import Interrupt
+from gym_trl.training.progress import Display, lasting_console
 
 TRAIN = ["train", "TrlEnv/Echo-v0", "--episodes-per-step", "8", "--num-generations", "4", "--eval-episodes", "8"]
 
@@ -87,8 +86,8 @@ class Dead(io.StringIO):
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.ENOSPC])
 def test_what_nobody_hears_any_more_is_no_error(number):
     stream = Dead(number)
-    shown = display_on(lasting_console(stream), 3)
-    shown.begin(0)
+    shown = Display(lasting_console(stream))
+    shown.begin(0, 3)
     for step in range(1, 4):
         shown.log(step, {"env/success": 0.5})
     shown.note("The end.")
@@ -100,8 +99,8 @@ def test_a_bar_on_a_terminal_that_is_closed_is_no_error():
     """A real one, whose other end goes away while the bar is moving."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
-        shown = display_on(lasting_console(terminal), 50)
-        shown.begin(0)
+        shown = Display(lasting_console(terminal))
+        shown.begin(0, 50)
         shown.log(1, {"env/success": 0.5})
         os.close(master)
         for step in range(2, 51):
@@ -111,7 +110,7 @@ def test_a_bar_on_a_terminal_that_is_closed_is_no_error():
         shown.end()
 
 
-def test_an_evaluation_on_a_disk_that_fills_up_says_so_in_one_line_and_goes_on_where_it_was(tmp_path):
+def test_an_evaluation_on_a_full_disk_says_so_in_one_line_and_resumes(tmp_path):
     words = ["eval", "TrlEnv/Echo-v0", "--policy", "random", "--episodes", "100", "--out", str(tmp_path / "e")]
     with files_of_at_most(30_000):
         full = CliRunner().invoke(app, words)
@@ -130,8 +129,8 @@ def test_an_evaluation_on_a_disk_that_fills_up_says_so_in_one_line_and_goes_on_w
 @pytest.mark.trl
 @pytest.mark.processes
 @pytest.mark.skipif(not sys.platform.startswith("linux") or not may_mount(), reason="nothing can be mounted here")
-def test_training_on_a_disk_that_fills_up_ends_with_one_line_and_goes_on_when_there_is_room(tmp_path):
-    script = Path(__file__).with_name("train_on_small_disk.py")
+def test_a_training_on_a_full_disk_ends_with_one_line_and_resumes(tmp_path):
+    script = Path(__file__).parent / "support" / "train_on_small_disk.py"
     done = subprocess.run(
         ["unshare", "-rm", sys.executable, str(script), str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -188,7 +187,7 @@ def test_training_goes_on_when_the_reader_of_its_pipe_has_gone(tmp_path):
 @pytest.mark.full
 @pytest.mark.trl
 @pytest.mark.processes
-def test_training_in_a_terminal_that_is_closed_stops_after_its_step_and_can_be_resumed(tmp_path):
+def test_a_training_in_a_closed_terminal_stops_after_its_step_and_resumes(tmp_path):
     """A real terminal: its end sends SIGHUP, and every write to it fails from then on."""
     run, (master, slave) = tmp_path / "run", pty.openpty()
     process = start(

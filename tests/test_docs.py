@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs
 """The site is built strictly, offline, and everything that it says is there."""
 
 import functools
@@ -17,7 +16,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 import yaml
-from for_viewer import chromium, needs_chromium
+from support.viewer_runs import chromium, needs_chromium
 
 import gym_trl
 from gym_trl import testing, wrappers
@@ -79,6 +78,7 @@ class Page(HTMLParser):
 
 def test_every_page_is_in_the_navigation():
     written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    written |= {f"notebooks/{notebook.stem}.md" for notebook in (ROOT / "examples").glob("*.ipynb")}
     named = pages_in(CONFIG["nav"])
     assert not (orphans := written - set(named)), f"add a line to nav in mkdocs.yml for {sorted(orphans)}"
     assert not (missing := set(named) - written), f"nav in mkdocs.yml names {sorted(missing)}, which are not in docs/"
@@ -88,13 +88,19 @@ def test_every_page_is_in_the_navigation():
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
     """The folder of the site, built as ``make docs`` builds it."""
-    if not all(map(find_spec, ("mkdocs", "material", "mkdocstrings", "griffe"))):
-        pytest.skip("mkdocs-material or mkdocstrings is not installed: make test-full does it")
+    if not all(map(find_spec, ("mkdocs", "material", "mkdocstrings", "griffe", "nbformat"))):
+        pytest.skip("mkdocs-material, mkdocstrings or nbformat is not installed: make test-full does it")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "http_proxy": DEAD, "https_proxy": DEAD},
+        env={
+            **os.environ,
+            "NO_MKDOCS_2_WARNING": "1",
+            "GYM_TRL_DOCS_OUTPUTS": "0",
+            "http_proxy": DEAD,
+            "https_proxy": DEAD,
+        },
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -175,6 +181,13 @@ def test_every_game_is_in_the_gallery_with_a_replay(pages):
         assert any(link.startswith(replay) for link in pages["games.html"].links)
 
 
+def test_every_guide_says_first_whom_it_serves():
+    served = [page for page in CONFIG["nav"] if {"Environments", "Training", "Scale", "Looking"} & set(page)]
+    for name in pages_in(served):
+        first = (DOCS / name).read_text(encoding="utf-8").split("\n\n")[1]
+        assert first.startswith(("For ", "*For ")), name
+
+
 @pytest.mark.full
 def test_every_page_says_which_version_it_describes(site, pages):
     for name in pages:
@@ -184,7 +197,7 @@ def test_every_page_says_which_version_it_describes(site, pages):
 
 @pytest.mark.browser
 @needs_chromium
-def test_a_browser_that_reaches_nothing_else_shows_the_pages_and_finds_words(site):
+def test_a_browser_without_network_shows_the_pages_and_finds_words(site):
     handler = functools.partial(Quiet, directory=str(site))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -193,8 +206,9 @@ def test_a_browser_that_reaches_nothing_else_shows_the_pages_and_finds_words(sit
         with chromium("--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1") as look:
             for name in ("index.html", "games.html", "api/training.html"):
                 look.driver.get(url + name)
-                loaded = look.driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
-                assert loaded
+                # The browser lists a resource some time after the page has loaded it.
+                look.until("performance.getEntriesByType('resource').length > 0")
+                loaded = look.js("performance.getEntriesByType('resource').map(e => e.name)")
                 assert [one for one in loaded if not one.startswith(url)] == []
             search(look)
     finally:
@@ -204,7 +218,7 @@ def test_a_browser_that_reaches_nothing_else_shows_the_pages_and_finds_words(sit
 
 @pytest.mark.browser
 @needs_chromium
-def test_from_the_disk_words_are_found_and_a_game_of_the_gallery_is_replayed(site):
+def test_from_the_disk_words_are_found_and_a_game_is_replayed(site):
     with chromium("--host-resolver-rules=MAP * ~NOTFOUND") as look:
         look.driver.get((site / "index.html").as_uri())
         search(look)

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs
 """Every block of code on every page runs from top to bottom, or says in front of it why it does not.
 
 What a fence's language means here:
@@ -43,12 +42,12 @@ import gymnasium as gym
 import pytest
 import typer
 import yaml
-from for_sandbox import PROBLEM
-from free_port import free_port
+from support.free_port import free_port
+from support.isolation import PROBLEM
 
 import gym_trl
 from gym_trl.cli.app import app
-from gym_trl.cli.options import read_pairs
+from gym_trl.cli.values import read_pairs
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.kinds import option_types
 from gym_trl.options import SpecOptions

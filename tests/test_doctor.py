@@ -14,10 +14,10 @@ from gym_trl.cli.app import app
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
+from gym_trl.report import Verdict
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.action_formats import Judge, Response, candidate_formats, read_again
 from gym_trl.training.doctor import Diagnosis, NextStep, default_system_message, diagnose
-from gym_trl.training.findings import Verdict
 from gym_trl.training.model_checks import Memory, estimate_memory
 from gym_trl.training.models import ModelChoice
 from gym_trl.training.options import choose
@@ -68,7 +68,7 @@ def test_a_model_that_plays_legally_and_differently_is_ready(said: Callable[...,
     assert found.finding("groups with spread").verdict is Verdict.OK
 
 
-def test_numbers_in_prose_are_unreadable_as_tags_and_the_proposed_format_reads_them(
+def test_the_proposed_format_reads_numbers_in_prose(
     said: Callable[..., Diagnosis],
 ) -> None:
     def prose(request: Request) -> str:
@@ -122,7 +122,7 @@ def test_groups_that_differ_in_penalties_only_are_a_warning(said: Callable[..., 
     assert found.warnings
 
 
-def test_a_model_that_never_ends_its_turn_is_told_apart_from_one_that_is_cut_off_at_times(
+def test_a_model_without_ends_of_turns_differs_from_one_cut_off_at_times(
     said: Callable[..., Diagnosis],
 ) -> None:
     never = said("and then " * 4, max_tokens_per_turn=16).finding("length of a turn")
@@ -163,7 +163,7 @@ def test_a_step_that_does_not_fit_names_options_with_which_it_does(said: Callabl
     roomy = said(play, free=1 << 40).finding("memory")
     assert roomy.verdict is Verdict.OK
     assert roomy.numbers["needed"] < roomy.numbers["most"]
-    whole = estimate_memory(ModelChoice(path=str(tiny)), tokens=1, checkpointing=True).fixed
+    whole = estimate_memory(ModelChoice(model=str(tiny)), tokens=1, checkpointing=True).fixed
     tight = said(play, free=whole + 1)
     assert [one.name for one in tight.problems] == ["memory"]
     assert tight.finding("memory").numbers["rows"] == 1
@@ -219,7 +219,7 @@ def test_end_tokens_that_differ_are_named(tmp_path: Path) -> None:
     assert "'<|end|>' (1)" in warned.got
 
 
-def test_the_prompt_is_shown_with_its_control_tokens_and_what_follows_a_response(
+def test_the_prompt_is_shown_with_control_tokens_and_the_next_observation(
     said: Callable[..., Diagnosis],
 ) -> None:
     found = said("<action>1</action><|end|>", system_prompt="Be brief.", groups=4)
@@ -329,7 +329,7 @@ def test_what_cannot_be_examined_is_one_line_and_exit_status_2(arguments: list[s
 
 
 @pytest.mark.lm
-def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_works(pretrained: Path) -> None:
+def test_the_format_proposed_for_the_pretrained_model_works(pretrained: Path) -> None:
     def examine(**options: Any) -> Diagnosis:
         small: dict[str, Any] = {
             "num_generations": 4,
@@ -352,7 +352,7 @@ def test_tags_of_the_pretrained_model_are_unreadable_and_the_proposed_format_wor
     assert again.numbers["legal"] > lost.numbers["legal"] + 0.1
 
 
-def test_the_cache_of_a_rollout_counts_where_it_is_larger_than_the_rows_of_the_backward_pass(tiny: Path) -> None:
-    memory = estimate_memory(ModelChoice(path=str(tiny)), tokens=100, checkpointing=True)
+def test_the_cache_of_a_rollout_counts_where_it_exceeds_the_backward_pass(tiny: Path) -> None:
+    memory = estimate_memory(ModelChoice(model=str(tiny)), tokens=100, checkpointing=True)
     assert memory.cache == 2 * 1 * 32 * 4 * 100  # keys and values of one layer, 32 wide, four bytes each
     assert memory.needed(1, generated=10_000) == memory.fixed + 10_000 * memory.cache

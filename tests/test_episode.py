@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 import pytest
 from hypothesis import given, strategies as st
 
@@ -87,6 +86,7 @@ def test_a_completion_ends_on_a_sampled_token(budget, answers, observations):
 def test_rules_and_the_first_observation_join_the_users_message():
     game = Episode(TASK, chat=CHAT, limits=Limits(tokens=9), preamble=[Message("system", "S"), Message("user", "U")])
     asked = game.started(StepResult("O", instructions="I"))
+    assert isinstance(asked, Sample)
     assert CHAT.show(asked.prompt_ids) == "<system>S<end><user>U\n\nI\n\nO<end><assistant>"
 
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """The examples run from first to last line; the one for a server in ``engines/test_server_with_vllm.py``."""
 
 import re
@@ -7,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import vllm_run
-import warm
+from support import vllm_run
 
 from gym_trl.testing import save_tiny
 
@@ -31,27 +29,6 @@ def logged(printed, name):
     return [float(value) for value in re.findall(rf"'{name}': '?([^',]+)", printed)]
 
 
-def test_with_transformers(options, tmp_path):
-    (tmp_path / "small.yaml").write_text("learning_rate: 3e-6\nmax_steps: 9\n")  # of which an option overrides one
-    done = warm.run(EXAMPLES / "train_transformers.py", "--config", tmp_path / "small.yaml", *options)
-    assert done.returncode == 0, done.stderr
-    assert logged(done.stdout, "env/unscored") == [0, 0]
-    assert logged(done.stdout, "learning_rate")[0] == 3e-6
-    assert (tmp_path / "out" / "model.safetensors").exists()
-
-
-@pytest.mark.parametrize(
-    ("data", "package"), [("arithmetic", "reasoning_gym"), ("crosswords", "textarena"), ("languages", "datasets")]
-)
-def test_with_the_questions_of_a_package(options, tmp_path, data, package):
-    if find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: make test-full does it on Linux")
-    done = warm.run(EXAMPLES / "train_questions.py", *options, f"--data={data}")
-    assert done.returncode == 0, done.stderr
-    assert logged(done.stdout, "env/unscored") == [0, 0]
-    assert len(logged(done.stdout, "env/return")) == 2
-
-
 @pytest.mark.vllm
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_with_vllm_colocated(options, tmp_path):
@@ -59,12 +36,6 @@ def test_with_vllm_colocated(options, tmp_path):
     assert logged(printed, "env/unscored") == [0, 0]
     assert logged(printed, "sampling/importance_sampling_ratio/mean") == pytest.approx([1, 1], abs=1e-3)
     assert (tmp_path / "out" / "model.safetensors").exists()
-
-
-def test_none_is_longer_than_a_screen():
-    scripts = sorted(EXAMPLES.glob("*.py"))
-    assert len(scripts) >= 3
-    assert all(len(script.read_text().splitlines()) <= 60 for script in scripts)
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda script: script.stem)
@@ -77,12 +48,3 @@ def test_a_file_of_yaml_sets_the_arguments_of_each_example(tmp_path, script):
     own, args = parser.parse_args_and_config(["--config", str(tmp_path / "own.yaml"), "--beta=0.25"])
     assert usual.model.startswith("Qwen/")
     assert (own.model, args.learning_rate, args.beta) == ("some/model", 3e-6, 0.25)
-
-
-def test_the_file_beside_an_example_has_only_arguments_that_it_knows(tmp_path):
-    script = EXAMPLES / "train_transformers.py"
-    file = script.with_suffix(".yaml")
-    assert f"--config examples/{file.name}" in script.read_text()
-    parser = runpy.run_path(str(script))["parser"]
-    own, args = parser.parse_args_and_config(["--config", str(file), "--use_cpu=true", "--bf16=false"])
-    assert (own.model, args.max_steps, args.output_dir) == ("Qwen/Qwen3-0.6B", 300, "runs/from_yaml")

@@ -1,13 +1,10 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""The small form of ``benchmarks/bench_faults.py``: real processes, a server that is killed, and nothing is lost."""
+"""Real processes that fail, a server that is killed, and nothing is lost."""
 
-import json
 import sys
 
-import bench_faults
 import gymnasium as gym
 import pytest
-import warm
+from support import fault_runs
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
@@ -21,14 +18,14 @@ ECHO = "TrlEnv/Echo-v0"
 @pytest.mark.full
 @pytest.mark.processes
 def test_nothing_is_lost_whatever_environments_and_servers_do(capsys):
-    setting = bench_faults.Setting(
+    setting = fault_runs.Setting(
         240, group_size=2, alive=8, step_s=0.01, model_s=0.01, step_timeout=1.5, away_s=0.3, repeatable=True
     )
-    outcome = bench_faults.play(setting, bench_faults.FAULTS, restarts=1)
+    outcome = fault_runs.play(setting, fault_runs.FAULTS, restarts=1)
     with InlinePool(lambda env_id: gym.make(env_id, turns=4)) as pool:
-        engine = ScriptedEngine(lambda request: bench_faults.answer(request.seed))
-        faultless = run_episodes(bench_faults.games(setting), pool=pool, engine=engine)
-    found = bench_faults.counts(setting, outcome, faultless)
+        engine = ScriptedEngine(lambda request: fault_runs.answer(request.seed))
+        faultless = run_episodes(fault_runs.games(setting), pool=pool, engine=engine)
+    found = fault_runs.counts(setting, outcome, faultless)
     with capsys.disabled():
         sys.stdout.write(f"\n{found}, {outcome.wall_s:.1f} s, server: {outcome.restarts}\n")
     assert found["episodes"] == 240
@@ -42,19 +39,6 @@ def test_nothing_is_lost_whatever_environments_and_servers_do(capsys):
     assert found["scored"] > 120
     [restart] = outcome.restarts
     assert 0 <= restart["served_after_s"] < 10  # a pause between two tries is 6.25 s at most
-
-
-@pytest.mark.full
-@pytest.mark.trl
-@pytest.mark.processes
-def test_a_trainer_goes_on_through_faults_and_counts_them():
-    seed, steps, episodes, workers = 0, 4, 32, 4
-    words = json.dumps([{"disconnects": 0.1, "dies": 0.02, "garbage": 0.05}, seed, steps, episodes, workers])
-    done = warm.run(bench_faults.__file__, "--call", "learn", words, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    learnt = json.loads(done.stdout.splitlines()[-1])
-    assert learnt["steps"] == steps
-    assert 0.1 < learnt["unscored"] < 0.7
 
 
 class TestFaultyEnv:

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import gymnasium as gym
 import pytest
-from for_files import PLANTED, Harm, content, harm_of, written_names
+from support.written_files import PLANTED, Harm, content, harm_of, written_names
 from typer.testing import CliRunner, Result
 
 import gym_trl
@@ -31,7 +31,7 @@ from gym_trl.evaluation.ratings import PlayedGame, rate
 from gym_trl.evaluation.tournament import tournament
 from gym_trl.evaluation.tournament_picture import draw_standings
 from gym_trl.files import open_to_append, open_to_change, replace_text, replaced
-from gym_trl.integrations.evaluation_rows import write_rows
+from gym_trl.integrations.eval_protocol.rows import write_rows
 from gym_trl.policies.weights import save_merged
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.hub import write_hub_folder
@@ -480,7 +480,7 @@ WHY_IT_MAY = {
     "envs/tool_use.py": {"sqlite3.connect": "in memory"},
     "envs/words/make_lists.py": {"write_text": "a script for the package's own data"},
     "evaluation/pictures.py": {"savefig": "to memory"},
-    "grpo/league_games.py": {
+    "grpo/opponents.py": {
         **dict.fromkeys(("save_model", "rename", "unlink", "rmtree"), "after check_tree; rmtree follows no links")
     },
     "grpo/resume.py": {"torch.save": "to memory"},
@@ -495,7 +495,11 @@ WHY_IT_MAY = {
         **dict.fromkeys(("mkdtemp", "rename", "rmtree", "save_pretrained"), "a new folder, renamed at the end")
     },
     "testing/tiny.py": {"save_pretrained": "after check_tree"},
-    "training/run.py": {"save_pretrained": "to a temporary folder"},
+    "viewer/notebook/frame.py": {"mkdtemp": "a temporary folder"},
+    "training/run.py": {
+        "save_model": "what GRPOTrainer calls, around its own",
+        "save_pretrained": "to a temporary folder",
+    },
     "training/run_folder.py": {
         **dict.fromkeys(("save_pretrained", "save_model"), "after check_tree"),
         **dict.fromkeys(("rmtree", "unlink"), "they follow no links"),

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
 """Law 23 for ``doctor``: each finding on episodes reports its planted fault, and nothing about sound episodes."""
 
 import inspect
@@ -6,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from gym_trl.report import Finding, Verdict
 from gym_trl.training import findings
-from gym_trl.training.findings import Finding, Played, Verdict
+from gym_trl.training.findings import Played
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, Turn
 
 END = 9

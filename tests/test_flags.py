@@ -1,28 +1,29 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Flags that are derived from the types of options, and words that are written from options."""
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 import typer
-from hypothesis import example, given, strategies as st
-from lanes import examples
+from hypothesis import given, strategies as st
+from support.lanes import examples
 from typer.testing import CliRunner, Result
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.flags import Command, flags_of, is_optional, is_repeatable, read_text, with_options, write_flags
+from gym_trl.cli.flags import Command, flags_of, with_options, write_flags
+from gym_trl.cli.values import is_optional, is_repeatable, read_text
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import ByName, literals_in, marks_in, option_types, types_in
 from gym_trl.options import (
-    Curriculum,
     Cutoff,
-    History,
-    League,
+    EvalOptions,
     Options,
-    PrioritizedTasks,
     SpecOptions,
+    TournamentOptions,
+    TrainOptions,
+    WarmStartOptions,
     declared,
     kind_of,
     nested_in,
@@ -34,7 +35,11 @@ app = typer.Typer(add_completion=False)
 
 
 @clear_errors
-@with_options(SpecOptions, omit=["num_tasks"], presets={"turn_limit": "8 (tiny)", "cutoff.stragglers": "0.9 (tiny)"})
+@with_options(
+    SpecOptions,
+    omit=["num_tasks"],
+    presets=lambda: {"turn_limit": "8 (tiny)", "cutoff.stragglers": "0.9 (tiny)"},
+)
 def play(*, env_id: Annotated[str, typer.Argument()] = "E", seed: int = 3, options: dict[str, Any]) -> None:
     """Receive options."""
     GIVEN[:] = [options]
@@ -92,6 +97,8 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         base = get_origin(one) or one
         if one in nested_in(kind):
             found.append(nested(one, several=len(nested_in(kind)) > 1))
+        elif base is Path:
+            found.append(TEXTS)
         elif base is tuple:
             found.append(st.lists(values(get_args(one)[0]), max_size=3))
         elif base in (bool, int, float, str):
@@ -109,11 +116,18 @@ def nested(options: type[Options], *, several: bool) -> st.SearchStrategy[dict[s
     return st.fixed_dictionaries(kind, optional=kinds)
 
 
-OPTIONS = (SpecOptions, Cutoff, History, Curriculum, PrioritizedTasks, League)
-FLAGGED = {
-    name: kind for name, kind in option_types(SpecOptions).items() if declared(SpecOptions)[name].metadata["flag"]
+OF_COMMANDS: Sequence[type[Options]] = (SpecOptions, TrainOptions, WarmStartOptions, EvalOptions, TournamentOptions)
+
+
+def flagged(options: type[Options]) -> dict[str, Any]:
+    """Return the types of the options that have flags, by name."""
+    return {name: kind for name, kind in option_types(options).items() if declared(options)[name].metadata["flag"]}
+
+
+ANY_OPTIONS = {
+    one: st.fixed_dictionaries({}, optional={name: values(kind) for name, kind in flagged(one).items()})
+    for one in OF_COMMANDS
 }
-ANY_OPTIONS = st.fixed_dictionaries({}, optional={name: values(kind) for name, kind in FLAGGED.items()})
 
 
 def same(one: Any, other: Any) -> bool:
@@ -125,28 +139,48 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-only = typer.Typer(add_completion=False)
+def taking(options: type[Options]) -> typer.Typer:
+    """Return a command that receives all options of a type."""
+
+    @with_options(options)
+    def take(*, options: dict[str, Any]) -> None:
+        GIVEN[:] = [options]
+
+    only = typer.Typer(add_completion=False)
+    only.command("take", cls=Command)(take)
+    return only
 
 
-@with_options(SpecOptions)
-def take(*, options: dict[str, Any]) -> None:
-    GIVEN[:] = [options]
+ONLY: Mapping[type[Options], typer.Typer] = {one: taking(one) for one in OF_COMMANDS}
 
 
-only.command("take", cls=Command)(take)
-
-
-@examples(200)
-@given(ANY_OPTIONS)
-@example({"system_prompt": "none", "instructions": "--turn-limit", "action_format": None, "images": False})
-@example({"system_prompt": None, "env_kwargs": {"": 1, "a=b": "8", "-x": [1], "word": "\0"}, "wrappers": []})
-@example({"seats": {"opponents": ["[1]", 8, "8", None, {"a": 1}], "every": None}, "cutoff": {}, "env_kwargs": {}})
-@example({"curriculum": {"kind": "curriculum", "levels": [{}, {"high": 10}]}, "strict": False, "history": None})
-def test_words_written_from_any_options_are_read_as_these_options(options) -> None:
-    words = write_flags(options, SpecOptions)
-    result = CliRunner().invoke(only, words)
+def taken(options: type[Options], words: Sequence[str]) -> dict[str, Any]:
+    """Return what a command receives from words."""
+    result = CliRunner().invoke(ONLY[options], [*words])
     assert result.exit_code == 0, result.output
-    assert same(GIVEN.pop(), options)
+    return GIVEN.pop()
+
+
+@pytest.mark.parametrize("kind", OF_COMMANDS, ids=lambda kind: kind.__name__)
+@examples(100)
+@given(data=st.data())
+def test_words_written_from_any_options_are_read_as_these_options(kind, data) -> None:
+    options = data.draw(ANY_OPTIONS[kind])
+    assert same(taken(kind, write_flags(options, kind)), options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"system_prompt": "none", "instructions": "--turn-limit", "action_format": None, "images": False},
+        {"system_prompt": None, "env_kwargs": {"": 1, "a=b": "8", "-x": [1], "word": "\0"}, "wrappers": []},
+        {"seats": {"opponents": ["[1]", 8, "8", None, {"a": 1}], "every": None}, "cutoff": {}, "env_kwargs": {}},
+        {"curriculum": {"kind": "curriculum", "levels": [{}, {"high": 10}]}, "strict": False, "history": None},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_words_written_from_some_options_are_read_as_these_options(options) -> None:
+    assert same(taken(SpecOptions, write_flags(options, SpecOptions)), options)
 
 
 def test_valid_options_are_equal_after_their_words_are_read() -> None:
@@ -163,10 +197,8 @@ def test_valid_options_are_equal_after_their_words_are_read() -> None:
             "images": "only",
         }
     )
-    written = {name: value for name, value in options.as_dict().items() if name in FLAGGED}
-    result = CliRunner().invoke(only, write_flags(written, SpecOptions))
-    assert result.exit_code == 0, result.output
-    assert SpecOptions.of({"env": "E", **GIVEN.pop()}) == options
+    written = {name: value for name, value in options.as_dict().items() if name in flagged(SpecOptions)}
+    assert SpecOptions.of({"env": "E", **taken(SpecOptions, write_flags(written, SpecOptions))}) == options
 
 
 def test_a_value_that_only_python_has_is_not_written() -> None:
@@ -289,9 +321,10 @@ def test_the_help_leaves_half_of_a_line_to_the_sentences() -> None:
             assert max(len(line.rstrip("│ ").split("  ")[-1]) for line in flags) >= 40, panel
 
 
-def test_every_option_with_a_flag_has_one_and_names_are_unique() -> None:
-    flags = list(flags_of(SpecOptions))
-    assert {one.path[0] for one in flags} == {*FLAGGED}
+@pytest.mark.parametrize("kind", OF_COMMANDS, ids=lambda kind: kind.__name__)
+def test_every_option_with_a_flag_has_one_and_names_are_unique(kind) -> None:
+    flags = list(flags_of(kind))
+    assert {one.path[0] for one in flags} == {*flagged(kind)}
     names = [name for one in flags for name in (one.name, one.off) if name]
     assert len(names) == len({*names})
     assert all(one.metavar for one in flags if not one.off)
@@ -299,7 +332,7 @@ def test_every_option_with_a_flag_has_one_and_names_are_unique() -> None:
 
 def test_an_option_that_is_not_declared_cannot_be_chosen() -> None:
     with pytest.raises(ConfigError, match=r"there is no option turn_limt; did you mean 'turn_limit'\?"):
-        with_options(SpecOptions, only=["turn_limt"])
+        with_options(SpecOptions, omit=["turn_limt"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from foreign_templates import FOLDER, KINDS, SUITES, Foreign, Verdict, foreign, judge, say_odd_things
+from support.foreign_templates import FOLDER, KINDS, SUITES, Foreign, Verdict, foreign, judge, say_odd_things
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "transcript.md"
 

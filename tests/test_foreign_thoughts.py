@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import pytest
-from foreign_templates import SUITES, Foreign, foreign, tokenizer_for
-from test_histories import Counts
+from support.foreign_templates import SUITES, Foreign, foreign, tokenizer_for
+from support.plays import Counts
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
@@ -91,7 +91,9 @@ def test_a_model_thinks_and_only_its_answer_is_an_action_and_history(name: str) 
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Count.\n\no0"}]
     for turn, prompt in enumerate(prompts):
         written = [
-            {**message, "content": [{"type": "text", "text": message["content"]}]} if chat._parts else message
+            {**message, "content": [{"type": "text", "text": message["content"]}]}
+            if chat._facts.lists_parts
+            else message
             for message in messages
         ]
         assert prompt == model.tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True)

@@ -1,13 +1,13 @@
 """Games of several seats: each is an episode, sees what is its own and nothing else, and is paid what it earned."""
 
 import random
-from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
+from support.seat_games import CHAT, LIMITS, Secrets, play_game
+from support.wrapper_arguments import Rewrites
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
@@ -15,77 +15,13 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.options import Cutoff
 from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.game import Game, GameResult, SeatPolicy
+from gym_trl.rollout.game import Game, run_games
 from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_games
+from gym_trl.rollout.loop import GameResult
+from gym_trl.rollout.text_player import SeatPolicy
 from gym_trl.seeding import derive_seed
-from gym_trl.spaces import AnyText
-from gym_trl.testing import ByteChat
 from gym_trl.types import ENDED, Completion, EpisodeResult, FinishReason, Request, StopReason, Task
 from gym_trl.wrappers import Seats
-
-CHAT = ByteChat()
-LIMITS = Limits(tokens_per_turn=8, tokens=4000)
-
-
-class Secrets(gym.Env[str, str]):
-    """Game of random length whose seats move in a random order; each observation is a secret of its seat."""
-
-    observation_space = action_space = AnyText()
-
-    def __init__(self, seats: int = 2, turns: int = 6, faulty: str = "", cut: bool = False) -> None:
-        self.num_seats, self.turns, self.faulty, self.cut = seats, turns, faulty, cut
-        self.shown: list[tuple[int, str]] = []
-        self.totals = [0.0] * seats
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.shown, self.totals = [], [0.0] * self.num_seats
-        self._next = int(self.np_random.integers(self.num_seats))
-        self._left = int(self.np_random.integers(1, self.turns + 1))
-        return self._secret(), {"to_move": self._next}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if action == self.faulty:
-            raise ZeroDivisionError("the game cannot play this")
-        self._left -= 1
-        asked = {seat for seat, _ in self.shown}
-        over = self._left == 0
-        payoffs = [
-            float(self.np_random.integers(-2, 3)) if over or seat in asked else 0.0 for seat in range(self.num_seats)
-        ]
-        self.totals = [sum(pair) for pair in zip(self.totals, payoffs, strict=True)]
-        info: dict[str, Any] = {"payoffs": payoffs}
-        if over:
-            ends = {seat: f"<end-of-{seat}>" for seat in range(self.num_seats)}
-            return "over", 0.0, not self.cut, self.cut, {**info, "observations": ends}
-        self._next = int(self.np_random.integers(self.num_seats))
-        return self._secret(), 0.0, False, False, {**info, "to_move": self._next}
-
-    def _secret(self) -> str:
-        self.shown.append((self._next, f"<secret-{len(self.shown)}-of-{self._next}>"))
-        return self.shown[-1][1]
-
-
-def play(
-    env: gym.Env[str, str],
-    seed: int = 0,
-    *,
-    answer: Callable[[Request], Any] = lambda request: CHAT.say("go"),
-    limits: Limits = LIMITS,
-    **options: Any,
-) -> tuple[GameResult, ScriptedEngine]:
-    """Play one game, with every seat sampled by a scripted engine."""
-    task = Task("game", seed)
-    seats = [
-        Episode(task, chat=CHAT, limits=limits, seed=derive_seed(seed, seat))
-        for seat in range(env.get_wrapper_attr("num_seats"))
-    ]
-    engine = ScriptedEngine(answer)
-    with InlinePool(lambda _: env) as pool:
-        [result] = run_games([Game(seats)], pool=pool, engine=engine, **options)
-    return result, engine
-
 
 games = st.builds(Secrets, seats=st.integers(2, 4), turns=st.integers(1, 12), cut=st.booleans())
 seeds = st.integers(0, 2**31)
@@ -94,7 +30,7 @@ seeds = st.integers(0, 2**31)
 @given(games, seeds)
 @examples(60)
 def test_a_seats_ids_contain_its_own_observations_and_never_those_of_another(game: Secrets, seed: int) -> None:
-    result, _ = play(Seats(game), seed)
+    result, _ = play_game(Seats(game), seed)
     for seat, episode in enumerate(result):
         assert episode.seat == seat
         ids = CHAT.show([*episode.prompt_ids, *episode.completion_ids])
@@ -110,7 +46,7 @@ def test_a_seats_ids_contain_its_own_observations_and_never_those_of_another(gam
 @given(games, seeds)
 @examples(60)
 def test_each_seat_is_paid_all_that_its_payoffs_say(game: Secrets, seed: int) -> None:
-    result, _ = play(Seats(game), seed)
+    result, _ = play_game(Seats(game), seed)
     moves = [seat for seat, _ in game.shown]
     for seat, episode in enumerate(result):
         assert len(episode.turns) == moves.count(seat)
@@ -134,7 +70,7 @@ def test_the_ids_of_a_seat_are_what_the_engine_was_given_and_returned(game: Secr
     def answer(request: Request) -> list[int]:
         return CHAT.say(str(random.Random(request.seed).randrange(100)))
 
-    result, engine = play(Seats(game), seed, answer=answer)
+    result, engine = play_game(Seats(game), seed, answer=answer)
     for seat, episode in enumerate(result):
         asked = [request for request in engine.requests if request.episode_id == f"0.{seat}"]
         assert len(asked) == len(episode.turns)
@@ -150,7 +86,7 @@ def test_a_failure_of_the_engine_in_one_seat_fails_the_game_for_all() -> None:
         fails = request.episode_id.endswith("1")
         return Completion(request.id, [], [], FinishReason.ERROR, "no memory") if fails else CHAT.say("go")
 
-    result, _ = play(Seats(Secrets(turns=12)), 5, answer=answer)
+    result, _ = play_game(Seats(Secrets(turns=12)), 5, answer=answer)
     assert {(one.stop_reason, one.error) for one in result} == {(StopReason.CANCELLED, "no memory")}
     assert all(one.episode_return is None for one in result)
 
@@ -161,7 +97,7 @@ def test_an_environment_that_breaks_the_protocol_fails_the_game_for_all_and_name
             observation, reward, over, cut, _ = super().step(action)
             return observation, reward, over, cut, {}
 
-    result, _ = play(Seats(Silent(turns=12)), 5)
+    result, _ = play_game(Seats(Silent(turns=12)), 5)
     assert {one.stop_reason for one in result} == {StopReason.ENV_ERROR}
     assert all("in turn 1, of seat" in str(one.error) for one in result)
 
@@ -191,7 +127,7 @@ def ends(result: GameResult) -> list[tuple[str, float | None]]:
 
 def test_a_seat_that_runs_out_of_tokens_is_settled_and_the_other_keeps_what_it_was_paid() -> None:
     limits = Limits(tokens_per_turn=8, tokens=80)
-    result, _ = play(Seats(Long(turns=100)), limits=limits)
+    result, _ = play_game(Seats(Long(turns=100)), limits=limits)
     turns = sum(len(one.turns) for one in result)
     assert ends(result) == [("token_limit", 0.5 * (turns - 1) - 2), ("forfeit", -0.5 * (turns - 1))]
 
@@ -199,7 +135,7 @@ def test_a_seat_that_runs_out_of_tokens_is_settled_and_the_other_keeps_what_it_w
 def test_a_seat_whose_game_another_one_ends_still_has_the_keys_of_its_states() -> None:
     env = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", action_format="plain", state_key="auto")
     moves = iter("1524")
-    result, _ = play(
+    result, _ = play_game(
         env.make("TrlEnv/TicTacToe-v0"),
         answer=lambda request: CHAT.say(next(moves)),
         limits=Limits(tokens_per_turn=8, tokens=60),
@@ -212,7 +148,7 @@ def test_an_action_that_crashes_the_game_costs_only_the_seat_that_played_it() ->
     def answer(request: Request) -> list[int]:
         return CHAT.say("crash" if request.episode_id == "0.1" else "go")
 
-    result, _ = play(Seats(Long(turns=9, faulty="crash")), answer=answer)
+    result, _ = play_game(Seats(Long(turns=9, faulty="crash")), answer=answer)
     assert ends(result) == [("forfeit", 0.0), ("crashed", -2.0)]
     assert "ZeroDivisionError" in str(result[1].error)
 
@@ -220,7 +156,7 @@ def test_an_action_that_crashes_the_game_costs_only_the_seat_that_played_it() ->
 def test_a_limit_of_the_whole_game_settles_all_seats() -> None:
     env = EnvSpec(lambda: Long(turns=50), seats="self", action_format="plain", turn_limit=4)
     [env_id] = env.weights
-    result, _ = play(env.make(env_id))
+    result, _ = play_game(env.make(env_id))
     assert ends(result) == [("turn_limit", 1.5 - 2), ("turn_limit", -1.5 - 2)]
 
 
@@ -231,13 +167,13 @@ def test_responses_that_cannot_be_read_end_the_game_as_the_readers_fault() -> No
     def answer(request: Request) -> list[int]:
         return CHAT.say("what?" if request.episode_id == "0.1" else "<action>go</action>")
 
-    result, _ = play(env.make(env_id), answer=answer, limits=Limits(tokens_per_turn=30))
+    result, _ = play_game(env.make(env_id), answer=answer, limits=Limits(tokens_per_turn=30))
     assert ends(result) == [("forfeit", 0.0), ("parse_error", -2.0)]
     assert [len(one.turns) for one in result] == [1, 2]
 
 
 def test_a_clock_that_truncates_settles_all_seats() -> None:
-    result, _ = play(
+    result, _ = play_game(
         Seats(Long(turns=10**6)), limits=Limits(tokens_per_turn=8), cutoff=Cutoff(rollout_s=0.05, on_cutoff="truncated")
     )
     assert {one.stop_reason for one in result} == {StopReason.TIME_LIMIT}
@@ -280,7 +216,7 @@ def test_a_policy_that_raises_leaves_the_game_unscored() -> None:
             engine=ScriptedEngine(lambda request: CHAT.say("go")),
         )
     assert {one.stop_reason for one in result} == {StopReason.ENV_ERROR}
-    assert "the policy of a seat raised" in str(result[0].error)
+    assert "the policy raised" in str(result[0].error)
 
 
 def test_a_game_needs_two_seats_and_a_task() -> None:
@@ -313,9 +249,7 @@ def test_games_that_run_together_end_as_if_each_were_alone(count: int, alive: in
 
 
 def test_wrappers_that_would_show_one_seat_the_past_of_another_are_refused() -> None:
-    from gym_trl.wrappers import History
-
-    spec = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", wrappers=(lambda env: History(env, show="new"),))
+    spec = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", wrappers=(Rewrites,))
     with pytest.raises(ConfigError, match="shows the past of all seats"), spec.checked("TrlEnv/TicTacToe-v0"):
         pass
 
@@ -329,7 +263,7 @@ def test_options_that_assume_one_agent_are_refused(option: dict[str, Any]) -> No
 def test_a_seat_that_forfeits_has_the_keys_of_its_states() -> None:
     env = EnvSpec("TrlEnv/KuhnPoker-v0", seats="self", action_format="plain", state_key="auto", end_after_invalid=2)
     says = iter(["pass", "bet", "hm", "hm"])
-    result, _ = play(env.make("TrlEnv/KuhnPoker-v0"), 1, answer=lambda request: CHAT.say(next(says)))
+    result, _ = play_game(env.make("TrlEnv/KuhnPoker-v0"), 1, answer=lambda request: CHAT.say(next(says)))
     assert [one.stop_reason.value for one in result] == ["invalid_action", "forfeit"]
     assert [len(one.state_keys) for one in result] == [4, 2]
     assert [key != ENDED for one in result for key in one.state_keys] == [True, True, True, False, True, False]

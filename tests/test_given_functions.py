@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 """Functions that a user gives for an environment are tried by one reset and one step when a specification is made."""
 
 import pickle
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 import gym_trl
 from gym_trl import GymSpec

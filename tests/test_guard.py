@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The middleware before OpenEnv, and the bounds of uvicorn's protocols, without either of them."""
 
 import asyncio
@@ -7,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.integrations.openenv.guard import MAX_MESSAGE, Guard
 from gym_trl.serving.connections import BUSY, Connections

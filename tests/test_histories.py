@@ -1,13 +1,12 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Histories that are cut, summarised or rendered anew: episodes of several segments."""
 
 from functools import cache
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from hypothesis import given, settings, strategies as st
-from test_chat import TEMPLATES, WANTS_PARTS, make_tokenizer
+from support.plays import RULES, Counts
+from support.templates import TEMPLATES, WANTS_PARTS, make_tokenizer
 
 from gym_trl import GymSpec
 from gym_trl.chat.template import TemplateChat
@@ -25,29 +24,6 @@ from gym_trl.testing import ByteChat
 from gym_trl.types import Message, StopReason, Task, TokenTrace
 
 CHAT = ByteChat()
-RULES = "Count."
-
-
-class Counts(gym.Env[str, str]):
-    """Environment of some turns that says the number of the turn, and is won in the last one."""
-
-    observation_space = gym.spaces.Text(10**6)
-    action_space = gym.spaces.Text(10**6)
-    instructions = RULES
-    declares_success = True
-
-    def __init__(self, turns: int, filler: str = "") -> None:
-        self._turns, self._filler = turns, filler
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._step = 0
-        return f"o0{self._filler}", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._step += 1
-        over = self._step == self._turns
-        return f"o{self._step}{self._filler}", float(over), over, False, {"success": True} if over else {}
 
 
 def play(history, turns=8, *, chat=CHAT, say=None, preamble=(), filler="", **limits):

@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import hostile
 import pytest
-from hostile import ENTRIES, VALID, as_file, bounded, put, write_run
 from hypothesis import assume, given, strategies as st
-from lanes import search
+from support import hostile
+from support.hostile import ENTRIES, VALID, as_file, bounded, put, write_run
+from support.lanes import search
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app

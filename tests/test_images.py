@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Laws of episodes with images: ids, placeholders, masks, features, and what a trainer computes of them."""
 
 from base64 import b64decode, b64encode
@@ -9,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from for_images import PROCESSORS, BrightSide, Drawn, model_of, parity
 from hypothesis import given, settings, strategies as st
+from support.image_models import PROCESSORS, BrightSide, Drawn, model_of, parity
 
-from gym_trl import GymSpec
+from gym_trl import GymSpec, adopt
 from gym_trl.chat.images import _decoded
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.transformers import TransformersEngine
@@ -21,6 +20,7 @@ from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.images import PngImage
 from gym_trl.option_args import PlayArgs
 from gym_trl.policies.server import server as ask
 from gym_trl.records.files import read_records
@@ -29,8 +29,8 @@ from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine, tiny_processor, tiny_tokenizer
-from gym_trl.types import Answer, EpisodeResult, Message, PngImage, Request, StopReason, Task, Turn
-from gym_trl.viewer.run import body
+from gym_trl.types import Answer, EpisodeResult, Message, Request, StopReason, Task, Turn
+from gym_trl.viewer.episode import body
 from gym_trl.wrappers import ImageObservation, ParseAction, as_text
 from gym_trl.wrappers.image_observation import encode_image
 
@@ -60,7 +60,7 @@ def whole(processor: Any, messages: list[Message]) -> list[int]:
 @every_processor
 @settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=4))
-def test_a_transcript_with_images_equals_one_rendering_of_the_whole_conversation(family: str, shown: list[int]) -> None:
+def test_a_transcript_with_images_equals_one_rendering_of_the_conversation(family: str, shown: list[int]) -> None:
     processor = PROCESSORS[family]()
     chat = TemplateChat(processor)
     messages, ids = [Message("user", "Look.", tuple(image(place) for place in range(shown[0])))], []
@@ -90,7 +90,7 @@ def test_text_writes_no_placeholder_of_an_image(family: str) -> None:
     assert ids.count(chat.images.feature_id) == 2 * chat.images.features(one)
 
 
-def test_a_template_that_writes_messages_differently_beside_images_is_refused() -> None:
+def test_a_template_that_changes_messages_beside_images_is_refused() -> None:
     processor = tiny_processor()
     once = "{% if message['content'] is not string and loop.index0 > 1 %}!{% endif %}{{ '<|end|>' }}"
     chat = TemplateChat(processor, chat_template=processor.chat_template.replace("{{ '<|end|>' }}", once))
@@ -129,7 +129,7 @@ def engine_of(model: Any, chat: TemplateChat, **options: Any) -> TransformersEng
 
 
 @every_processor
-def test_what_the_engine_was_given_is_the_trace_and_its_logprobs_are_the_models(family: str) -> None:
+def test_the_trace_has_the_ids_and_logprobs_of_the_engine(family: str) -> None:
     processor = PROCESSORS[family]()
     chat, model = TemplateChat(processor), model_of(family, processor)
     seen: list[Request] = []
@@ -164,7 +164,7 @@ def test_what_the_engine_was_given_is_the_trace_and_its_logprobs_are_the_models(
 
 
 @every_processor
-def test_exchanging_an_image_changes_the_scores_and_gradients_reach_the_pixels(family: str) -> None:
+def test_scores_depend_on_the_image_and_gradients_reach_its_pixels(family: str) -> None:
     processor = PROCESSORS[family]()
     chat, model = TemplateChat(processor), model_of(family, processor)
     images = chat.images
@@ -224,7 +224,7 @@ def spec_of(**options: Any) -> GymSpec:
 @pytest.mark.trl
 @pytest.mark.parametrize("family", ["llava", *(pytest.param(it, marks=pytest.mark.full) for it in ("qwen", "idefics"))])
 def test_a_trainer_computes_each_row_with_its_own_images(family: str, tmp_path: Any) -> None:
-    import tiny_trainer
+    from support import tiny_trainer
 
     processor = PROCESSORS[family]()
     model, spec, played = model_of(family, processor), spec_of(), []
@@ -245,7 +245,7 @@ def test_a_trainer_computes_each_row_with_its_own_images(family: str, tmp_path: 
     trainer = tiny_trainer.make(
         tmp_path, spec, grpo=grpo, model=model, processing_class=processor, rollout_func=rollout_func
     )
-    spec.attach(trainer)
+    adopt(trainer, spec)
     before = {name: values.detach().clone() for name, values in model.named_parameters()}
     rows: list[tuple[list[int], Any, Any]] = []
     score = trainer._get_per_token_logps_and_entropies
@@ -289,7 +289,7 @@ def test_a_trainer_computes_each_row_with_its_own_images(family: str, tmp_path: 
 
 
 def test_an_environment_factory_is_refused_images() -> None:
-    with pytest.raises(ConfigError, match="images need rollout_func"):
+    with pytest.raises(ConfigError, match="images needs rollout_func"):
         _ = spec_of().environment_factory
 
 
@@ -298,23 +298,17 @@ def test_an_environment_factory_is_refused_images() -> None:
     ("grpo", "changes", "message"),
     [
         ({}, {"processing_class": tiny_tokenizer}, "images need the processor of a vision-language model"),
-        (
-            {"use_transformers_continuous_batching": True},
-            {"processing_class": tiny_tokenizer},
-            "images are not possible",
-        ),
     ],
 )
-def test_a_trainer_that_cannot_show_images_is_refused_before_its_first_batch(
+def test_a_trainer_that_cannot_show_images_is_refused_when_it_is_made(
     grpo: dict[str, Any], changes: dict[str, Any], message: str, tmp_path: Any
 ) -> None:
-    import tiny_trainer
+    from support import tiny_trainer
 
     spec = spec_of()
     changes = {name: make() for name, make in changes.items()}
-    trainer = tiny_trainer.make(tmp_path, spec, grpo={"max_steps": 1, **grpo}, **changes)
     with pytest.raises(ConfigError, match=message):
-        trainer.train()
+        tiny_trainer.make(tmp_path, spec, grpo={"max_steps": 1, **grpo}, **changes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -323,7 +317,7 @@ def test_a_trainer_that_cannot_show_images_is_refused_before_its_first_batch(
 
 
 def test_a_server_sees_each_image_and_the_record_and_the_page_have_it(tmp_path: Any) -> None:
-    from chat_server import ChatServer, said
+    from support.chat_server import ChatServer, said
 
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
         url = body["messages"][-1]["content"][0]["image_url"]["url"]
@@ -376,7 +370,7 @@ class Unadorned(Drawn):
         super().__init__()
 
 
-def test_a_type_error_of_a_constructor_that_is_not_about_the_render_mode_is_shown() -> None:
+def test_a_type_error_that_is_not_about_the_render_mode_is_shown() -> None:
     def made(maker: Callable[..., Drawn]) -> TextEnvironment:
         spec = EnvSpec(maker, images="only")
         return spec.make(next(iter(spec.weights)))

@@ -23,16 +23,9 @@ def fresh(script: str) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["gym_trl", "gym_trl.envs", "gym_trl.wrappers", "gym_trl.testing.checks"])
-def test_importing_loads_nothing_heavy(module: str) -> None:
-    script = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
-    assert fresh(script) == "[]"
-
-
-def test_importing_adds_little_to_gymnasium() -> None:
-    script = "import time, gymnasium\nstart = time.process_time()\nimport gym_trl\nprint(time.process_time() - start)\n"
-    # The processor's time, which other work on the machine makes longer and never shorter.
-    assert any(float(fresh(script)) < 0.060 for _ in range(10))
+def test_importing_loads_nothing_heavy() -> None:
+    modules = "gym_trl, gym_trl.envs, gym_trl.wrappers, gym_trl.testing.checks"
+    assert fresh(f"import sys, {modules}; print([name for name in {HEAVY!r} if name in sys.modules])") == "[]"
 
 
 def test_importing_registers_the_games_once() -> None:
@@ -49,8 +42,7 @@ def test_importing_registers_the_games_once() -> None:
 def test_public_names_are_sorted_and_loaded_when_touched() -> None:
     assert sorted(gym_trl.__all__) == gym_trl.__all__
     assert set(gym_trl.__all__) <= set(dir(gym_trl))
-    assert fresh("import gym_trl; print(gym_trl.StopReason.SUCCESS)") == "success"
-    assert fresh("import gym_trl; print(gym_trl.__version__[0])") == "0"
+    assert fresh("import gym_trl; print(gym_trl.StopReason.SUCCESS, gym_trl.__version__[0])") == "success 0"
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

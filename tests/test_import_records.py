@@ -15,11 +15,11 @@ from gym_trl.records import (
     messages_of,
     read_foreign,
     read_records,
-    read_verifiers,
     sft_rows,
-    write_otel,
 )
+from gym_trl.records.otel import write_otel
 from gym_trl.records.schema import Record
+from gym_trl.records.verifiers_results import read_verifiers
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import Run
 
@@ -152,10 +152,10 @@ def test_nested_values_are_refused_or_can_be_written_again(depth: int, tmp_path:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no"):
         read_foreign(tmp_path / "nothing")
-    with pytest.raises(ConfigError, match=r"has neither traces.jsonl nor results.jsonl"):
+    with pytest.raises(ConfigError, match=r"cannot be imported: give .*traces.jsonl, results.jsonl or their folder"):
         read_foreign(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(ConfigError, match="neither a log of Inspect"):
+    with pytest.raises(ConfigError, match=r"cannot be imported: give a log of Inspect \(.eval, .json\) or"):
         read_foreign(tmp_path / "notes.txt")
 
 

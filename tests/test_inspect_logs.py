@@ -15,14 +15,8 @@ import pytest
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.records import (
-    RecordWriter,
-    as_record,
-    messages_of,
-    read_inspect_log,
-    read_records,
-    write_inspect_logs,
-)
+from gym_trl.records import RecordWriter, as_record, messages_of, read_records
+from gym_trl.records.inspect_logs import read_inspect_log, write_inspect_logs
 from gym_trl.records.schema import Record
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.viewer.run import Run

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Laws 1 to 4 and 16 with a real tokenizer of 49,152 tokens, its template, and the pretrained model."""
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import pytest
 import torch
 import transformers
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from lanes import in_full
+from support.lanes import in_full
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine

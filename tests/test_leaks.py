@@ -6,16 +6,16 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from for_seats import STYLES, HighCard, Observed
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
+from support.seat_games import STYLES, HighCard, Observed
 
 import gym_trl  # noqa: F401 -- registers the ids
-from gym_trl.env_checker.checks import Inspector
+from gym_trl.env_checker.inspector import Inspector
 from gym_trl.env_checker.leaks import SeatGame, find_leak
 from gym_trl.env_checker.play import play_seats
-from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.errors import SeatError
+from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.types import Policy
 from gym_trl.wrappers import Seats
 
@@ -81,14 +81,14 @@ def test_validate_says_which_line_of_which_seat_was_shown() -> None:
 def test_an_honest_game_has_no_problem(cls: Any) -> None:
     inspector = Inspector(cls, episodes=20)
     found = inspector.look_at("seats")
-    assert (found.verdict, found.got) == (OK, "2 seats, 400 games of random play")
+    assert (found.verdict, found.got.endswith("games of random play")) == (OK, True)
     assert inspector.look_at("hidden information").verdict == OK
     assert inspector.look_at("success").verdict == inspector.look_at("reward").verdict == OK
     assert inspector.look_at("blind baseline").verdict == SKIPPED
 
 
 @pytest.mark.parametrize("fault", ["of the seat that acted", "sometimes of the seat that acted", "sometimes a line"])
-def test_with_observe_the_first_wrong_observation_is_an_error_of_its_seat_and_turn(fault: str) -> None:
+def test_observe_names_the_seat_and_turn_of_the_first_wrong_observation(fault: str) -> None:
     found = looked_at(partial(Observed, fault, rate=0.01), "seats")
     assert found.verdict == PROBLEM
     env = Seats(Observed(fault, rate=1.0))
@@ -148,7 +148,7 @@ def test_without_legal_play_a_seat_that_is_never_to_move_is_a_warning() -> None:
 def test_the_librarys_games_for_two_leak_nothing(name: str) -> None:
     inspector = Inspector(partial(gym.make, f"TrlEnv/{name}-v0", opponent="self"), episodes=20)
     found = inspector.look_at("seats")
-    assert (found.verdict, found.got) == (OK, "2 seats, 400 games of random play")
+    assert (found.verdict, found.got.endswith("games of random play")) == (OK, True)
     assert inspector.look_at("hidden information").verdict == OK
 
 

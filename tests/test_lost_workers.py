@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Episodes whose worker was lost by no fault of their own go on in another one, as if nothing had happened."""
 
 import logging
@@ -77,7 +76,7 @@ def step(pool, key, action):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("kind", "way"), [(ProcessPool, "exits"), (ProcessPool, "hangs"), (ThreadPool, "hangs")])
-def test_episodes_beside_one_that_takes_its_worker_along_are_those_played_alone(kind, way, caplog):
+def test_episodes_of_a_lost_worker_equal_episodes_alone(kind, way, caplog):
     chance = random.Random(way)
     fails = {number: chance.randrange(1, 7) for number in chance.sample(range(32), 2)}
     tasks = [Task("Walk", number, {way: fails[number]} if number in fails else {}) for number in range(32)]
@@ -127,7 +126,7 @@ def test_a_process_that_is_killed_between_two_steps_costs_no_episode():
 
 
 @pytest.mark.processes
-def test_what_fails_only_when_it_is_repeated_is_not_held_against_the_model(tmp_path):
+def test_a_failure_of_a_repeated_call_is_not_scored(tmp_path):
     with ProcessPool(lambda _: Walk(), workers=1) as pool:
         pool.reset("a", Task("Walk", 0, {"exits": 1}))
         pool.reset("b", Task("Walk", 0, {"once": str(tmp_path / "file")}))

@@ -11,9 +11,9 @@ import pytest
 import torch
 import yaml
 from hypothesis import given, strategies as st
-from lanes import examples
 from markdown_it import MarkdownIt
 from rich.console import Console
+from support.lanes import examples
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -22,9 +22,9 @@ from gym_trl.evaluation.scores import share_estimate
 from gym_trl.options import TrainOptions
 from gym_trl.policies.weights import Adapter
 from gym_trl.training.model_card import model_card
-from gym_trl.training.options import choose
+from gym_trl.training.options import choose, choose_warm_start
 from gym_trl.training.run import train
-from gym_trl.training.supervised import WarmStartOptions, warm_start
+from gym_trl.training.supervised import warm_start
 
 pytestmark = pytest.mark.trl
 
@@ -136,7 +136,7 @@ def test_an_environment_without_declared_success_has_returns_only(tmp_path: Path
 
 
 def test_a_warm_start_has_a_card_with_its_demonstrations(tmp_path: Path) -> None:
-    options = WarmStartOptions(run=small(), policy="solver", episodes=4, batch_size=2, eval_episodes=4)
+    options = choose_warm_start(policy="solver", episodes=4, batch_size=2, eval_episodes=4)
     done = warm_start(options, out=tmp_path / "warm", console=Console(quiet=True))
     card = (done.model / "README.md").read_text(encoding="utf-8")
     assert done.before is not None
@@ -150,7 +150,7 @@ def test_a_warm_start_has_a_card_with_its_demonstrations(tmp_path: Path) -> None
 
 
 def test_a_warm_start_that_is_not_evaluated_says_so(tmp_path: Path) -> None:
-    options = WarmStartOptions(run=small(), policy="solver", episodes=2, batch_size=2)
+    options = choose_warm_start(policy="solver", episodes=2, batch_size=2)
     done = warm_start(options, out=tmp_path / "warm", console=Console(quiet=True))
     assert "Not evaluated" in (done.model / "README.md").read_text(encoding="utf-8")
 

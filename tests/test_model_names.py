@@ -42,7 +42,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (cached / "refs" / "main").write_text("0123")
     base = folder / "base"
     save_tiny(base, width=32, layers=1)
-    load_model(ModelChoice(path=str(base), lora=2))[0].save_pretrained(folder / "adapter")
+    load_model(ModelChoice(model=str(base), lora=2))[0].save_pretrained(folder / "adapter")
     done = CliRunner().invoke(app, [*TRAIN, "--model", str(base), "--out", str(folder / "run")])
     assert done.exit_code == 0, done.output
     return {"id": "org/tiny", **{kind: str(folder / kind) for kind in ("adapter", "run")}, "folder": str(base)}
@@ -84,8 +84,8 @@ def test_a_training_from_a_run_names_the_model_of_the_run(names: dict[str, str],
 def test_the_adapter_of_a_run_is_trained_further(names: dict[str, str], tmp_path: Path) -> None:
     copytree(names["adapter"], tmp_path / "model")
     copyfile(Path(names["run"]) / "config.json", tmp_path / "config.json")
-    choice = ModelChoice(path=str(tmp_path))
-    assert (choice.path, choice.trains_adapter) == (f"{tmp_path}/model", True)
+    choice = ModelChoice(model=str(tmp_path))
+    assert (choice.model, choice.trains_adapter) == (f"{tmp_path}/model", True)
     base = read_adapter(find_model(str(tmp_path)))
     assert base is not None
     assert base.base == names["folder"]

@@ -30,7 +30,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of an adapter that changes what its base says."""
     folder = tmp_path_factory.mktemp("adapter")
-    model, _ = load_model(ModelChoice(path=str(base), lora=4))
+    model, _ = load_model(ModelChoice(model=str(base), lora=4))
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
         for name, weight in model.named_parameters():
@@ -46,7 +46,7 @@ def _logits(model: Any) -> Any:
 
 
 def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained(base: Path) -> None:
-    model, tokenizer = load_model(ModelChoice(path=str(base), lora=4))
+    model, tokenizer = load_model(ModelChoice(model=str(base), lora=4))
     assert torch.equal(_logits(model), _logits(load_weights(str(base))))
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     assert trained
@@ -60,7 +60,7 @@ def test_a_new_adapter_changes_nothing_and_is_all_that_is_trained(base: Path) ->
 
 def test_its_random_weights_depend_on_the_seed_alone(base: Path) -> None:
     def weights(seed: int) -> Any:
-        model, _ = load_model(ModelChoice(path=str(base), lora=4, seed=seed))
+        model, _ = load_model(ModelChoice(model=str(base), lora=4, seed=seed))
         return torch.cat([weight.flatten() for name, weight in model.named_parameters() if "lora_A" in name])
 
     state = torch.get_rng_state()
@@ -70,13 +70,13 @@ def test_its_random_weights_depend_on_the_seed_alone(base: Path) -> None:
 
 
 def test_an_adapter_of_a_short_type_has_weights_in_which_small_steps_last(base: Path) -> None:
-    model, _ = load_model(ModelChoice(path=str(base), lora=4, dtype="bfloat16"))
+    model, _ = load_model(ModelChoice(model=str(base), lora=4, dtype="bfloat16"))
     assert {str(weight.dtype) for weight in model.parameters() if weight.requires_grad} == {"torch.float32"}
     assert {str(weight.dtype) for weight in model.parameters() if not weight.requires_grad} == {"torch.bfloat16"}
 
 
 def test_without_lora_all_weights_are_trained(base: Path) -> None:
-    choice = ModelChoice(path=str(base))
+    choice = ModelChoice(model=str(base))
     model, _ = load_model(choice)
     assert not choice.trains_adapter
     assert all(weight.requires_grad and weight.dtype == torch.float32 for weight in model.parameters())
@@ -86,7 +86,7 @@ def test_a_saved_adapter_names_its_base_by_an_absolute_path(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(base.parent)
-    model, _ = load_model(ModelChoice(path=base.name, lora=2, lora_alpha=4, lora_targets=("q_proj",)))
+    model, _ = load_model(ModelChoice(model=base.name, lora=2, lora_alpha=4, lora_targets=("q_proj",)))
     model.save_pretrained(tmp_path)
     found = read_adapter(str(tmp_path))
     assert found is not None
@@ -103,7 +103,7 @@ def test_a_merged_adapter_says_what_the_unmerged_one_says(base: Path, adapter: P
 
 
 def test_an_adapter_is_trained_further(adapter: Path) -> None:
-    choice = ModelChoice(path=str(adapter))
+    choice = ModelChoice(model=str(adapter))
     model, tokenizer = load_model(choice)
     assert choice.trains_adapter
     assert {"lora_" in name for name, weight in model.named_parameters() if weight.requires_grad} == {True}
@@ -154,7 +154,7 @@ def test_an_adapter_whose_base_is_gone_is_refused_before_anything_is_loaded(adap
     with pytest.raises(ConfigError, match=r"'/nowhere/base', which does not exist; set base_model_name_or_path in"):
         find_model(str(lost))
     with pytest.raises(ConfigError, match="which does not exist"):
-        ModelChoice(path=str(lost))
+        ModelChoice(model=str(lost))
 
 
 def test_an_adapter_for_another_base_is_refused(adapter: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_adapter_for_another_base_is_refused(adapter: Path, tmp_path: Path) -
 
 def test_an_adapter_of_more_layers_than_its_base_is_refused(base: Path, tmp_path: Path) -> None:
     save_tiny(tmp_path / "deep", width=32, layers=2)
-    model, _ = load_model(ModelChoice(path=str(tmp_path / "deep"), lora=4))
+    model, _ = load_model(ModelChoice(model=str(tmp_path / "deep"), lora=4))
     model.save_pretrained(tmp_path / "adapter")
     moved = _changed(tmp_path / "adapter", tmp_path / "moved", base_model_name_or_path=str(base))
     with pytest.raises(ConfigError, match=r"weights have no counterpart, such as .*layers\.1\."):
@@ -277,9 +277,9 @@ def test_weights_that_are_a_pickle_with_code_are_refused(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dtype": "float8"}, "dtype must be one of float32, bfloat16, float16, auto, got 'float8'"),
+        ({"dtype": "float8"}, "dtype must be 'float32', 'bfloat16', 'float16' or 'auto', got 'float8'"),
         ({"lora": 0}, "lora must be an integer of at least 1, got 0"),
-        ({"lora": 4, "lora_alpha": 0}, "lora_alpha must be above 0, got 0"),
+        ({"lora": 4, "lora_alpha": 0}, "lora_alpha must be a number above 0, got 0"),
         ({"lora_alpha": 8}, "lora_alpha requires lora"),
         ({"lora_targets": ("q_proj",)}, "lora_targets requires lora"),
         ({"dtype": "bfloat16"}, "dtype='bfloat16' requires lora: steps"),
@@ -287,22 +287,22 @@ def test_weights_that_are_a_pickle_with_code_are_refused(
 )
 def test_options_that_make_no_sense_are_refused(base: Path, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ModelChoice(path=str(base), **given)
+        ModelChoice(model=str(base), **given)
 
 
 def test_a_new_adapter_on_an_adapter_is_refused(adapter: Path) -> None:
     with pytest.raises(ConfigError, match=r"is an adapter of rank 4 .* leave lora out, or merge it"):
-        ModelChoice(path=str(adapter), lora=8)
+        ModelChoice(model=str(adapter), lora=8)
 
 
 def test_a_layer_that_does_not_exist_is_named(base: Path) -> None:
     with pytest.raises(ConfigError, match=r"lora_targets=\['query'\]: .*query"):
-        load_model(ModelChoice(path=str(base), lora=4, lora_targets=("query",)))
+        load_model(ModelChoice(model=str(base), lora=4, lora_targets=("query",)))
 
 
 def test_without_peft_the_extra_is_named(base: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    for choice in (ModelChoice(path=str(base), lora=4), ModelChoice(path=str(adapter))):
+    for choice in (ModelChoice(model=str(base), lora=4), ModelChoice(model=str(adapter))):
         with pytest.raises(MissingDependencyError, match=r"gym-trl\[lora\]"):
             load_model(choice)
 

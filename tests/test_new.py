@@ -11,16 +11,16 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from for_sandbox import PROBLEM
+from support.isolation import PROBLEM
 from typer.testing import CliRunner, Result
 
 from gym_trl import registration
 from gym_trl.cli.app import app
 from gym_trl.cli.new import TEMPLATES, write_package
 from gym_trl.env_checker.inspection import inspect_env
-from gym_trl.env_checker.report import PROBLEM as BROKEN
 from gym_trl.errors import ConfigError
 from gym_trl.registration import load_plugins, make_env
+from gym_trl.report import PROBLEM as BROKEN
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 240.0
@@ -178,9 +178,7 @@ def test_an_unknown_id_is_refused_by_a_name_that_is_installed(folder: Path, monk
 @pytest.mark.trl
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("template", WHOLE_WAY)
-def test_a_package_passes_its_own_tests_builds_installs_and_is_found_by_every_command(
-    tmp_path: Path, template: str
-) -> None:
+def test_a_new_package_passes_its_tests_installs_and_is_found_by_commands(tmp_path: Path, template: str) -> None:
     written, site, empty, env_id = tmp_path / "it", tmp_path / "site", tmp_path / "empty", "MyTask/MyTask-v0"
     empty.mkdir()
     values = write_package("my-task", written, template)

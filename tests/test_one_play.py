@@ -1,188 +1,428 @@
-"""Law 21: the same actions give the same result, whoever plays: rollouts, evaluations, scores, replay and searches."""
+"""Law 21: the same actions give the same result, whoever plays the episode."""
 
-from collections.abc import Callable
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import cycle
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
-import gymnasium as gym
-import numpy as np
+import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
+from support.plays import CHAT, ENDINGS, GAMES, SPACES, WRAPPERS, Plan, Planned, Play, make_named, responses
+from support.seat_games import HighCard
+from support.trainer_double import TrainerDouble
 
-from gym_trl.envspec import EnvSpec
+from gym_trl.env_checker.play import play_one
+from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
+from gym_trl.errors import ConfigError, InfrastructureError
 from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.evaluation.replay import replay
-from gym_trl.executors.inline import InlinePool
+from gym_trl.evaluation.seated import Seating, play_seated
+from gym_trl.executors import GuardedPool, InlinePool, make_pool
+from gym_trl.grpo.environment_factory import EnvironmentFactory, outcomes
+from gym_trl.grpo.rollout import make_rollout_func
+from gym_trl.integrations.eval_protocol import GymRolloutProcessor
+from gym_trl.options import History
+from gym_trl.policies.interactive import ParallelEpisode
+from gym_trl.policies.model import LoadedModel, Model
+from gym_trl.policies.protocol import Attempt, TextPolicy
 from gym_trl.records.schema import Record, as_record
 from gym_trl.rollout.episode import Episode
+from gym_trl.rollout.game import Game, run_games
 from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
-from gym_trl.spaces import AnyText
-from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import Task
-from gym_trl.wrappers import InvalidActionPenalty, PotentialShaping, StepPenalty
+from gym_trl.rollout.loop import GameResult, run_episodes
+from gym_trl.testing import ScriptedEngine
+from gym_trl.text.chat_client import ModelStopped
+from gym_trl.types import EpisodeResult, StopReason, Task
 
-CHAT = ByteChat()
-SPACES: dict[str, tuple[gym.Space[Any], tuple[str, ...]]] = {
-    "text": (AnyText(), ("go", "stay", "")),
-    "discrete": (gym.spaces.Discrete(3), ("0", "2", "7", "what?")),
-    "box": (gym.spaces.Box(-1.0, 1.0, (2,), np.float32), ("[0.5, -0.25]", "[1, 1]", "[9, 9]", "no")),
-    "dict": (
-        gym.spaces.Dict({"move": gym.spaces.Discrete(2), "size": gym.spaces.Box(0.0, 1.0, (1,), np.float32)}),
-        ('{"move": 1, "size": [0.5]}', '{"move": 0, "size": [1]}', '{"move": 9}', "?"),
-    ),
-}
+LIMITS = Limits(tokens_per_turn=99)
 
 
-class Plan(NamedTuple):
-    """Environment that does in each step what stands here, the last again and again."""
+class Outcome(NamedTuple):
+    """Part of a result that does not depend on who has played it; ``...`` where a player does not say."""
 
-    space: str
-    rewards: tuple[float, ...]
-    success: tuple[bool | None, ...]
-    valid: tuple[bool | None, ...]
-    ends: int
-    """Step in which it ends."""
-    ending: str
-    settlement: float
-    declares: bool
-    """It has the attribute ``declares_success``."""
+    stop_reason: Any
+    scored: Any
+    episode_return: Any
+    success: Any
+    turns: Any
+    invalid: Any
+    rewards: Any = ...
+    terminated: Any = ...
 
+    @classmethod
+    def of(cls, played: EpisodeResult) -> "Outcome":
+        return cls.read(as_record(played))
 
-class Planned(gym.Env[str, Any]):
-    """Environment of a plan."""
+    @classmethod
+    def read(cls, record: Record) -> "Outcome":
+        numbers = record["return"], record["success"], record["num_turns"], record["invalid_actions"]
+        rewards = tuple(turn["reward"] for turn in record["turns"])
+        return cls(record["stop_reason"], record["return"] is not None, *numbers, rewards, record["terminated"])
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.observation_space, self.action_space = plan, AnyText(), SPACES[plan.space][0]
-        if plan.declares:
-            self.declares_success = True
-        self.played = 0
-
-    @property
-    def settlement(self) -> float:
-        """Reward of losing."""
-        return self.plan.settlement
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.played = 0
-        return "Begin.", {}
-
-    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        plan, place = self.plan, self.played
-        self.played += 1
-        over = self.played == plan.ends
-        if over and plan.ending == "raised":
-            raise ZeroDivisionError("it broke")
-        at = {name: one[min(place, len(one) - 1)] for name, one in plan._asdict().items() if isinstance(one, tuple)}
-        info = {"success": at["success"], "action_valid": at["valid"]}
-        info = {name: one for name, one in info.items() if one is not None}
-        ended = over and plan.ending == "terminated", over and plan.ending == "truncated"
-        return f"Step {self.played}.", at["rewards"], *ended, info
+    def agrees(self, other: "Outcome") -> bool:
+        return all(... in pair or pair[0] == pair[1] for pair in zip(self, other, strict=True))
 
 
-def limited(env: gym.Env[Any, Any], steps: int) -> gym.Env[Any, Any]:
-    return gym.wrappers.TimeLimit(env, steps)
+# ---------------------------------------------------------------------------------------------------------------------
+# Players
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-WRAPPERS: dict[str, list[Callable[[Any], Any]]] = {
-    "none": [],
-    "time limit": [partial(limited, steps=3)],
-    "step penalty": [partial(StepPenalty, penalty=0.25)],
-    "penalty inside": [partial(InvalidActionPenalty, penalty=0.5)],
-    "shaped": [partial(PotentialShaping, potential=lambda env: 0.5)],
-    "both": [partial(StepPenalty, penalty=0.125), partial(limited, steps=3)],
-}
-FEW = [0.0, 1.0, -0.5]
+def rollout(play: Play, limits: Limits = LIMITS, history: History | None = None) -> EpisodeResult:
+    episode = Episode(play.task, chat=CHAT, limits=limits, history=history)
+    with InlinePool(play.make) as pool:
+        [played] = run_episodes([episode], pool=pool, engine=play.engine)
+    return played
+
+
+def segments(play: Play) -> Outcome:
+    return Outcome.of(rollout(play, history=History(last=1)))
+
+
+def trainer(play: Play) -> Outcome:
+    double: Any = TrainerDouble(size=1)
+    double.use_vllm, double.eos_token_ids = False, [*CHAT.stop_ids]
+    double.args.max_completion_length = 10**6
+    double.model.config = SimpleNamespace(get_text_config=SimpleNamespace)
+    play_all = make_rollout_func(play.make, assign=Task, chat=CHAT, max_tokens_per_turn=99)
+    with patch("gym_trl.grpo.rollout.trainer_engine", lambda *_, **__: nullcontext(play.engine)):
+        columns = play_all([[{"role": "user", "content": "", "task": play.task.to_json()}]], double)
+    at = {name: column[0] for name, column in columns.items()}
+    numbers = at["episode_return"], at["success"], at["num_turns"], at["invalid_actions"]
+    return Outcome(at["stop_reason"], at["episode_return"] is not None, *numbers, tuple(at["step_rewards"]))
+
+
+def model(play: Play) -> Outcome:
+    kept: list[EpisodeResult] = []
+    chat: Any = CHAT
+    loaded = LoadedModel(Model("no/model", max_tokens_per_turn=99), play.engine, chat, None, str)
+    pool = GuardedPool(InlinePool(play.make))
+    loaded.play(pool, [Attempt(play.task, 0, 0)], 0, lambda one, played, decode: kept.append(played))
+    return Outcome.of(kept[0])
+
+
+def recorded(play: Play, make: Callable[..., Callable[[str], str]] | None = None) -> Record:
+    kept: list[Record] = []
+    policy = TextPolicy("words", make or play.policy, marks=True)
+    options = {"action_format": None, **play.options}
+    evaluate(play.source, policy, episodes=1, on_episode=lambda record, board: kept.append(record), **options)
+    return kept[0]
+
+
+def evaluation(play: Play) -> Outcome:
+    return Outcome.read(recorded(play))
+
+
+def score(play: Play) -> Outcome:
+    [played] = play_tasks(play.make, [play.task], play.policy)
+    return Outcome.of(played)
+
+
+def replayed(play: Play) -> Outcome:
+    [again] = replay([recorded(play)], make=lambda record: play.make())
+    assert again.differences == ()
+    return Outcome.read(again.record)
+
+
+def tools(play: Play, turns: int = 99, **factory: Any) -> Outcome:
+    env, words = EnvironmentFactory(**{"make": play.make, "env_id": play.task.env_id, **factory})(), play.policy()
+    env.reset(prompt=[{"role": "user", "content": "", "task": play.task.to_json()}])
+    env._count()  # as a trainer does
+    while turns and outcomes([env])["stop_reason"] == ["unfinished"]:
+        env._play(words(""))
+        turns -= 1
+    at = {name: column[0] for name, column in outcomes([env]).items()}
+    assert env.get_reward() == at["episode_return"]
+    numbers = at["episode_return"], at["success"], at["num_turns"], at["invalid_actions"]
+    return Outcome(at["stop_reason"], numbers[0] is not None, *numbers)
+
+
+PROCESSOR: Any = GymRolloutProcessor("TrlEnv/Echo-v0")
+
+
+def eval_protocol(play: Play) -> Outcome:
+    PROCESSOR.make, words = play.make, play.policy()
+    row = SimpleNamespace(messages=[])
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            played = asyncio.run(PROCESSOR._play(play.task, lambda said: words(""), 99, thread, row))
+        except InfrastructureError:  # the row's error, which Eval Protocol may repeat
+            return Outcome("env_error", False, None, None, ..., ...)
+    return Outcome.of(played)
+
+
+def person(play: Play) -> Outcome:
+    episode = ParallelEpisode(play.make, play.task.seed, play.policy)
+    episode.play()
+    played = Outcome.of(episode.log.result())
+    if played.scored:
+        assert (episode.total, episode.success, episode.error) == (played.episode_return, played.success, None)
+    return played
+
+
+def search(play: Play) -> Outcome:
+    held = play_blind(play.make, play.words, episodes=1)
+    if not held.episodes:
+        return Outcome(..., False, None, None, ..., ...)
+    success = None if held.success.mean is None else held.success.mean == 1.0
+    return Outcome(..., True, held.mean_return.mean, success, held.turns, ...)
+
+
+def checker(play: Play) -> Outcome:
+    words = play.policy()
+    return Outcome.of(play_one(play.make(), play.task.seed, lambda observation, info: words(observation)).result)
+
+
+PLAYERS = (trainer, segments, model, evaluation, score, replayed, tools, eval_protocol, person, search, checker)
+
+
+def disagreements(play: Play, players: Iterable[Callable[[Play], Outcome]] = PLAYERS) -> dict[str, object]:
+    """Return the outcomes that differ from that of a rollout."""
+    expected, found = Outcome.of(rollout(play)), dict[str, object]()
+    for player in players:
+        try:
+            outcome: Any = player(play)
+        except Exception as error:
+            outcome = error
+        if not (isinstance(outcome, Outcome) and outcome.agrees(expected)):
+            found[player.__name__] = outcome
+    return {"rollout": expected, **found} if found else {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environments of one seat
+# ---------------------------------------------------------------------------------------------------------------------
+
+FEW = [0.0, 1.0, -0.5, 0.1]
+SAID = st.lists(st.sampled_from([None, True, False]), min_size=1, max_size=4).map(tuple)
 PLANS = st.builds(
     Plan,
     st.sampled_from(sorted(SPACES)),
     st.lists(st.sampled_from(FEW), min_size=1, max_size=4).map(tuple),
-    st.lists(st.sampled_from([None, True, False]), min_size=1, max_size=4).map(tuple),
-    st.lists(st.sampled_from([None, True, False]), min_size=1, max_size=4).map(tuple),
+    SAID,
+    SAID,
     st.integers(1, 5),
-    st.sampled_from(["terminated", "truncated", "raised"]),
+    st.sampled_from(ENDINGS),
     st.sampled_from([0.0, -1.0]),
     st.booleans(),
 )
 OPTIONS = st.fixed_dictionaries(
     {
-        "turn_limit": st.sampled_from([None, 1, 2, 4]),
+        "turn_limit": st.sampled_from([1, 2, 4, 9]),
         "invalid_penalty": st.sampled_from([0.0, 0.5]),
         "end_after_invalid": st.sampled_from([1, 2, None]),
+        "wrappers": st.sampled_from(list(WRAPPERS.values())),
+        "action_format": st.sampled_from([None, "tag", "plain"]),
     }
 )
 
 
-class Outcome(NamedTuple):
-    """Part of a result that is the same for all that play."""
-
-    total: float | None
-    success: bool | None
-    turns: int
-    stop_reason: str | None = None
+@examples(100)
+@given(PLANS, OPTIONS, st.data())
+def test_all_players_give_the_same_result(plan: Plan, options: dict[str, Any], data: st.DataObject) -> None:
+    words = data.draw(st.lists(st.sampled_from(responses(SPACES[plan.space][1])), min_size=1, max_size=5))
+    assert disagreements(Play(lambda: Planned(plan), options, tuple(words))) == {}
 
 
-def outcome(record: Record) -> Outcome:
-    return Outcome(record["return"], record["success"], record["num_turns"], record["stop_reason"])
+@pytest.mark.parametrize("env_id", GAMES)
+@examples(20)
+@given(OPTIONS, st.data())
+def test_all_players_agree_on_a_game(env_id: str, options: dict[str, Any], data: st.DataObject) -> None:
+    words = data.draw(st.lists(st.sampled_from(responses(GAMES[env_id])), min_size=1, max_size=5))
+    assert disagreements(Play(env_id, options, tuple(words))) == {}
+
+
+def test_an_episode_that_nothing_ends_is_cut_off_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gym_trl.rollout.log.MAX_TURNS", 6)
+    plan = Plan("text", (0.5,), (None, True, None), (None,), 99, "never", -1.0, declares=False)
+    play = Play(lambda: Planned(plan), {"end_after_invalid": None}, ("go",))
+    assert disagreements(play) == {}
+    played = rollout(play)
+    assert (played.stop_reason, len(played.turns), played.success) == (StopReason.TURN_LIMIT, 6, False)
 
 
 @examples(60)
-@given(PLANS, st.sampled_from(sorted(WRAPPERS)), OPTIONS, st.data())
-def test_the_same_actions_give_the_same_result_whoever_plays(
-    plan: Plan, wrapping: str, options: dict[str, Any], data: st.DataObject
+@given(PLANS, OPTIONS, st.integers(1, 4))
+def test_an_invalid_action_costs_the_penalty_once(plan: Plan, options: dict[str, Any], turns: int) -> None:
+    words = (SPACES[plan.space][1] * turns)[:turns]
+    with_penalty, without = (
+        rollout(Play(lambda: Planned(plan), {**options, "invalid_penalty": penalty}, words)) for penalty in (0.5, 0.0)
+    )
+    if with_penalty.episode_return is not None and with_penalty.stop_reason is not StopReason.CRASHED:
+        assert without.episode_return is not None
+        cost = 0.5 * with_penalty.invalid_actions
+        assert with_penalty.episode_return == pytest.approx(without.episode_return - cost)
+
+
+@examples(60)
+@given(PLANS, OPTIONS, st.integers(1, 4), st.data())
+def test_an_episode_that_the_model_leaves_is_settled_by_all(
+    plan: Plan, options: dict[str, Any], turns: int, data: st.DataObject
 ) -> None:
-    words = data.draw(st.lists(st.sampled_from(SPACES[plan.space][1]), min_size=5, max_size=5))
-    options = {**options, "turn_limit": options["turn_limit"] or (None if options["end_after_invalid"] == 1 else 9)}
+    words = tuple(data.draw(st.lists(st.sampled_from(responses(SPACES[plan.space][1])), min_size=1, max_size=5)))
+    play = Play(lambda: Planned(plan), options, words)
+    whole = rollout(play)
+    if len(whole.turns) <= turns:
+        return
+    left = rollout(play, replace(LIMITS, tokens=whole.turns[turns].start))
+    assert len(left.turns) == turns
+    expected = Outcome.of(left)
+    assert expected.stop_reason == "token_limit"
 
-    def planned() -> gym.Env[str, Any]:
-        return Planned(plan)
+    def policy(env: object, seed: int) -> Callable[[str], str]:
+        said, count = play.policy(), iter(range(99))
 
-    given = {**options, "wrappers": WRAPPERS[wrapping]}
-    spec = EnvSpec(planned, action_format=None, **given)
-    [env_id] = spec.weights
+        def act(observation: str) -> str:
+            if next(count) == turns:
+                raise ModelStopped(StopReason.TOKEN_LIMIT, "no room")
+            return said(observation)
 
-    kept: list[Record] = []
-    for penalty in (options["invalid_penalty"], 0.0):
-        evaluate(
-            planned,
-            lambda env: _policy(words),
-            episodes=1,
-            on_episode=lambda record, board: kept.append(record),
-            **{**given, "invalid_penalty": penalty},
-        )
-    unpunished = kept.pop()
-    if kept[0]["stop_reason"] != "crashed" and kept[0]["return"] is not None and unpunished["return"] is not None:
-        # Every invalid action costs the penalty, once, and nothing else does: not the end of the episode.
-        invalid = kept[0]["invalid_actions"]
-        assert kept[0]["return"] == unpunished["return"] - options["invalid_penalty"] * invalid
-    task = Task(env_id, kept[0]["task"]["seed"] or 0)
-    found = outcome(kept[0])
+        return act
 
-    engine = ScriptedEngine(lambda request: CHAT.say(words[(request.turn - 1) % len(words)]))
-    episode = Episode(task, chat=CHAT, limits=Limits(tokens_per_turn=99))
-    with InlinePool(spec.make) as pool:
-        [played] = run_episodes([episode], pool=pool, engine=engine)
-    assert outcome(as_record(played)) == found
-    assert not played.scored or played.terminated is kept[0]["terminated"]
-
-    [scored] = play_tasks(spec.make, [task], lambda env: _policy(words))
-    assert Outcome(scored.episode_return, scored.success, scored.turns, found.stop_reason) == found
-
-    # Blind play takes what the environment declares, and knows no limits of a rollout.
-    if found.stop_reason in ("success", "failure", "terminated", "turn_limit"):
-        held = play_blind(partial(spec.make, env_id), words, episodes=1)
-        assert (held.mean_return.mean, held.turns) == (found.total, found.turns)
-        assert held.success.mean == (None if found.success is None else float(found.success))
-
-    if found.stop_reason != "crashed":
-        [again] = replay(kept, make=lambda record: spec.make(env_id))
-        assert again.differences == ()
-        assert again.record["return"] == found.total
+    record = recorded(play, policy)
+    assert Outcome.read(record) == expected
+    [again] = replay([record], make=lambda record: play.make())
+    assert again.differences == ()
+    assert Outcome.read(again.record) == expected
+    assert tools(play, turns)._replace(stop_reason=...).agrees(expected)
 
 
-def _policy(words: list[str]) -> Callable[[str], str]:
-    numbers = iter(range(10**6))
-    return lambda observation: words[next(numbers) % len(words)]
+@pytest.mark.parametrize("player", [player for player in PLAYERS if player is not checker])  # which reports it
+def test_a_mistake_of_the_user_is_raised_by_all(player: Callable[[Play], Outcome]) -> None:
+    plan = Plan("text", (1.0,), (None,), (None,), 2, "mistake", 0.0, declares=False)
+    with pytest.raises(ConfigError, match="no such level"):
+        player(Play(lambda: Planned(plan), {"turn_limit": 9}, ("go",)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Executors
+# ---------------------------------------------------------------------------------------------------------------------
+
+PLANNED = [
+    Plan(space, (0.5, 0.1), success, (True, False), 3, ending, -1.0, declares=declares)
+    for ending in ("terminated", "truncated", "never", "crashed", "left", "disconnected", "nan")
+    for space, success, declares in (("text", (True, None), False), ("dict", (None,), False), ("box", (None,), True))
+]
+
+
+def in_pool(plans: Iterable[Plan], pool: Any) -> list[Outcome]:
+    """Return the outcomes of plans in two wrappings, whose environments a pool has made by name."""
+    plays = [(json.dumps([plan, wrapping, 4]), plan) for plan in plans for wrapping in ("step penalty", "time limit")]
+    said = [SPACES[plan.space][1][0] for _, plan in plays]
+    engine = ScriptedEngine(lambda request: CHAT.say(said[int(request.episode_id)]))
+    episodes = [Episode(Task(name, 0), chat=CHAT, limits=LIMITS) for name, _ in plays]
+    with pool:
+        return [Outcome.of(played) for played in run_episodes(episodes, pool=pool, engine=engine)]
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_all_executors_give_the_same_result(executor: Any) -> None:
+    inline = in_pool(PLANNED, make_pool(make_named))
+    assert in_pool(PLANNED, make_pool(make_named, executor=executor, workers=2)) == inline
+
+
+def test_a_step_that_hangs_is_worth_as_much_as_one_that_raises() -> None:
+    crashed, hangs = ([PLANNED[0]._replace(ending=ending)] for ending in ("crashed", "hangs"))
+    expected = in_pool(crashed, make_pool(make_named))
+    assert [one.stop_reason for one in expected] == ["crashed", "crashed"]
+    assert in_pool(hangs, make_pool(make_named, executor="thread", step_timeout=0.2)) == expected
+    name = json.dumps([hangs[0], "step penalty", 4])
+    pooled = partial(make_pool, executor="thread", step_timeout=0.2)
+    played = Play(lambda: Planned(hangs[0]), {"turn_limit": 4, "wrappers": WRAPPERS["step penalty"]}, ("go",))
+    assert tools(played, make=lambda env_id: make_named(name), make_pool=pooled).agrees(expected[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games of several seats
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Fragile(HighCard):
+    """Game that breaks or loses its connection at a word."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if action == "break":
+            raise KeyError(action)
+        if action == "unplug":
+            raise ConnectionResetError(action)
+        return super().step(action)
+
+
+class Table(NamedTuple):
+    """Game of two seats that is played, and the responses in their order."""
+
+    source: Any
+    options: Mapping[str, Any]
+    words: tuple[str, ...]
+
+    @property
+    def spec(self) -> EnvSpec:
+        limits = {"end_after_invalid": END_AFTER_INVALID, **self.options}
+        return EnvSpec(self.source, seats="self", action_format=None, **limits)
+
+    @property
+    def task(self) -> Task:
+        [env_id] = self.spec.weights
+        return Task(env_id, 3)
+
+    def play(self, seats: Sequence[Any], engine: Any) -> GameResult:
+        with InlinePool(self.spec.make) as pool:
+            [played] = run_games([Game(seats, self.task)], pool=pool, engine=engine)
+        return played
+
+
+def models(table: Table) -> GameResult:
+    engine = ScriptedEngine(lambda request: CHAT.say(table.words[(request.turn - 1) % len(table.words)]))
+    return table.play([Episode(table.task, chat=CHAT, limits=LIMITS) for _ in range(2)], engine)
+
+
+def policies(table: Table) -> GameResult:
+    words = cycle(table.words)
+    return table.play([lambda result: next(words)] * 2, ScriptedEngine(lambda request: []))
+
+
+def tournament(table: Table) -> GameResult:
+    words, kept = cycle(table.words), list[GameResult]()
+    player = TextPolicy("words", lambda env, seed: lambda observation: next(words))
+    spec = EnvSpec(table.source, seats="self", action_format=None, **table.options)
+    seatings = [Seating(("words", "words"), 3)]
+    play_seated(spec, seatings, {"words": player}, loaded={}, on_game=lambda _, episodes: kept.append(episodes))
+    return kept[0]
+
+
+def replayed_game(table: Table) -> list[Record]:
+    records = [as_record(episode) for episode in models(table)]
+    again = list(replay(records, make=lambda record: table.spec.make(table.task.env_id)))
+    assert [one.differences for one in again] == [(), ()]
+    return [one.record for one in again]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (Fragile, ("bet", "pass", "fold", "break", "unplug")),
+        ("TrlEnv/KuhnPoker-v0", ("bet", "pass", "x")),
+        ("TrlEnv/TicTacToe-v0", ("1", "2", "3", "5", "7", "x")),
+    ],
+)
+@examples(40)
+@given(data=st.data(), turn_limit=st.sampled_from([None, 3]))
+def test_all_players_of_a_game_agree(
+    source: Any, words: tuple[str, ...], turn_limit: int | None, data: st.DataObject
+) -> None:
+    said = data.draw(st.lists(st.sampled_from(words), min_size=1, max_size=9))
+    table = Table(source, {"turn_limit": turn_limit}, tuple(said))
+    expected = [Outcome.of(one) for one in models(table)]
+    for player in (policies, tournament):
+        assert [Outcome.of(one) for one in player(table)] == expected, player.__name__
+    assert [Outcome.read(one) for one in replayed_game(table)] == expected

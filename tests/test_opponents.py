@@ -18,7 +18,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from chat_server import ChatServer, said
+from support.chat_server import ChatServer, said
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -257,7 +257,8 @@ def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
     output = played("1", "2", "3", "4", "5", "6", "7", "8", env_id="TrlEnv/GuessNumber-v0", against=str(run))
     assert "the same task:\n> " in output
     assert re.search(
-        r"run(: (not )?solved in [0-9]+ turns?, return [01]| could not continue after [0-9]+ turns: .*)\.\n", output
+        r"run(: (not )?solved in [0-9]+ turns?, return [01]( \(.*\))?| could not continue after [0-9]+ turns: .*)\.\n",
+        output,
     )
 
 
@@ -277,7 +278,7 @@ def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions:
     assert instructions_of(other.env) == (f"{instructions} Answer with your action alone." if instructions else "")
     other.play(3)
     # Its run lets an answer end where its tokens do.
-    assert [result.info.get("action_cut") for result in other.results] == [None] * 3
+    assert [turn.action_cut for turn in other.log.turns] == [False] * 3
     other.close()
 
 

@@ -12,7 +12,8 @@ import pytest
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.records import RecordWriter, as_record, otel, write_otel
+from gym_trl.records import RecordWriter, as_record, otel
+from gym_trl.records.otel import write_otel
 from gym_trl.records.schema import Record
 from gym_trl.types import Answer, Border, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
@@ -170,7 +171,7 @@ def test_a_seat_that_was_never_to_move_is_no_error(tmp_path: Path) -> None:
     assert "status" not in span
 
 
-def test_the_same_export_has_the_same_bytes_and_ids_stay_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_export_is_repeatable_and_ids_stay_when_the_run_goes_on(tmp_path: Path) -> None:
     records = [called(), called(), failed()]
     first = lines_of(records, tmp_path / "run")
     written = (tmp_path / "run" / "spans.out").read_bytes()
@@ -188,7 +189,7 @@ def test_the_same_export_has_the_same_bytes_and_ids_stay_when_the_run_goes_on(tm
     assert not any(id_ in other for id_ in before)
 
 
-def test_steps_follow_one_another_and_the_last_ends_when_the_records_were_written(tmp_path: Path) -> None:
+def test_steps_are_in_order_and_the_last_ends_at_the_files_time(tmp_path: Path) -> None:
     slow: Any = {**called(step=2), "model_seconds": 9.0}
     lines = lines_of([called(step=1), called(step=2), slow], tmp_path)
     first, second, longest = (next(spans_in([line])) for line in lines)
@@ -284,7 +285,7 @@ def test_the_command_writes_traces_and_does_not_replace_the_records(
 
 
 @pytest.mark.full
-def test_the_protocol_and_the_sdk_of_opentelemetry_read_and_write_the_same_spans(tmp_path: Path) -> None:
+def test_opentelemetrys_protocol_and_sdk_have_the_same_spans(tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not there: make .venv/.has-interop")
     pytest.importorskip("opentelemetry.exporter.otlp.proto.common", reason="its exporter is not there")
     from google.protobuf.json_format import ParseDict

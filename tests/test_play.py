@@ -38,13 +38,13 @@ def test_every_game_can_be_undone_to_its_beginning_and_played_again(env_id: str)
     policy = game.env.unwrapped.random_policy(0)
     while not game.over and len(game.actions) < 5:
         game.step(policy(game.observations[-1]))
-    actions, results, observations = game.actions, game.results, game.observations
+    actions, turns, observations = game.actions, game.log.turns, game.observations
     for observation in reversed(observations[:-1]):
         assert game.undo() == observation
-    assert (game.actions, game.results, game.undo()) == ([], [], game.first)
+    assert (game.actions, game.undo()) == ([], observations[0])
     for action in actions:
         game.step(action)
-    assert (game.actions, game.results) == (actions, results)
+    assert (game.actions, game.log.turns) == (actions, turns)
     game.close()
 
 
@@ -52,7 +52,7 @@ def test_every_game_can_be_undone_to_its_beginning_and_played_again(env_id: str)
 def test_following_the_hints_wins_also_after_a_move_of_ones_own(env_id: str) -> None:
     game = started(env_id, seed=5)
     assert isinstance(game.env.unwrapped, TextEnv)
-    game.step(game.env.unwrapped.random_policy(1)(game.first))
+    game.step(game.env.unwrapped.random_policy(1)(game.observations[0]))
     hint = game.hint()
     assert hint is not None
     assert hint.wins

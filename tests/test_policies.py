@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Policies of an evaluation: a server over real sockets, models in this process, and what is refused."""
 
 import json
@@ -13,9 +12,8 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import vllm_cpu
-import vllm_run
-from chat_server import Answer, ChatServer, said
+from support import vllm_cpu, vllm_run
+from support.chat_server import Answer, ChatServer, said
 
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.evaluation import evaluate
@@ -209,7 +207,7 @@ def test_every_baseline_of_a_game_can_be_named() -> None:
 
 
 def test_a_function_is_loaded_by_its_name() -> None:
-    assert all(record["success"] for record in play(function_policy("slow_policy:solver"), episodes=3))
+    assert all(record["success"] for record in play(function_policy("support.slow_policy:solver"), episodes=3))
 
 
 @pytest.fixture(scope="module")

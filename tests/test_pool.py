@@ -1,5 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-import asyncio
 import threading
 import time
 from typing import Any
@@ -71,18 +69,13 @@ def test_a_step_is_answered_with_text_and_a_float(pool):
         ("none", "step raised TypeError: float() argument must be a string or a real number, not 'NoneType'"),
     ],
 )
-def test_what_no_environment_may_do_is_a_failure_with_its_reason(pool, action, error):
+def test_a_malformed_result_is_a_failure_with_its_reason(pool, action, error):
     begin(pool)
     assert step(pool, action) == EnvFailure(error, StopReason.ENV_ERROR)
     assert Scripted.closed == 1
 
 
-def test_a_step_with_too_few_values_is_a_failure(pool):
-    begin(pool)
-    assert isinstance(step(pool, "short"), EnvFailure)
-
-
-def test_a_reset_that_raises_is_a_failure_and_the_instance_is_not_used_again(pool):
+def test_an_instance_is_not_used_again_after_its_reset_raised(pool):
     assert begin(pool, fail=True) == EnvFailure("reset raised RuntimeError: no game today")
     assert isinstance(begin(pool, "b"), StepResult)
     assert (Scripted.made, Scripted.closed) == (2, 1)
@@ -101,16 +94,6 @@ def test_episodes_that_are_alive_together_have_instances_of_their_own(pool):
     begin(pool, "a")
     begin(pool, "b")
     assert Scripted.made == 2
-
-
-def test_an_environment_that_cannot_be_made_fails_its_episode_only():
-    with InlinePool(gym.make) as pool:
-        pool.reset("a", Task("No/Such-v0", 0))
-        pool.reset("b", Task("TrlEnv/Echo-v0", 0))
-        replies = dict(pool.collect(block=True))
-    assert isinstance(replies["a"], EnvFailure)
-    assert "NamespaceNotFound" in replies["a"].error
-    assert isinstance(replies["b"], StepResult)
 
 
 class Slow(gym.Env):
@@ -233,14 +216,14 @@ def test_a_rollout_that_was_given_up_leaves_no_work_to_the_next():
 
 
 def test_closed_threads_end_and_the_pool_can_be_used_again():
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pool = ThreadPool(gym.make, workers=3)
     for _ in range(2):
         for key in "abc":
             pool.reset(key, Task("TrlEnv/Echo-v0", 0))
         collect_all(pool, 3)
         pool.close()
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before  # others may have ended meanwhile
 
 
 class Hanging(gym.Env):
@@ -290,24 +273,6 @@ class TestAThreadThatHangs:
         begin(pool, "b")
         Hanging.let_go.set()
         assert step(pool, "go", "b") == StepResult("on")
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"), [(SystemExit, StopReason.CRASHED), (asyncio.CancelledError, StopReason.ENV_ERROR)]
-)
-def test_whatever_ends_a_thread_is_its_episodes_failure_and_the_thread_goes_on(kind, reason):
-    class Leaving(Scripted):
-        def step(self, action):
-            if action == "leave":
-                raise kind("bye")
-            return super().step(action)
-
-    with ThreadPool(lambda env_id: Leaving(), workers=1) as pool:
-        begin(pool)
-        assert step(pool, "leave") == EnvFailure(f"step raised {kind.__name__}: bye", reason)
-        pool.release("a")
-        assert begin(pool, "b") == StepResult("begin")
-        assert step(pool, "on", "b") == StepResult("on", 1.0)
 
 
 def test_a_thread_that_hangs_after_its_episode_was_given_up_gets_no_more(monkeypatch):

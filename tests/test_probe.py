@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 import logging
 import random
 import threading
@@ -38,7 +37,8 @@ class Spends(gym.Env):
         end = time.thread_time() + self.computes
         while time.thread_time() < end:
             pass
-        time.sleep(self.waits)
+        if self.waits:
+            time.sleep(self.waits)
         return "on", 0.0, False, False, {}
 
 
@@ -57,7 +57,7 @@ def chosen(**spent):
         ({"raises": True}, "auto", "a look at it raised RuntimeError: not today"),
     ],
 )
-def test_how_an_environment_spends_its_time_says_where_it_is_stepped(spent, executor, reason, caplog):
+def test_the_executor_follows_from_computing_and_waiting_times(spent, executor, reason, caplog):
     with caplog.at_level(logging.INFO, "gym_trl.executors.probe"):
         choice = chosen(**spent)
     assert choice.executor == executor
@@ -74,7 +74,8 @@ class Shell(Spends):
         self.action_space = gym.spaces.Text(99)
 
     def reset(self, *, seed=None, options=None):
-        time.sleep(self.waits)
+        if self.waits:
+            time.sleep(self.waits)
         return "$", {}
 
     def step(self, action):
@@ -82,27 +83,27 @@ class Shell(Spends):
 
 
 @pytest.mark.parametrize(("spent", "executor"), [({}, "auto"), ({"waits": 0.01}, "thread")])
-def test_what_takes_texts_is_given_none_that_nobody_meant(spent, executor):
+def test_an_environment_with_text_actions_is_not_stepped(spent, executor):
     choice = choose_executor("Shell", Shell(**spent), lambda env_id: Shell(**spent))
     assert choice.executor == executor
     assert choice.reason.startswith("a reset ")
 
 
-def test_what_cannot_be_sent_stays_where_it_is():
+def test_an_environment_that_cannot_be_pickled_stays_inline():
     lock = threading.Lock()
     choice = choose_executor("Spends", Spends(computes=0.02), lambda env_id: Spends(computes=0.02, lock=lock))
     assert choice.executor == "inline"
     assert "cannot be sent to another process: TypeError" in choice.reason
 
 
-def test_what_an_environment_says_itself_counts_and_nothing_is_tried():
+def test_a_declared_executor_is_used_without_a_measurement():
     env = Spends(raises=True)
     env.preferred_executor = "ray"  # type: ignore[attr-defined]
     assert choose_executor("Spends", env, gym.make) == ("ray", "it says so")
 
 
-def test_every_game_of_this_library_says_where_so_that_none_is_stepped_to_find_out(monkeypatch):
-    monkeypatch.setattr("gym_trl.executors.probe.look", None)
+def test_every_game_of_this_library_declares_its_executor(monkeypatch):
+    monkeypatch.setattr("gym_trl.executors.probe.measure", None)
     for env_id in gym_trl.GAMES:
         env = gym.make(env_id)
         assert choose_executor(env_id, env, gym.make).executor in ("inline", "thread")

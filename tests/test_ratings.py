@@ -171,7 +171,7 @@ def test_results_that_cannot_be_rated_are_named(games: list[PlayedGame], said: s
         rate(games)
 
 
-def test_an_anchor_that_does_not_play_is_answered_with_the_one_that_may_be_meant() -> None:
+def test_a_misspelt_anchor_is_answered_with_the_one_that_is_meant() -> None:
     with pytest.raises(ConfigError, match=r"anchor must be one of random, solver, got 'solvr'; did you mean 'solver'"):
         rate([game("solver", "random", "win")], anchor="solvr")
 

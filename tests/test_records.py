@@ -10,11 +10,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import bench_records
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
@@ -208,7 +207,7 @@ def test_a_torn_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> 
         list(read_json_lines(path))
 
 
-def test_a_line_that_is_nested_deeper_than_python_goes_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_line_nested_deeper_than_pythons_limit_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_bytes(b'{"step": 1}\n' + b'{"task": ' + b"[" * 1_000_000 + b"\n")
     with pytest.raises(ConfigError, match=r"line 2 of .*rollouts\.jsonl is not a JSON object"):
@@ -328,15 +327,6 @@ def test_the_pages_blocks_run_and_say_what_they_print(
     result = doctest.testfile(str(path), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert result.attempted > 5
     assert result.failed == 0
-
-
-def test_writing_costs_little_of_what_playing_costs_and_constant_memory() -> None:
-    """As benchmarks/bench_records.py measures it, with fewer episodes: 0.4% of the time, and 3% would be too much."""
-    engine, chat, decode = bench_records.tiny()
-    found = bench_records.share(engine, chat, episodes=32, tokens_per_turn=4, tokens=True, decode=decode)
-    assert 0 < found["share"] < 0.03
-    peaks = bench_records.memory(500)
-    assert peaks["peak_bytes_of_500"] < 2 * peaks["peak_bytes_of_100"]
 
 
 def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """Frames of chat templates: what they say is what rendering says, for all of TRL's templates."""
 
 from functools import cache
@@ -7,7 +6,7 @@ from pathlib import Path
 import pytest
 import trl
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from gym_trl.chat.rendering import find_frame
@@ -129,9 +128,9 @@ def test_texts_that_pass_through_what_forgets_them_have_no_frame(hidden):
 @given(text=TEXTS, closed=st.booleans())
 def test_a_reply_is_the_same_with_and_without_a_frame(text, closed):
     framed, rendered = TemplateChat(tiny_tokenizer()), TemplateChat(tiny_tokenizer())
-    rendered._frames["user"] = None
+    rendered._text._frames["user"] = None
     assert framed.reply(text, closed=closed) == rendered.reply(text, closed=closed)
-    assert framed._frames["user"] is not None
+    assert framed._text._frames["user"] is not None
 
 
 def test_a_template_that_raises_has_no_frame():

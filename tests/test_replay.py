@@ -5,11 +5,11 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import slow_policy
-from for_viewer import play_games, write_games
 from hypothesis import given, strategies as st
-from lanes import examples
-from test_games import CHAT, Secrets, play as play_game
+from support import slow_policy
+from support.lanes import examples
+from support.seat_games import CHAT, Secrets, play_game
+from support.viewer_runs import play_games, write_games
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -138,6 +138,12 @@ def test_a_record_that_names_no_environment_needs_one(tmp_path: Path) -> None:
     play(env, lambda _: "25", seed=0)
     with pytest.raises(ConfigError, match="does not say which environment"):
         list(replay(read_records(tmp_path / "played.jsonl")))
+
+
+def test_an_observation_that_was_cut_is_compared_as_it_was_shown() -> None:
+    records = played(max_observation=8)
+    assert "characters left out" in records[0]["turns"][0]["observation"]
+    assert [found.differences for found in replay(records)] == [()] * 4
 
 
 def test_an_action_that_was_refused_for_its_length_is_not_played_again() -> None:

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The loop's laws: what the engine saw is what is trained on (1), order and company do not matter (5), nothing is lost
 (8), and what has ended generates nothing more (12).
 """
@@ -16,16 +15,18 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
+from gym_trl.engines.protocol import Engine
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.options import Cutoff
+from gym_trl.options import Cutoff, History
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes, stream_episodes
+from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout.stream import stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
 from gym_trl.types import Completion, FinishReason, StopReason, Task
@@ -548,3 +549,41 @@ def test_an_interruption_in_the_middle_of_an_episodes_turn_gives_its_environment
     with pytest.raises(KeyboardInterrupt), Noting(gym.make) as pool:
         run_episodes(playing, pool=pool, engine=engine)
     assert sorted(released) == ["0", "1"]
+
+
+def test_what_is_no_engine_is_refused_before_an_environment_is_reset():
+    class Duck:
+        submit = collect = cancel = None
+
+    with (
+        InlinePool(make) as pool,
+        pytest.raises(ConfigError, match="engine must be an Engine, got Duck: let its class"),
+    ):
+        run_episodes(episodes(1), pool=pool, engine=Duck())  # type: ignore[arg-type]
+
+
+def test_an_engine_of_three_methods_plays():
+    class Plain(Engine):
+        def __init__(self):
+            self.asked = []
+
+        def submit(self, request):
+            self.asked.append(request)
+
+        def collect(self, *, block):
+            asked, self.asked = self.asked, []
+            return [Completion(request.id, ids := guess(request), [-1.0] * len(ids)) for request in asked]
+
+        def cancel(self, request_id):
+            pass
+
+    with InlinePool(make) as pool, Plain() as engine:
+        assert run_episodes(episodes(5), pool=pool, engine=engine) == rollout(episodes(5))[0]
+
+
+def test_a_chat_without_a_template_cannot_render_a_history_anew():
+    lonely = Episode(
+        Task("TrlEnv/GuessNumber-v0", 0), chat=CHAT, limits=Limits(tokens_per_turn=8), history=History(template=True)
+    )
+    with pytest.raises(ConfigError, match=r"history.template needs a chat template, and ByteChat has none"):
+        rollout([lonely])

@@ -12,15 +12,14 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import typer
-from for_trust import write_stranger
-from hypothesis import example, given, strategies as st
-from lanes import examples
-from test_flags import values
+from hypothesis import given, strategies as st
+from support.lanes import examples
+from support.marks import write_stranger
+from test_flags import OF_COMMANDS, flagged, taken, values
 from typer.testing import CliRunner, Result
 
 from gym_trl.cli.app import app
-from gym_trl.cli.flags import Command, with_options, write_flags
+from gym_trl.cli.flags import write_flags
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import option_types
 from gym_trl.options import Curriculum, History, League, Options, PrioritizedTasks, TrainOptions, nested_in
@@ -71,7 +70,7 @@ SMALLEST: Mapping[type[Options], Mapping[str, Any]] = {
     History: {"last": 2},
     League: {"every": 2},
 }
-FIRST = ("model", "lora", "max_tokens_per_turn")
+FIRST = ("model", "lora", "max_tokens_per_turn", "vllm")
 """Options that others need."""
 
 
@@ -102,20 +101,19 @@ def writable(value: Any) -> Any:
     return [writable(one) for one in value] if isinstance(value, list) else value
 
 
-VALUES = {name: values(kind) for name, kind in option_types(TrainOptions).items() if name != "env"}
-VALUES["grpo"] = st.sampled_from([{}, {"beta": 1e-05, "loss_type": "dapo"}, {"temperature": 1e5, "bf16": None}])
-DRAWN = st.fixed_dictionaries({"env": st.sampled_from([ECHO, "FrozenLake-v1", "a/b"])}, optional=VALUES)
-ANY_OPTIONS = DRAWN.map(lambda drawn: TrainOptions.of(accepted(TrainOptions, writable(drawn), {})))
-GIVEN: list[dict[str, Any]] = []
-flags = typer.Typer(add_completion=False)
+GRPO = st.sampled_from([{}, {"beta": 1e-05, "loss_type": "dapo"}, {"temperature": 1e5, "bf16": None}])
 
 
-@with_options(TrainOptions)
-def take(*, options: dict[str, Any]) -> None:
-    GIVEN[:] = [options]
-
-
-flags.command("take", cls=Command)(take)
+def any_options(options: type[Options]) -> st.SearchStrategy[Options]:
+    """Return options of a type, which are valid together."""
+    drawn = {name: values(kind) for name, kind in flagged(options).items()}
+    drawn |= {"grpo": GRPO} if "grpo" in drawn else {}
+    env = st.sampled_from([ECHO, "FrozenLake-v1", "a/b"])
+    return env.flatmap(
+        lambda env: st.fixed_dictionaries({}, optional=drawn).map(
+            lambda given: options.of(accepted(options, writable(given), {"env": env}))
+        )
+    )
 
 
 def toml(value: Any) -> str:
@@ -134,38 +132,43 @@ def without_none(value: Any) -> Any:
     return [without_none(one) for one in value if one is not None] if isinstance(value, list) else value
 
 
-def read(path: Path, text: str) -> TrainOptions:
+def read(path: Path, text: str, options: type[Options] = TrainOptions) -> Options:
     path.write_text(text, encoding="utf-8", newline="")
-    return TrainOptions.of(read_run_file(path, Trust(everything=True)))
+    return options.of(read_run_file(path, Trust(everything=True), options, lambda given: ()))
 
 
-@examples(100)
-@given(ANY_OPTIONS)
-@example(TrainOptions.of(EVERY_NESTED))
-@example(TrainOptions.of(EVERY_OTHER))
-@example(TrainOptions(curriculum="prioritized", history={"template": True}, seats=None))  # type: ignore[arg-type]
-def test_any_options_are_equal_after_any_way_through_a_file(
-    tmp_path_factory: pytest.TempPathFactory, options: TrainOptions
-) -> None:
-    folder = tmp_path_factory.mktemp("run")
-    stored = json.dumps(options.as_dict(), allow_nan=False)
-    assert TrainOptions.of(json.loads(stored)) == options
-    assert read(folder / "run.json", stored) == options
-    assert read(folder / "config.json", json.dumps({"version": 1, "options": options.as_dict()})) == options
-    assert read(folder / "run.yaml", write_run_file(options)) == options
-    assert read(folder / "run.yml", stored) == options  # JSON is YAML
-    words = {name: value for name, value in options.as_dict().items() if name != "env"}
-    result = CliRunner().invoke(flags, write_flags(words, TrainOptions))
-    assert result.exit_code == 0, result.output
-    assert TrainOptions.of({"env": options.env, **GIVEN.pop()}) == options
-    if options.model is None:  # of a model it looks for the folder
-        assert choose(**options.as_dict()) == options
-    said = without_none(options.as_dict())
+def goes_through_files(folder: Path, options: Options) -> None:
+    """Check that options are equal after any way through a file, and as flags."""
+    kind, written = type(options), options.as_dict()
+    stored = json.dumps(written, allow_nan=False)
+    assert kind.of(json.loads(stored)) == options
+    assert read(folder / "run.json", stored, kind) == options
+    assert read(folder / "config.json", json.dumps({"version": 1, "options": written}), kind) == options
+    assert read(folder / "run.yaml", write_run_file(options), kind) == options
+    assert read(folder / "run.yml", stored, kind) == options  # JSON is YAML
+    words = {name: value for name, value in written.items() if name in flagged(kind)}
+    assert kind.of({"env": written["env"], **taken(kind, write_flags(words, kind))}) == options
+    if isinstance(options, TrainOptions) and options.model is None:  # of a model it looks for the folder
+        assert choose(**written) == options
+    said = without_none(written)
     with suppress(ConfigError):  # a list of opponents, for example, that has become empty
-        expected = TrainOptions.of(said)
-        assert (
-            read(folder / "run.toml", "\n".join(f"{name} = {toml(value)}" for name, value in said.items())) == expected
-        )
+        expected = kind.of(said)
+        lines = "\n".join(f"{name} = {toml(value)}" for name, value in said.items())
+        assert read(folder / "run.toml", lines, kind) == expected
+
+
+@pytest.mark.parametrize("kind", OF_COMMANDS, ids=lambda kind: kind.__name__)
+@examples(50)
+@given(data=st.data())
+def test_any_options_are_equal_after_any_way_through_a_file(
+    tmp_path_factory: pytest.TempPathFactory, kind: type[Options], data: st.DataObject
+) -> None:
+    goes_through_files(tmp_path_factory.mktemp("run"), data.draw(any_options(kind)))
+
+
+def test_some_options_are_equal_after_any_way_through_a_file(tmp_path: Path) -> None:
+    for given_ in (EVERY_NESTED, EVERY_OTHER, {"curriculum": "prioritized", "history": {"template": True}}):
+        goes_through_files(tmp_path, TrainOptions.of(given_))
 
 
 def test_toml_has_all_options_that_are_set(tmp_path: Path) -> None:
@@ -300,7 +303,7 @@ def test_a_printed_file_has_the_same_options_with_the_presets(place: Path, words
     assert option_types(TrainOptions).keys() == read_run_file(Path("run.yaml"), Trust(everything=True)).keys()
 
 
-def test_the_config_of_a_run_gives_its_options_without_presets_of_its_environment(place: Path) -> None:
+def test_the_config_of_a_run_gives_its_options_without_presets(place: Path) -> None:
     options = TrainOptions(env=ECHO, steps=3, turn_limit=2)  # not those that the preset of Echo has
     folder = Path("runs/first")
     folder.mkdir(parents=True)
@@ -380,8 +383,8 @@ def test_what_is_no_file_is_refused_in_one_line(place: Path) -> None:
     assert refusal("folder.yaml") == "Is a directory: folder.yaml"
     assert refusal("--resume", "run.yaml") == "run.yaml is not a run: it has no config.json"
     assert refusal("--resume", "none", "run.yaml") == "none is not a run: it has no config.json"
-    assert refusal("run.yaml", ECHO) == f"expected one environment or one file, got run.yaml {ECHO}"
-    assert refusal(ECHO, "run.yaml") == f"expected one environment or one file, got {ECHO} run.yaml"
+    assert refusal("run.yaml", ECHO) == f"expected one file, or environments, got run.yaml {ECHO}"
+    assert refusal(ECHO, "run.yaml") == f"expected one file, or environments, got {ECHO} run.yaml"
 
 
 def test_a_run_is_not_resumed_with_the_options_of_a_file(place: Path) -> None:

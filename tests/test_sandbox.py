@@ -19,10 +19,10 @@ from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
-import escapes
 import pytest
-from escapes import ATTACKS, Attack, World, attempt, attempt_outside
-from for_sandbox import ISOLATION, shut_in
+from support import escapes
+from support.escapes import ATTACKS, Attack, World, attempt, attempt_outside
+from support.isolation import ISOLATION, shut_in
 
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox import Sandbox, SandboxLimits, _descendants, isolation
@@ -90,7 +90,7 @@ def test_no_attack_escapes_and_the_next_episode_works(tried: Attack, world: Worl
 @limited
 @pytest.mark.parametrize("abi", [1, 99])
 @pytest.mark.parametrize("tried", held, ids=lambda tried: tried.name.replace(" ", "-"))
-def test_limits_and_any_landlock_keep_programs_from_what_they_promise_to(
+def test_limits_and_any_landlock_stop_the_listed_attacks(
     tried: Attack, abi: int, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation, "landlock_abi", lambda: min(abi, landlock_abi()))
@@ -118,7 +118,7 @@ def test_the_table_of_attacks_says_that_none_escaped(
 
 
 @shut_in
-def test_a_program_finds_the_interpreter_and_an_empty_folder_and_nothing_else(sandbox: Sandbox) -> None:
+def test_a_program_has_the_interpreter_and_an_empty_folder_only(sandbox: Sandbox) -> None:
     assert sandbox.run("import os; os.listdir('/tmp'), os.getcwd(), os.path.exists('/proc')").output == (
         "([], '/tmp', False)\n"
     )
@@ -321,12 +321,12 @@ def test_an_isolation_that_does_not_exist_is_refused() -> None:
         Sandbox(isolation="magic")  # type: ignore[arg-type]
 
 
-def test_without_bubblewrap_a_sandbox_is_refused_with_the_command_that_installs_it(without_bubblewrap: None) -> None:
+def test_without_bubblewrap_the_error_names_the_installing_command(without_bubblewrap: None) -> None:
     with pytest.raises(ConfigError, match=r"it is not installed\. Install it with 'apt-get install bubblewrap'"):
         Sandbox()
 
 
-def test_limits_are_chosen_by_name_and_a_kernel_without_landlock_is_told_of(
+def test_isolation_limits_warns_of_a_kernel_without_landlock(
     without_bubblewrap: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolation, "landlock_abi", lambda: 3)
@@ -368,7 +368,7 @@ def test_landlock_leaves_a_program_the_interpreter_and_a_folder_of_its_own(world
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is no filter")
-def test_limits_alone_keep_programs_from_the_network_from_others_and_from_starting_any(world: World) -> None:
+def test_limits_keep_programs_from_the_network_and_other_programs(world: World) -> None:
     with Sandbox(SandboxLimits(memory_mb=200, file_mb=1), isolation="limits") as sandbox:
         folder = Path(sandbox.run("import os; print(os.getcwd())").output.strip())
         assert folder.is_dir()

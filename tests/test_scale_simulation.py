@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
 """The simulation of many GPUs obeys what holds for every system of queues, whatever is played."""
 
 import math
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The statements of SECURITY.md, as far as code can check them."""
 
 import ast
@@ -15,8 +14,8 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from chat_server import ChatServer, said
 from hypothesis import given, strategies as st
+from support.chat_server import ChatServer, said
 
 import gym_trl
 from gym_trl.errors import ConfigError, EngineError
@@ -35,124 +34,32 @@ PACKAGE = Path(gym_trl.__file__).parent
 # Nothing that is read becomes a program
 # ---------------------------------------------------------------------------------------------------------------------
 
-RUNS_WHAT_IT_READS = {
-    "eval",
-    "exec",
-    "pickle.load",
-    "pickle.loads",
-    "pickle.Unpickler",
-    "cloudpickle.load",
-    "cloudpickle.loads",
-    "marshal.load",
-    "marshal.loads",
-    "shelve.open",
-    "dill.loads",
-    "joblib.load",
-    "yaml.load",
-    "yaml.unsafe_load",
-    "os.system",
-    "os.popen",
-    "torch.load",
-    "numpy.load",
-    "pandas.read_pickle",
-    "shell=True",
-    "trust_remote_code",
-    "Auto*.from_pretrained",
-}
-# What each of them reads is written by the same program, or it is in the sandbox.
-ALLOWED = {
-    ("sandbox/driver.py", "exec"): "the program of a model, in the sandbox",
-    ("sandbox/driver.py", "eval"): "its last line, in the sandbox",
-    ("envs/code_agent.py", "eval"): "constants of the file itself, which no action can change",
-    ("executors/process.py", "pickle.loads"): "what the program that started this process has registered",
-    ("executors/worker.py", "pickle.loads"): "between a program and its own child, over pipes that nobody else has",
-    (
-        "executors/ray.py",
-        "cloudpickle.loads",
-    ): "between a program and its own actors; a Ray cluster is trusted as a whole",
-    ("engines/collective.py", "pickle.loads"): "between the ranks of one training, over its process group",
-    ("training/run_file.py", "yaml.load"): "a run file, with a subclass of SafeLoader that refuses tags and aliases",
-    ("testing/checks.py", "pickle.loads"): "what the line before has pickled",
-    ("env_checker/checks.py", "pickle.loads"): "what the line before has pickled",
-}
+# Ruff's rules of bandit ("S") find what runs what it reads; each exception has its reason beside it. They do not know
+# what Transformers and torch run.
 
 
-def loads_tensors_only(call):
-    """Return True for torch's way to read tensors and nothing else."""
-    return any(
-        keyword.arg == "weights_only" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
-        for keyword in call.keywords
-    )
-
-
-def is_false(value):
-    return isinstance(value, ast.Constant) and value.value is False
-
-
-def asks_about_code(call):
-    """Return True for a call of Transformers that asks on the terminal whether to run a model's own code."""
-    called = call.func
-    if not isinstance(called, ast.Attribute) or called.attr not in ("from_pretrained", "from_config"):
+def runs_what_it_loads(call):
+    """Return whether a call of Transformers or torch may run code of the model that it loads."""
+    if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
         return False
-    of_auto_class = isinstance(called.value, ast.Name) and called.value.id.startswith("Auto")
-    return of_auto_class and not any(keyword.arg == "trust_remote_code" for keyword in call.keywords)
-
-
-def dangerous_calls(source):
-    """The names, as they are imported, of calls that run or may run what they read."""
-    tree = ast.parse(source)
-    modules: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    safe = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and loads_tensors_only(node)}
-    for node in ast.walk(tree):
-        if id(node) in safe:
-            continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield names.get(node.id, node.id)  # also where it is only passed on
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield f"{modules.get(node.value.id, node.value.id)}.{node.attr}"
-        if isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                if keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value):
-                    yield "shell=True"
-                if keyword.arg == "trust_remote_code" and not is_false(keyword.value):
-                    yield "trust_remote_code"
-            if asks_about_code(node):
-                yield "Auto*.from_pretrained"
-
-
-@pytest.mark.full
-def test_nothing_is_evaluated_or_unpickled_but_what_the_same_program_wrote():
-    found: set[tuple[str, str]] = set()
-    for folder, _, names in os.walk(PACKAGE, followlinks=True):
-        for file in [Path(folder, name) for name in names if name.endswith(".py")]:
-            calls = RUNS_WHAT_IT_READS & set(dangerous_calls(file.read_text(encoding="utf-8")))
-            found |= {(file.relative_to(PACKAGE).as_posix(), call) for call in calls}
-    assert sorted(found) == sorted(ALLOWED)
+    given = {keyword.arg: getattr(keyword.value, "value", None) for keyword in call.keywords}
+    if (call.func.value.id, call.func.attr) == ("torch", "load"):
+        return given.get("weights_only") is not True
+    loads = call.func.value.id.startswith("Auto") and call.func.attr in ("from_pretrained", "from_config")
+    return loads and given.get("trust_remote_code") is not False
 
 
 @pytest.mark.parametrize(
-    ("source", "call"),
-    [
-        ("from pickle import loads as read\nread(b'')", "pickle.loads"),
-        ("import pickle as p\nlist(map(p.loads, []))", "pickle.loads"),
-        ("run = eval", "eval"),
-        ("import subprocess\nsubprocess.run('ls', shell=True)", "shell=True"),
-        ("load('x', trust_remote_code=flag)", "trust_remote_code"),
-        ("load('x', trust_remote_code=True)", "trust_remote_code"),
-        ("from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('x')", "Auto*.from_pretrained"),
-        ("from transformers import AutoModel\nAutoModel.from_config(config)", "Auto*.from_pretrained"),
-        ("import torch\ntorch.load('x')", "torch.load"),
-        ("import torch\ntorch.load('x', weights_only=False)", "torch.load"),
-    ],
+    "call", ["torch.load('x')", "AutoModel.from_pretrained('x')", "AutoModel.from_config(c, trust_remote_code=flag)"]
 )
-def test_the_search_for_them_finds_them_by_any_name(source, call):
-    assert call in set(dangerous_calls(source))
+def test_the_search_for_such_calls_finds(call):
+    assert runs_what_it_loads(ast.parse(call).body[0].value)
+
+
+def test_no_model_is_loaded_with_its_code():
+    for file in PACKAGE.rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        assert not [node.lineno for node in calls if runs_what_it_loads(node)], file
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The OpenEnv server of ``gym-trl serve``, with OpenEnv's own client and with whoever means it no good."""
 
 import asyncio
@@ -19,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import openenv_run
 import psutil
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
-from misbehaving import FAULTS, ODD
-from slow_clients import HALVES, seconds_until_closed, slow_clients, still_open, trickle
+from support import openenv_run
+from support.lanes import examples
+from support.misbehaving import FAULTS, ODD
+from support.slow_clients import HALVES, seconds_until_closed, slow_clients, still_open, trickle
 
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.integrations.openenv.guard import MAX_MESSAGE
@@ -149,7 +148,7 @@ def test_oversized_messages_are_refused_and_the_server_goes_on(numbers):
         assert one.reset(seed=0).observation["text"] == "Guess 1 to 8 in 3 tries."
 
 
-def test_the_routes_by_which_sessions_could_be_opened_and_left_are_not_there(numbers):
+def test_routes_that_would_leave_sessions_open_do_not_exist(numbers):
     create = {"jsonrpc": "2.0", "method": "openenv/session/create", "id": 1}
     assert post(f"{numbers}/mcp", json.dumps(create).encode())[0] == 404
 
@@ -279,7 +278,7 @@ async def send_all(url, count, seed):
     return sent, answers, sockets
 
 
-def test_ten_thousand_malformed_messages_are_answered_and_the_server_plays_on(numbers):
+def test_a_server_answers_malformed_messages_and_plays_on(numbers):
     async def attack():
         return await asyncio.gather(*(send_all(numbers, MALFORMED // 4, seed) for seed in range(4)))
 
@@ -340,7 +339,7 @@ def hasty():
         yield url
 
 
-MISBEHAVING = f"{Path(__file__).parent / 'misbehaving.py'}:Misbehaving"
+MISBEHAVING = f"{Path(__file__).parent / 'support' / 'misbehaving.py'}:Misbehaving"
 
 
 @pytest.mark.parametrize("start", HALVES.values(), ids=HALVES)
@@ -567,7 +566,7 @@ def test_what_is_no_http_at_all_does_not_stop_the_server(numbers):
     assert post(f"{numbers}/reset", b'{"seed": 0}')[0] == 200
 
 
-def test_any_environment_of_gymnasiums_is_served_in_words_and_stops_when_it_is_told_to():
+def test_any_gymnasium_environment_is_served_as_text_and_can_be_stopped():
     command = [sys.executable, "-m", "gym_trl", "serve", "FrozenLake-v1", "--port", "0", "--sessions", "1"]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=openenv_run.environment())
     try:

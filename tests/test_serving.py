@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Servers with a thread per connection, beside clients that send slowly, too little, too much or nothing."""
 
 import json
@@ -14,10 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from free_port import free_port
 from hypothesis import given, strategies as st
-from lanes import examples
-from slow_clients import HALVES, seconds_until_closed, slow_clients, still_open, trickle
+from support.free_port import free_port
+from support.lanes import examples
+from support.slow_clients import HALVES, seconds_until_closed, slow_clients, still_open, trickle
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func

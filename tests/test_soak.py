@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Thousands of episodes leave nothing behind: the short form of ``benchmarks/bench_soak.py``."""
 
 import gc

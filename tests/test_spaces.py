@@ -27,7 +27,7 @@ from gymnasium.wrappers import (
     TimeLimit,
 )
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.errors import ConfigError
 from gym_trl.spaces import AnyText, holds_text

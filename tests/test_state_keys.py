@@ -109,13 +109,13 @@ def test_an_unreadable_response_leaves_the_state_and_costs_a_turn() -> None:
     assert result.state_keys == ("(0, 3)", "(1, 2)", "(1, 1)", ENDED)
 
 
-def test_unreadable_responses_in_a_row_are_part_of_the_state_if_they_can_end_the_episode() -> None:
+def test_consecutive_unreadable_responses_that_can_end_it_are_in_the_state() -> None:
     result = played(EnvSpec(Line, state_key="auto", end_after_invalid=2), "<action>left</action>", "what?", "what?")
     assert result.stop_reason is StopReason.PARSE_ERROR
     assert result.state_keys == ("(0, (0, 0))", "(-1, (0, 0))", "(-1, (1, 0))", ENDED)
 
 
-def test_a_state_in_which_a_limit_of_the_rollout_ends_an_episode_is_not_one_in_which_another_goes_on() -> None:
+def test_a_state_at_a_limit_of_the_rollout_is_not_one_that_goes_on() -> None:
     result = played(auto(Line), "left", tokens=12)
     assert result.stop_reason is StopReason.TOKEN_LIMIT
     assert result.state_keys == ("0", "-1", ENDED)

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from escapes import ATTACKS, Attack, World, a_world, attempt
-from for_sandbox import BOTH, shut_in
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.escapes import ATTACKS, Attack, World, a_world, attempt
+from support.isolation import BOTH, shut_in
+from support.lanes import examples
 
 from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits, isolation
 from gym_trl.sandbox.driver import landlock_abi
@@ -301,7 +301,7 @@ def test_a_process_in_namespaces_starts_others_in_every_way() -> None:
         ("setsockopt", [(1, 1, 26, 0, 0), (1, 1, 50, 0, 0), (1, 0, 7, 0, 0)], [(1, 1, 7, 0, 0)]),
     ],
 )
-def test_a_program_alone_can_make_calls_with_the_arguments_of_the_rules_only(
+def test_a_program_can_make_calls_with_allowed_arguments_only(
     alone: Sandbox, name: str, refused: list[tuple[int, ...]], allowed: list[tuple[int | str, ...]]
 ) -> None:
     number = allowed_calls(os.uname().machine, alone=True)[name][0]

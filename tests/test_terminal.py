@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
 """Texts of strangers on the terminal: none of their control characters reaches it."""
 
 import contextlib
@@ -6,9 +5,9 @@ import io
 import json
 import re
 
-import hostile
 import pytest
 from hypothesis import given, strategies as st
+from support import hostile
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -33,7 +32,7 @@ def test_texts_of_any_language_stay():
 
 
 @given(st.lists(st.sampled_from(["\x1b[1;31m", "\x1b[38;5;8m", "\x1b[m", "red\n", "\x1b[2J", "\x1b", "[0m", EVIL])))
-def test_of_an_environment_that_a_person_plays_only_the_styles_reach_the_terminal(parts):
+def test_only_styles_of_an_environments_text_reach_the_terminal(parts):
     text = "".join(parts)
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         say_styled(text)
@@ -41,7 +40,10 @@ def test_of_an_environment_that_a_person_plays_only_the_styles_reach_the_termina
     assert not OBEYED.search(STYLE.sub("", shown.getvalue()))
 
 
-@pytest.mark.parametrize("command", [["compare", "a.jsonl", "a.jsonl"], ["replay", "a.jsonl"], ["replay", "b.jsonl"]])
+COMMANDS = [["compare", "a.jsonl", "a.jsonl"], ["replay", "a.jsonl"], ["replay", "b.jsonl"], ["show", "a.jsonl"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_prints_control_characters_of_a_record(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs
 """A run of the tests leaves no process behind, however it ends."""
 
 import os
@@ -32,7 +31,7 @@ def test_that_leaves_processes_behind():
 def test_no_process_started_by_a_test_outlives_the_run(tmp_path, seconds):
     (tmp_path / "test_leaves.py").write_text(LEAVES_ONE, encoding="utf-8")
     run = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no_process_left"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "support.no_process_left"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TEST_SECONDS": str(seconds)},
         stdout=subprocess.PIPE,

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.errors import NotTextError
 from gym_trl.text.textify import UnreadableActionError, explain, parse, render, write

@@ -6,20 +6,21 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
-from test_chat import CHATML, TEMPLATES, encode, make_tokenizer
-from test_histories import Counts
+from support.lanes import examples
+from support.plays import Counts
+from support.templates import CHATML, TEMPLATES, encode, make_tokenizer
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ChatTemplateError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.options import History
-from gym_trl.rollout.episode import Episode, as_response
+from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.log import as_response
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.text.chat_client import read_reply
-from gym_trl.text.parsing import KNOWN_MARKS, TAGS, may_think, split_thinking
+from gym_trl.text.thoughts import KNOWN_MARKS, TAGS, may_think, split_thinking
 from gym_trl.types import Answer, Message, Task, TokenIds
 from gym_trl.wrappers import ParseAction
 
@@ -225,7 +226,7 @@ def test_marks_of_other_families_are_text(name: str) -> None:
     thought = f"I see {others} here"
     assert chat_of(name).text(ids_of(name, "7", thought)) == Answer(thought, "7")
     assert chat_of(name).text(ids_of(name, f"It says {others}", "Hm.")) == Answer("Hm.", f"It says {others}")
-    if chat_of(name)._thoughts.families[: len(TAGS)] != TAGS:  # models are told to use them
+    if chat_of(name)._facts.thoughts.families[: len(TAGS)] != TAGS:  # models are told to use them
         assert chat_of(name).text(ids_of(name, f"It says {others}")) == Answer("", f"It says {others}")
 
 
@@ -277,14 +278,14 @@ def prompts_of(name: str, history: History) -> list[str]:
 
 @every_family
 @pytest.mark.parametrize("history", [History(template=True), History(last=1, most=1), History(last=2, template=True)])
-def test_a_history_shows_the_answers_and_thoughts_only_where_the_template_does(name: str, history: History) -> None:
+def test_a_history_shows_thoughts_only_where_the_template_does(name: str, history: History) -> None:
     last = prompts_of(name, history)[-1]
     assert "a2" in last
     assert ("Maybe" in last) == FAMILIES[name].keeps
 
 
 @every_family
-def test_a_whole_history_is_what_the_template_renders_of_answers_and_thoughts(name: str) -> None:
+def test_a_whole_history_is_the_templates_rendering_of_answers_and_thoughts(name: str) -> None:
     messages: list[dict[str, str]] = [{"role": "user", "content": "Count.\n\no0"}]
     for turn, prompt in enumerate(prompts_of(name, History(template=True))):
         assert prompt == tokenizer_of(name).apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -342,7 +343,7 @@ def test_a_template_that_cannot_read_its_own_answer_is_refused(why: str) -> None
             TemplateChat(make_tokenizer(misread), appends=appends)
 
 
-def test_a_last_answer_that_the_template_writes_into_a_thought_is_said_as_an_earlier_one() -> None:
+def test_a_last_answer_inside_a_thought_is_rendered_as_an_earlier_one() -> None:
     """So does the template of Nemotron Nano 2."""
     swallowed = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}").replace(
         "{{ m.content }}", "{{ '<think>\\n' if m.role == 'assistant' and loop.last }}{{ m.content }}"

@@ -15,20 +15,21 @@ from typing import Any
 import gymnasium as gym
 import matplotlib
 import pytest
-from chat_server import ChatServer, said
 from hypothesis import given, strategies as st
-from test_cli import error, gym_trl_, text
+from support.chat_server import ChatServer, said
+from support.command_line import error, gym_trl_, text
 
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.ratings import Tally
-from gym_trl.evaluation.seated import SeatedGame, Seating, play_seated
+from gym_trl.evaluation.seated import GameRecord, Seating, play_seated
 from gym_trl.evaluation.tournament import GAMES, Tournament, plan_games, seatings_of, tournament
 from gym_trl.evaluation.tournament_picture import draw_standings
 from gym_trl.policies import Model
 from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.policies.server import server
+from gym_trl.rollout.loop import GameResult
 from gym_trl.spaces import AnyText
 from gym_trl.training.run_folder import draw_curve
 from gym_trl.types import Policy
@@ -207,9 +208,7 @@ def test_a_policy_that_breaks_leaves_its_games_unscored_and_others_go_on(tmp_pat
     players: list[str | TextPolicy] = ["random", "solver", TextPolicy("sometimes", sometimes)]
     found = tournament(KUHN, players, games=2, out=tmp_path)
     assert found.unscored == 4
-    assert {game.error for game in found.games if game.payoffs is None} == {
-        "the policy of a seat raised RuntimeError: no luck"
-    }
+    assert {game.error for game in found.games if game.payoffs is None} == {"the policy raised RuntimeError: no luck"}
     assert {row.player: row.games for row in found.standings.rows} == {"random": 2, "solver": 2, "sometimes": 0}
     broken = False
     again = tournament(KUHN, players, games=2, out=tmp_path)
@@ -327,7 +326,7 @@ def test_a_folder_of_an_evaluation_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_tournament_that_is_killed_goes_on_with_the_same_games(tmp_path: Path) -> None:
-    players = ["slow_policy:solver", "random", "constant"]
+    players = ["support.slow_policy:solver", "random", "constant"]
     folder = tmp_path / "killed"
     command = [sys.executable, "-m", "gym_trl", "tournament", KUHN, *players, "--games", "200", "--out", str(folder)]
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
@@ -387,6 +386,8 @@ def test_the_command_prints_json_and_anchors() -> None:
         ([NIM, "solver", "./nowhere"], "there is no folder './nowhere'"),
         ([NIM, "solver", "tests"], "there is no model in 'tests': it has no config.json"),
         ([NIM, "solver", "random", "--games", "7"], "games must be a multiple of 2"),
+        ([NIM, "solver", "random", "--games", "0"], "--games must be an integer of at least 1, got 0"),
+        ([NIM, "solver", "random", "--temperature", "0"], "--temperature requires a language model among the players"),
         ([NIM, "solver", "random", "--anchor", "solve"], "did you mean 'solver'?"),
         ([NIM, "solver", "random", "--picture", "nim.gif"], "a picture must be called .png, .svg or .pdf, got nim.gif"),
         ([NIM, "solver", "random", "--env-kwargs", "opponent=random"], "leave out the argument opponent='random'"),
@@ -460,18 +461,18 @@ def test_each_seat_is_prompted_in_its_own_format(tiny: list[Path]) -> None:
     tagged = Model(str(tiny[0]), label="tagged", max_tokens_per_turn=4, action_format="tag")
     plain = Model(str(tiny[1]), label="plain", max_tokens_per_turn=4, action_format="plain", instructions="Bid.")
     players: dict[str, NamedPolicy] = {"tagged": tagged, "plain": plain, "high": always("high", "9")}
-    played: list[SeatedGame] = []
+    played: list[tuple[GameRecord, GameResult]] = []
     play_seated(
         EnvSpec(Auction, seats="self", action_format=None),
         [Seating(("high", "plain", "tagged"), 0), Seating(("high", "tagged", "plain"), 0)],
         players,
         loaded={name: one.load() for name, one in players.items() if isinstance(one, Model)},
-        on_game=played.append,
+        on_game=lambda game, episodes: played.append((game, episodes)),
     )
     prompts = {
         name: episode.messages[0].content
-        for game in played
-        for name, episode in zip(game.seating.players, game.episodes, strict=True)
+        for game, episodes in played
+        for name, episode in zip(game.players, episodes, strict=True)
         if episode.messages
     }
     assert prompts["tagged"] == "Bid a digit. Put your action between <action> and </action>.\n\nBid 2."

@@ -97,9 +97,7 @@ def test_a_resumed_run_ends_with_the_same_adapter_to_the_last_bit(finished: Path
     assert any(logged[0])
 
 
-def test_a_run_that_only_lacks_its_last_evaluation_loads_the_adapter_of_its_checkpoint(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_a_run_without_its_last_evaluation_loads_its_checkpoints_adapter(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     for file in finished.rglob("*"):
         if file.is_file():
@@ -196,9 +194,9 @@ def test_too_little_memory_is_refused_before_the_weights_are_loaded(
         train(options(base), out=tmp_path / "run", console=Console(quiet=True))
 
 
-def test_micro_batches_shrink_with_the_memory_and_checkpointing_comes_before_single_rows(base: Path) -> None:
+def test_micro_batches_shrink_with_memory_after_gradient_checkpointing(base: Path) -> None:
     def chosen(free: float, rows: int = 64, **given: Any) -> MicroBatch:
-        choice = ModelChoice(path=str(base), lora=4)
+        choice = ModelChoice(model=str(base), lora=4)
         return choose_micro_batch(choice, rows=rows, tokens=1000, free=int(free), **given)
 
     plenty = chosen(1e12)

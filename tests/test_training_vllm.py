@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """``gym-trl train --vllm``: the same run as with Transformers, with the real vLLM where it can be."""
 
 import json
@@ -8,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vllm_run
-from vllm_double import VLLMDouble
+from support import vllm_run
+from support.vllm_double import VLLMDouble
 
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import save_tiny

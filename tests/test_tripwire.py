@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
 """Every command on hostile files of every format: nothing of them runs, writes elsewhere, or calls home."""
 
 import json
@@ -12,12 +11,12 @@ from shutil import copytree
 from typing import Any
 
 import pytest
-from traps import FORMATS, MATRIX, OWN, SECRET, Place, Reader
+from support.traps import FORMATS, MATRIX, OWN, SECRET, Place, Reader
 from typer.main import get_command
 
 from gym_trl.cli.app import app
 
-HERE = Path(__file__).parent
+PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
 _WRITES_THERE = ("train --resume", "warm-start --resume", "eval --out", "tournament --out", "view RUN")
 
 
@@ -27,9 +26,9 @@ def run_cases(cases: Sequence[dict[str, Any]], home: Path) -> list[dict[str, Any
     folders = ("HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR", "HF_HOME", "TORCHINDUCTOR_CACHE_DIR")
     settings = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(
-        [sys.executable, str(HERE / "tripwire.py"), "--cases"],
+        [sys.executable, "-m", "support.tripwire", "--cases"],
         input=json.dumps(cases),
-        env={**os.environ, **dict.fromkeys(folders, str(home)), **settings, "TMPDIR": str(home / "tmp")},
+        env={**os.environ, **dict.fromkeys(folders, str(home)), **settings, **PATHS, "TMPDIR": str(home / "tmp")},
         capture_output=True,
         text=True,
         timeout=900,
@@ -133,7 +132,7 @@ ALLOWED = (
 _PROGRAM = """
 import ctypes, json, marshal, os, pickle, runpy, shutil, socket, subprocess, sys
 from pathlib import Path
-from tripwire import CANARY, Sprung, Tripwire
+from support.tripwire import CANARY, Sprung, Tripwire
 root, codes = Path(sys.argv[1]), json.loads(sys.argv[2])
 theirs, out = root / "theirs", root / "out"
 for folder in (theirs, out):
@@ -158,7 +157,7 @@ print(json.dumps(stopped))
 def test_the_tripwire_stops_what_no_file_may_cause_and_nothing_else(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path), json.dumps([*FORBIDDEN, *ALLOWED])],
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, **PATHS},
         capture_output=True,
         text=True,
         check=False,
@@ -175,7 +174,7 @@ def test_each_command_is_in_the_matrix():
 
 
 def test_the_table_of_security_is_the_matrix():
-    text = (HERE.parent / "SECURITY.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| **")]
     table = {kind.strip(" *"): set(re.findall(r"`([^`]+)`", commands)) for kind, commands in rows}
     matrix: dict[str, set[str]] = {}

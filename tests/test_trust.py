@@ -14,9 +14,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from for_trust import CALLS, ENVIRONMENTS, TRIPWIRE, write_stranger
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
+from support.marks import CALLS, ENVIRONMENTS, TRIPWIRE, write_stranger
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -389,7 +389,7 @@ def test_the_command_of_the_message_uses_the_run(command: str, repeated: str, ma
         {"env": "stranger:Game"},
         {"success": "stranger:won"},
         {"env": "./stranger.py:Game", "success": "stranger:won"},
-        {"spec": {"state_key": "stranger:key"}},
+        {"state_key": "stranger:key"},
         {"grpo": {"report_to": "wandb"}},
         {"seed": ["stranger:won"]},
     ],
@@ -449,17 +449,18 @@ def test_the_command_that_continues_a_run_repeats_what_it_needs(mark: Path) -> N
 @pytest.mark.parametrize(
     "lines",
     [
-        'id = "stranger.py:Game"\npolicy = "solver"',
-        'id = ["TrlEnv/Echo-v0", "stranger:Game"]\npolicy = "solver"',
-        'id = "TrlEnv/Echo-v0"\npolicy = "stranger:play"',
-        'id = "TrlEnv/Echo-v0"\npolicy = ["solver", "stranger:play"]',
-        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nsuccess = "stranger:won"',
-        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nstate-key = "stranger:key"',
-        'id = "FrozenLake-v1"\npolicy = "random"\nenv_kwargs = {map_name = "stranger:make"}',
-        'id = "TrlEnv/Echo-v0"\nbase-url = "http://localhost:1/v1"',
-        'id = "TrlEnv/Echo-v0"\nmodel = "a/b"\nvllm = "colocate"\nllm = {trust_remote_code = true}',
-        'id = "TrlEnv/Echo-v0"\npolicy = "solver"\nout = "../elsewhere"',
-        'id = "stranger.py:Game"\npolicy = "solver"\ntrust = true',
+        'env = "stranger.py:Game"\npolicy = "solver"',
+        'env = ["TrlEnv/Echo-v0", "stranger:Game"]\npolicy = "solver"',
+        'env = "TrlEnv/Echo-v0"\npolicy = "stranger:play"',
+        'env = "TrlEnv/Echo-v0"\npolicy = ["solver", "stranger:play"]',
+        'env = "TrlEnv/Echo-v0"\npolicy = "solver"\nsuccess = "stranger:won"',
+        'env = "TrlEnv/Echo-v0"\npolicy = "solver"\nstate-key = "stranger:key"',
+        'env = "FrozenLake-v1"\npolicy = "random"\nenv_kwargs = {map_name = "stranger:make"}',
+        'env = "TrlEnv/Echo-v0"\nbase-url = "http://localhost:1/v1"',
+        'env = "TrlEnv/Echo-v0"\nmodel = "a/b"\nvllm = "colocate"\nllm = {trust_remote_code = true}',
+        'env = "TrlEnv/Echo-v0"\nmodel = "a/b"\nsampling = {custom_generate = "stranger", top_p = 0.5}',
+        'env = "TrlEnv/Echo-v0"\npolicy = "solver"\nout = "../elsewhere"',
+        'env = "stranger.py:Game"\npolicy = "solver"\ntrust = true',
     ],
 )
 def test_a_toml_names_only_what_is_registered(lines: str, mark: Path) -> None:
@@ -485,13 +486,13 @@ def test_a_text_of_a_toml_is_no_name_that_the_user_has_repeated(mark: Path) -> N
 
 
 def test_a_toml_is_used_with_its_names_repeated_or_trusted(mark: Path) -> None:
-    text = 'id = "stranger.py:Game"\npolicy = "stranger:play"\nepisodes = 2\nout = "inner/out"'
+    text = 'env = "stranger.py:Game"\npolicy = "stranger:play"\nepisodes = 2\nout = "inner/out"'
     (mark.parent / "eval.toml").write_text(text, encoding="utf-8")
     for words in (["stranger.py:Game", "stranger:play"], ["--trust"]):
         used = CliRunner().invoke(app, ["eval", "eval.toml", *words])
         assert used.exit_code == 0, used.stderr
     other = CliRunner().invoke(app, ["eval", "eval.toml", ECHO])
-    assert f"expected one file.toml, or ids of environments, got eval.toml {ECHO}" in other.stderr
+    assert f"expected one file, or environments, got eval.toml {ECHO}" in other.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -506,7 +507,7 @@ def test_no_reader_of_names_imports_runs_or_writes_anything(mark: Path) -> None:
     for number, name in enumerate([*ENVIRONMENTS, *CALLS]):
         record["task"]["env_id"] = name
         Path(f"{number}.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
-        Path(f"{number}.toml").write_text(f'id = "{name}"\npolicy = "random"\n', encoding="utf-8")
+        Path(f"{number}.toml").write_text(f'env = "{name}"\npolicy = "random"\n', encoding="utf-8")
         write_run(Path(f"run{number}"), {**USUAL, "env": name}, warm_start={})
         cases += [["replay", f"{number}.jsonl"], ["eval", f"{number}.toml"], ["eval", "--model", f"run{number}"]]
         cases += [["train", "--resume", f"run{number}"], ["warm-start", "--resume", f"run{number}"]]

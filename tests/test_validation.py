@@ -11,8 +11,9 @@ import pytest
 
 import gym_trl
 from gym_trl.env_checker.validation import MEASURED, Game, games, measure, on_all, validate, write_measurements
+from gym_trl.envs.baselines import Measured
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.envs.text_env import Measured, Outcome, TextEnv
+from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.errors import ConfigError
 
 IDS = sorted(gym_trl.GAMES)
@@ -60,7 +61,7 @@ def test_a_game_that_breaks_a_promise_is_found_out(
     broken: type[GuessNumber], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = json.loads(MEASURED.read_text(encoding="utf-8"))
-    monkeypatch.setattr("gym_trl.envs.text_env._measurements", lambda: {broken.__name__: table["GuessNumber"]})
+    monkeypatch.setattr("gym_trl.envs.text_env.measurements", lambda: {broken.__name__: table["GuessNumber"]})
     made: Any = broken
     monkeypatch.setitem(gym.registry, "Broken-v0", gym.envs.registration.EnvSpec("Broken-v0", made))
     problems = validate(Game("Broken-v0", "medium"), episodes=200, search_steps=0).problems
@@ -79,7 +80,7 @@ def test_every_preset_was_measured_with_every_baseline() -> None:
 
 
 def test_what_was_not_measured_counts_as_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gym_trl.envs.text_env._measurements", dict)
+    monkeypatch.setattr("gym_trl.envs.text_env.measurements", dict)
     problems = validate(Game("TrlEnv/GuessNumber-v0", "easy"), episodes=2, search_steps=0).problems
     assert "solver was never measured: gym-trl validate --measure" in problems
 

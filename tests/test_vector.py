@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Vectors keep Gymnasium's contract, in every mode and wherever the environments live."""
 
 import os
@@ -13,7 +12,7 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ActionTypeError, ConfigError
@@ -160,7 +159,7 @@ def test_an_environment_that_raises_is_reported_and_the_others_go_on(executor):
     envs.close()
 
 
-def test_a_next_game_that_cannot_begin_leaves_the_one_that_was_won_as_it_was(executor):
+def test_a_failed_autoreset_leaves_the_result_of_the_step_as_it_is(executor):
     class Once(GuessNumber):
         resets = 0
 
@@ -195,7 +194,7 @@ def test_a_mistake_in_a_question_costs_no_process_its_episodes():
     envs.close()
 
 
-def test_what_cannot_be_sent_is_its_episodes_own_data():
+def test_a_result_that_cannot_be_pickled_fails_its_episode():
     class Unsendable(GuessNumber):
         def step(self, action):
             *step, info = super().step(action)
@@ -210,7 +209,7 @@ def test_what_cannot_be_sent_is_its_episodes_own_data():
     envs.close()
 
 
-def test_answers_to_a_step_that_was_interrupted_are_not_taken_for_the_next_ones(monkeypatch):
+def test_results_of_an_interrupted_step_are_dropped(monkeypatch):
     envs = vector(executor="process", workers=3)
     envs.reset(seed=0)
     answer, calls = Worker.answer, []
@@ -317,7 +316,7 @@ def test_a_worker_that_cannot_build_says_why():
     worker.close()
 
 
-def test_what_a_worker_prints_is_no_answer(capfd):
+def test_prints_of_a_worker_are_no_results(capfd):
     worker = Worker(lambda: __import__("builtins"))
     worker.ask("print", "hello")
     assert worker.answer() is None
@@ -443,7 +442,7 @@ def test_environments_with_different_spaces_are_refused_by_name(executor, differ
 
 
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
-def test_what_is_no_text_raises_before_any_environment_is_stepped(executor):
+def test_actions_other_than_text_raise_before_any_step(executor):
     mistakes: list[Any] = [[1, 2, 3], ["1", None, "3"], "123", b"123", None, 5, {0: "1", 1: "2", 2: "3"}]
     with closing(vector(executor=executor)) as envs:
         envs.reset(seed=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.envs.rubric import Code, Rubric, Scores, find_verifier, score
 from gym_trl.errors import ConfigError, MissingDependencyError

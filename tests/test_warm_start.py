@@ -1,349 +1,36 @@
-"""Warm starts: demonstrations are transcribed as rollouts are, chosen by their outcome, and trained on as masked."""
+"""Warm starts: what is trained is what is masked, and a folder is that of a run."""
 
 import io
 import signal
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from for_viewer import play_games, write_games
-from hypothesis import given, strategies as st
-from lanes import examples
 from rich.console import Console
 from safetensors.torch import load_file
-from test_chat import TEMPLATES, make_tokenizer
+from support.demonstrations import GUESS, SMALL, play, spec_of
 from trl import SFTTrainer
 from typer.testing import CliRunner
 
-from gym_trl.chat.template import TemplateChat
 from gym_trl.cli.app import app
-from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.errors import ConfigError, UntrustedError
+from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.executors.make import make_pool
-from gym_trl.grpo.spec import GymSpec
-from gym_trl.policies.functions import as_policy
-from gym_trl.policies.protocol import TextPolicy
-from gym_trl.policies.weights import Adapter, load_tokenizer, read_adapter
-from gym_trl.records.files import RecordWriter, read_records
-from gym_trl.records.json_lines import read_json_lines, write_json_lines
-from gym_trl.records.schema import as_record
-from gym_trl.rollout.episode import Episode
+from gym_trl.options import WarmStartOptions
+from gym_trl.policies.weights import Adapter, read_adapter
+from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
-from gym_trl.testing.tiny import save_tiny, tiny_tokenizer
-from gym_trl.training.options import choose
+from gym_trl.testing.tiny import save_tiny
+from gym_trl.training.options import choose_warm_start, training_after
 from gym_trl.training.run import resume
 from gym_trl.training.run_folder import trained, wrapping
-from gym_trl.training.sources import Demonstrations, Keep, collect, find_source
 from gym_trl.training.supervised import (
     WarmStart,
-    WarmStartOptions,
     resume_warm_start,
-    sft_rows,
     warm_start,
 )
-from gym_trl.types import EpisodeResult, Message, TokenIds
 from gym_trl.viewer.run import Run
-
-GUESS = "TrlEnv/GuessNumber-v0"
-SMALL = {"high": 8, "turns": 4}
-LIMITS = Limits(tokens_per_turn=64, tokens=4096)
-CHATS: dict[str, Callable[[], TemplateChat]] = {
-    "tiny": lambda: TemplateChat(tiny_tokenizer()),
-    **{
-        name: lambda name=name: TemplateChat(make_tokenizer(TEMPLATES[name]))  # type: ignore[misc]
-        for name in sorted({"qwen3", "gptoss", "deepseekv3", "glm4moe", "gemma3"} & TEMPLATES.keys())
-    },
-}
-GAMES: list[tuple[str, dict[str, Any]]] = [
-    (GUESS, SMALL),
-    ("TrlEnv/Echo-v0", {}),
-    ("TrlEnv/Wordle-v0", {}),
-    ("TrlEnv/TicTacToe-v0", {}),
-    ("FrozenLake-v1", {"is_slippery": False}),
-]
-
-
-def spec_of(env: str = GUESS, env_kwargs: dict[str, Any] | None = None, **options: Any) -> GymSpec:
-    kwargs = SMALL if env == GUESS and env_kwargs is None else env_kwargs
-    return GymSpec(env, env_kwargs=kwargs or {}, executor="inline", **{"num_tasks": 6, **options})
-
-
-def play(source: str | TextPolicy, spec: GymSpec, chat: TemplateChat | None = None, **options: Any) -> Demonstrations:
-    options = {"limits": LIMITS, "episodes": 6, **options}
-    found = find_source(source) if isinstance(source, str) else source
-    return collect(found, spec, chat or CHATS["tiny"](), **options)
-
-
-def test_reset_options_of_records_that_name_code_are_not_used(tmp_path: Path) -> None:
-    evaluate("FrozenLake-v1", "random", episodes=2, out=tmp_path)
-    records = list(read_records(tmp_path))
-    for record in records:
-        record["task"]["options"] = {"map": "stranger:make"}
-    write_json_lines(records, tmp_path / "records.jsonl")
-    with pytest.raises(UntrustedError, match="stranger:make"):
-        play(str(tmp_path / "records.jsonl"), GymSpec("FrozenLake-v1", num_tasks=4))
-
-
-def sampled(result: EpisodeResult) -> list[TokenIds]:
-    return [result.completion_ids[turn.start : turn.stop] for turn in result.turns]
-
-
-def sampled_again(result: EpisodeResult, spec: GymSpec, chat: TemplateChat, limits: Limits = LIMITS) -> EpisodeResult:
-    """The episode of a rollout in which an engine samples the same ids."""
-    responses = sampled(result)
-    engine = ScriptedEngine(lambda request: responses[request.turn - 1])
-    preamble = [] if spec.options.system_prompt is None else [Message("system", spec.options.system_prompt)]
-    episode = Episode(result.task, chat=chat, limits=limits, preamble=preamble)
-    with make_pool(spec.make) as pool:
-        [again] = run_episodes([episode], pool=pool, engine=engine)
-    asked = [request.prompt_ids for request in engine.requests]
-    assert [ids + said for ids, said in zip(asked, responses, strict=True)][
-        -1
-    ] == again.prompt_ids + again.completion_ids
-    return again
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Laws 1 and 2
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@examples(60)
-@given(
-    chat=st.sampled_from(sorted(CHATS)),
-    game=st.sampled_from(GAMES),
-    policy=st.sampled_from(["solver", "random"]),
-    options=st.fixed_dictionaries(
-        {
-            "action_format": st.sampled_from(["tag", "boxed", "json:move", "plain"]),
-            "system_prompt": st.sampled_from([None, "Play well."]),
-            "seed": st.integers(0, 2**32 - 1),
-        }
-    ),
-)
-def test_a_demonstration_is_the_transcript_of_a_rollout_that_samples_it(
-    chat: str, game: tuple[str, dict[str, Any]], policy: str, options: dict[str, Any]
-) -> None:
-    if game[0] == "FrozenLake-v1":  # it has no solver
-        policy = "random"
-    used = CHATS[chat]()
-    spec = spec_of(*game, num_tasks=2, **options)
-    for result in play(policy, spec, used, keep=Keep.ALL, episodes=2).kept:
-        again = sampled_again(result, spec, used)
-        assert (again.prompt_ids, again.completion_ids, again.mask) == (
-            *(result.prompt_ids, result.completion_ids, result.mask),
-        )
-        assert again.turns == result.turns
-        assert (again.stop_reason, again.success) == (result.stop_reason, result.success)
-        ones = [place for turn in result.turns for place in range(turn.start, turn.stop)]
-        assert [place for place, bit in enumerate(result.mask) if bit] == ones
-        assert all(ids[-1] in used.stop_ids for ids in sampled(result))
-
-
-@pytest.mark.trl
-@pytest.mark.parametrize("action_format", ["tag", "plain"])
-def test_the_trainers_rollout_of_the_same_responses_has_the_same_columns(
-    action_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tiny_trainer
-
-    spec = spec_of(action_format=action_format, system_prompt="Play well.", max_tokens_per_turn=32, num_tasks=4)
-    settings = {"per_device_train_batch_size": 4, "max_completion_length": 256}
-    trainer = tiny_trainer.make(tmp_path, spec, grpo=settings)  # type: ignore[no-untyped-call]
-    kept = play("solver", spec, limits=Limits(32, 256, 2048), episodes=4).kept
-    responses = [sampled(result) for result in kept]
-    engine = ScriptedEngine(lambda request: responses[int(request.episode_id)][request.turn - 1])
-    monkeypatch.setattr("gym_trl.grpo.rollout_func.trainer_engine", lambda *_, **__: nullcontext(engine))
-    columns = spec.rollout_func(list(spec.train_dataset["prompt"]), trainer)
-    assert columns["prompt_ids"] == [result.prompt_ids for result in kept]
-    assert columns["completion_ids"] == [result.completion_ids for result in kept]
-    assert columns["env_mask"] == [result.mask for result in kept]
-
-
-def test_logprobs_of_what_was_not_sampled_are_unknown() -> None:
-    [result] = play("solver", spec_of(), episodes=1).kept
-    assert {logprob for logprob, bit in zip(result.logprobs, result.mask, strict=True) if bit} == {None}
-    assert {logprob for logprob, bit in zip(result.logprobs, result.mask, strict=True) if not bit} <= {0.0}
-
-
-def test_a_response_is_cut_off_where_the_models_would_be() -> None:
-    spec = spec_of(action_format="plain", cut_actions="accept")
-    limits = Limits(tokens_per_turn=1, tokens=128)
-    for result in play("solver", spec, limits=limits).kept:
-        assert {len(ids) for ids in sampled(result)} == {1}  # a digit, without the end of the turn
-        assert sampled_again(result, spec, CHATS["tiny"](), limits).trace.mask == result.trace.mask
-
-
-def test_the_same_seed_gives_the_same_demonstrations_and_another_seed_others() -> None:
-    first, again, other = (play("random", spec_of(seed=seed)).kept for seed in (0, 0, 1))
-    assert first == again
-    assert first != other
-
-
-def test_tasks_are_training_tasks_which_are_played_again_by_other_random_actions() -> None:
-    spec = spec_of(num_tasks=2)
-    results = play("random", spec, episodes=6).kept
-    assert [result.task for result in results] == [*spec.tasks("train")] * 3
-    assert len({str(result.completion_ids) for result in results}) > 2
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Episodes to train on
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_all_legal_random_episodes_are_kept_unless_one_asks_for_the_successful_ones() -> None:
-    every = play("random", spec_of(num_tasks=40), episodes=40)
-    assert (len(every.kept), every.dropped) == (40, {})
-    wins = [result for result in every.kept if result.success]
-    chosen = play("random", spec_of(num_tasks=40), episodes=40, keep=Keep.SUCCESSFUL)
-    assert [*chosen.kept] == wins
-    assert chosen.dropped == {"without success": 40 - len(wins)}
-    assert 0 < len(wins) < 40
-
-
-def test_a_solvers_failures_are_dropped() -> None:
-    spec = spec_of(env_kwargs={"high": 8, "turns": 2}, num_tasks=16)
-    found = play("solver", spec, episodes=16)
-    assert all(result.success for result in found.kept)
-    assert found.dropped == {"without success": 16 - len(found.kept)}
-    assert 0 < len(found.kept) < 16
-    assert (
-        found.account() == f"{len(found.kept)} of 16 episodes can be trained on: {16 - len(found.kept)} without success"
-    )
-
-
-def test_an_episode_with_an_invalid_action_is_never_kept() -> None:
-    def stray(env: Any) -> Callable[[str], str]:
-        guesses = iter(["ninety", *"12345678"])
-        return lambda observation: next(guesses)
-
-    with pytest.raises(ConfigError, match="0 of 6 episodes can be trained on: 6 with an invalid action"):
-        play(as_policy(stray), spec_of(), keep=Keep.ALL)  # type: ignore[arg-type]
-
-
-def test_an_episode_without_room_is_cut_off_and_not_kept() -> None:
-    with pytest.raises(ConfigError, match="6 cut off by a limit on tokens"):
-        play("random", spec_of(env_kwargs={"high": 1000, "turns": 50}), limits=Limits(tokens=60))
-
-
-def test_success_that_nobody_declares_is_not_guessed() -> None:
-    spec = spec_of("CliffWalking-v1", turn_limit=5)
-    found = play("random", spec, keep=Keep.SUCCESSFUL)
-    assert (len(found.kept), found.undeclared) == (6, 6)
-    best = max(result.episode_return or 0.0 for result in found.kept)
-    chosen = play("random", spec, keep=Keep.SUCCESSFUL, min_return=best)
-    assert {result.episode_return for result in chosen.kept} == {best}
-    assert chosen.dropped == ({f"with a return below {best:g}": 6 - len(chosen.kept)} if len(chosen.kept) < 6 else {})
-
-
-def test_a_policy_that_raises_is_named_if_nothing_is_left() -> None:
-    def broken(env: Any) -> Callable[[str], str]:
-        raise KeyError("no plan")
-
-    with pytest.raises(ConfigError, match=r"not played to the end .*KeyError: 'no plan'"):
-        play(as_policy(broken), spec_of())  # type: ignore[arg-type]
-
-
-def test_characters_that_the_tokenizer_lacks_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"cannot write the response"):
-        play(as_policy(lambda env: lambda observation: "\u00e9"), spec_of())  # type: ignore[arg-type]
-
-
-def test_an_environment_without_a_solver_has_advice() -> None:
-    with pytest.raises(ConfigError, match=r"no policy 'solver'.*--policy random, which teaches the action format"):
-        play("solver", spec_of("FrozenLake-v1"))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Records
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_records_of_a_solver_are_its_demonstrations(tmp_path: Path) -> None:
-    evaluate(GUESS, "solver", episodes=8, env_kwargs=SMALL, out=tmp_path)
-    chat, spec = CHATS["tiny"](), spec_of(action_format="tag")
-    found = play(str(tmp_path), spec, chat, episodes=None)
-    assert (found.played, len(found.kept), found.evaluated) == (8, 8, 8)
-    records = list(read_records(tmp_path))
-    assert [[turn.action for turn in result.turns] for result in found.kept] == [
-        [turn["answer"] for turn in record["turns"]] for record in records
-    ]
-    assert sampled_again(found.kept[0], spec, chat).trace.mask == found.kept[0].trace.mask
-
-
-def test_recorded_ids_are_used_unchanged(tmp_path: Path) -> None:
-    spec, chat = spec_of(action_format="plain"), CHATS["tiny"]()
-    [result] = play("solver", spec, chat, episodes=1).kept
-    # A model may write spaces that an action has not.
-    unusual = [chat._codec.encode(" ") + ids for ids in sampled(result)]
-    engine = ScriptedEngine(lambda request: unusual[request.turn - 1])
-    with make_pool(spec.make) as pool:
-        [played] = run_episodes([Episode(result.task, chat=chat, limits=LIMITS)], pool=pool, engine=engine)
-    write(tmp_path, played, action_format="plain")
-    [again] = play(str(tmp_path), spec, chat).kept
-    assert again.completion_ids == played.completion_ids != result.completion_ids
-
-
-def test_recorded_ids_of_another_tokenizer_are_not_used(tmp_path: Path) -> None:
-    spec, chat = spec_of(action_format="plain"), CHATS["tiny"]()
-    [result] = play("solver", spec, chat, episodes=1).kept
-    write(tmp_path, result, action_format="plain")
-    other = CHATS["qwen3"]()
-    [again] = play(str(tmp_path), spec, other).kept
-    assert [other.text(ids).text for ids in sampled(again)] == [turn.answer.text for turn in result.turns]
-    assert sampled_again(again, spec, other).trace.completion_ids == again.completion_ids
-
-
-def test_records_in_another_format_are_written_in_the_trainings(tmp_path: Path) -> None:
-    [result] = play("solver", spec_of(action_format="boxed"), episodes=1).kept
-    write(tmp_path, result, action_format="boxed")
-    [again] = play(str(tmp_path), spec_of(action_format="tag")).kept
-    assert [turn.answer.text for turn in again.turns] == [f"<action>{turn.action}</action>" for turn in result.turns]
-
-
-def test_records_that_play_differently_now_are_dropped(tmp_path: Path) -> None:
-    results = play("solver", spec_of(), episodes=2).kept
-    write(tmp_path, *results, change={"seed": 12345, "options": {}})
-    with pytest.raises(ConfigError, match=r"when it was recorded|goes on"):
-        play(str(tmp_path), spec_of(), episodes=2)
-
-
-def test_seats_of_games_are_refused_with_advice(tmp_path: Path) -> None:
-    env = "TrlEnv/KuhnPoker-v0"
-    games = play_games(env, env, lambda rng: "bet", seeds=[0])
-    folder = write_games(tmp_path / "run", games)
-    with pytest.raises(ConfigError, match="single seats of games, which cannot be played again one by one: train on"):
-        play(str(folder), spec_of(env))
-    with pytest.raises(ConfigError, match="a warm start plays one seat of a game, against others: leave out seats="):
-        play("solver", spec_of(env, seats="self"))
-
-
-@pytest.mark.parametrize(("env", "kwargs"), [("TrlEnv/Echo-v0", {}), (GUESS, {"high": 9, "turns": 4})])
-def test_records_of_another_environment_are_refused(env: str, kwargs: dict[str, Any], tmp_path: Path) -> None:
-    evaluate(env, "solver", episodes=2, env_kwargs=kwargs, out=tmp_path)
-    with pytest.raises(ConfigError, match=f"no scored episode of {GUESS} with .*it has 2 of {env}"):
-        play(str(tmp_path), spec_of())
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("evals/gone", "there are no records 'evals/gone'"),
-        ("gone.jsonl", "there are no records 'gone.jsonl'"),
-        (str(Path(__file__).parent), "has no records"),
-    ],
-)
-def test_records_that_are_not_there_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        find_source(name)
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Training
@@ -352,8 +39,9 @@ def test_records_that_are_not_there_are_refused(name: str, message: str) -> None
 
 def options_of(model: str | None = None, *, lora: int | None = None, **given: Any) -> WarmStartOptions:
     limits: dict[str, Any] = {"action_format": "plain", "max_tokens_per_turn": 2}
-    run = choose(GUESS, model=model, env_kwargs=SMALL, lora=lora, **limits)
-    return WarmStartOptions(**{"run": run, "episodes": 24, "batch_size": 8, **given})
+    return choose_warm_start(
+        GUESS, model=model, env_kwargs=SMALL, lora=lora, **{"episodes": 24, "batch_size": 8, **limits, **given}
+    )
 
 
 def silent() -> Console:
@@ -382,12 +70,12 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.trl
 @pytest.mark.parametrize("policy", ["solver", "random"])
-def test_the_trainers_batches_are_the_transcripts_with_a_loss_where_the_mask_is_1(
+def test_batches_are_the_transcripts_with_a_loss_where_the_mask_is_1(
     policy: str, batches: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     options = options_of(policy=policy)
     warm_start(options, out=tmp_path / "run", console=silent())
-    spec = spec_of(num_tasks=24, max_tokens_per_turn=2, **wrapping(options.run))
+    spec = spec_of(num_tasks=24, max_tokens_per_turn=2, **wrapping(training_after(options)))
     kept = play(policy, spec, limits=Limits(2, 128, 2048), episodes=24).kept
     expected = sorted(
         (
@@ -414,6 +102,9 @@ def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
 ) -> None:
     from trl.trainer import utils
 
+    from gym_trl.grpo.sampled_logprobs import score_sampled
+    from gym_trl.training import sft_trainer
+
     if not hasattr(utils, "add_fused_lm_head"):
         pytest.skip("only TRL 1.16 applies the head to all positions")
     scored: list[int] = []
@@ -423,20 +114,26 @@ def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
         scored.append(len(hidden))
         return apply(hidden, *rest)
 
+    def counting(model: Any, rows: Any, **options: Any) -> Any:
+        scored.append(int(rows.sampled.sum()))
+        return score_sampled(model, rows, **options)
+
     monkeypatch.setattr(utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=counted))
+    monkeypatch.setattr(sft_trainer, "score_sampled", counting)
     warm_start(options_of(), out=tmp_path / "some", console=silent())
     labels = [sum(label != -100 for row in batch["labels"] for label in row) for batch in batches]
     assert scored == labels
     scored.clear()
-    monkeypatch.setattr("gym_trl.training.supervised.head_at_labels", lambda trainer: nullcontext())
+    monkeypatch.setattr(sft_trainer, "heads_without_label", lambda trainer: False)
     warm_start(options_of(), out=tmp_path / "all", console=silent())
     assert min(scored) > 2 * max(labels)
-    some, every = (read_losses(tmp_path / name) for name in ("some", "all"))
-    assert some == pytest.approx(every, rel=1e-4)
+    for name in ("loss", "entropy", "mean_token_accuracy", "num_tokens", "grad_norm"):
+        some, every = (read_logged(tmp_path / folder, name) for folder in ("some", "all"))
+        assert some == pytest.approx(every, rel=1e-3, abs=1e-5), name
 
 
-def read_losses(folder: Path) -> list[float]:
-    return [line["loss"] for line in read_json_lines(folder / "metrics.jsonl")]
+def read_logged(folder: Path, name: str) -> list[float]:
+    return [line[name] for line in read_json_lines(folder / "metrics.jsonl")]
 
 
 @pytest.mark.trl
@@ -586,7 +283,7 @@ def test_a_model_without_a_chat_template_is_refused_before_anything_is_played(tm
 
 @pytest.mark.lm
 def test_a_pretrained_model_learns_the_format_in_a_few_steps(pretrained: Path, tmp_path: Path) -> None:
-    run = choose(
+    options = choose_warm_start(
         GUESS,
         model=str(pretrained),
         env_kwargs=SMALL,
@@ -594,41 +291,13 @@ def test_a_pretrained_model_learns_the_format_in_a_few_steps(pretrained: Path, t
         max_tokens_per_turn=8,
         lora=16,
         dtype="bfloat16",
+        policy="random",
+        episodes=48,
+        batch_size=8,
+        eval_episodes=12,
     )
-    options = WarmStartOptions(run=run, policy="random", episodes=48, batch_size=8, eval_episodes=12)
     done = warm_start(options, out=tmp_path / "run", console=silent())
     assert done.before is not None
     assert done.after is not None
     assert (done.before.invalid_share or 0.0) > 0.5
     assert (done.after.invalid_share or 0.0) < 0.3
-
-
-@pytest.mark.lm
-def test_demonstrations_for_the_pretrained_model_are_what_it_would_sample(pretrained: Path) -> None:
-    chat = TemplateChat(load_tokenizer(str(pretrained)))
-    spec = spec_of(system_prompt="Play well.")
-    for policy in ("solver", "random"):
-        for result in play(policy, spec, chat).kept:
-            again = sampled_again(result, spec, chat)
-            assert (again.completion_ids, again.mask) == (result.completion_ids, result.mask)
-
-
-def test_demonstrations_with_a_history_are_trained_segment_by_segment() -> None:
-    found = play("solver", spec_of(history={"last": 0, "most": 1}, max_tokens_per_turn=16))
-    for result in found.kept:
-        seen = [trace.prompt_ids + trace.completion_ids for trace in result.trace.segments]
-        assert [row["input_ids"] for row in sft_rows(result)] == seen
-        assert len(seen) == 1 + len(range(2, len(result.turns), 2))
-    assert any(len(result.turns) > 2 for result in found.kept)
-
-
-def write(
-    folder: Path, *results: EpisodeResult, action_format: str = "tag", change: dict[str, Any] | None = None
-) -> None:
-    """Record episodes with their tokens."""
-    with RecordWriter(folder) as records:
-        for result in results:
-            wrapping = {"action_format": action_format}
-            record = as_record(result, env_kwargs=SMALL, spec=wrapping, tokens=True, split="train")
-            record["task"] = {**record["task"], **(change or {})}  # type: ignore[typeddict-item]
-            records.write(record)

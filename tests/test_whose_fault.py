@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Law 14: what the model caused is scored, and only what the infrastructure caused is not."""
 
 import asyncio
@@ -15,8 +14,6 @@ import gymnasium as gym
 import pytest
 
 from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model
-from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.process import ProcessPool
@@ -26,7 +23,7 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
-from gym_trl.wrappers import Discount, History, ParseAction, TurnLimit
+from gym_trl.wrappers import Discount, ParseAction, TurnLimit
 
 CHAT = ByteChat()
 OWN = type("TransportError", (Exception,), {"__module__": "httpx"})
@@ -93,20 +90,15 @@ ENDS = ["exit", "panic", "cancelled", "generator", "own", "group", "unprintable"
 
 
 class Breaks(gym.Env):
-    """Does what the action says; the wrong kinds of ends for an episode."""
+    """Environment that raises or ends its process as the action says."""
 
     def __init__(self):
         self.observation_space = self.action_space = gym.spaces.Text(99)
         self.at_close = None
 
     def reset(self, *, seed=None, options=None):
-        options = options or {}
-        if options.get("fails"):
-            raise ValueError("no start")
-        if "raises" in options:
-            raise RAISED[options["raises"]][0]
-        self.at_close = options.get("at_close")
-        return options.get("observation", "begin"), {}
+        self.at_close = (options or {}).get("at_close")
+        return "begin", {}
 
     def close(self):
         if self.at_close is not None:
@@ -116,30 +108,18 @@ class Breaks(gym.Env):
         if action in RAISED:
             raise RAISED[action][0]
         match action:
-            case "hang":
-                time.sleep(30)
-            case "segv":
-                os.kill(os.getpid(), signal.SIGSEGV)
             case "abort":
                 os.abort()
             case "leave":
                 os._exit(0)
-            case "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
             case "term":
                 os.kill(os.getpid(), signal.SIGTERM)
-            case "bytes":
-                return b"", 0.0, False, False, {}
-            case "nan":
-                return "", float("nan"), False, False, {}
-            case "short":
-                return ()
         return "on", 0.25, False, False, {}
 
 
 def stack(env_id):
     """An environment with wrappers around it, which let pass what it raises."""
-    return TurnLimit(Discount(History(Breaks(), show="new"), gamma=1.0), turns=9)
+    return TurnLimit(Discount(Breaks(), gamma=1.0), turns=9)
 
 
 def ends(pool, action, **options):
@@ -151,10 +131,9 @@ def ends(pool, action, **options):
     return played
 
 
-@pytest.fixture(scope="module", params=["inline", "thread", "process"])
-def pool(request):
-    kind = {"inline": InlinePool, "thread": ThreadPool, "process": ProcessPool}[request.param]
-    with kind(stack, **({} if kind is InlinePool else {"workers": 1})) as pool:
+@pytest.fixture(scope="module")
+def pool():
+    with InlinePool(stack) as pool:  # the others: test_failures.py
         yield pool
 
 
@@ -166,9 +145,8 @@ def gather(pool, number):
     return results
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("action", RAISED)
-def test_what_a_step_raises_is_scored_only_where_the_model_caused_it(pool, action):
+def test_an_exception_of_a_step_is_scored_if_the_model_caused_it(pool, action):
     error, by_model = RAISED[action]
     played = ends(pool, action)
     assert played.stop_reason is (StopReason.CRASHED if by_model else StopReason.ENV_ERROR)
@@ -177,49 +155,8 @@ def test_what_a_step_raises_is_scored_only_where_the_model_caused_it(pool, actio
     assert played.mask[-1] == 1
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("action", ["bytes", "nan", "short"])
-def test_a_malformed_result_is_not_scored(pool, action):
-    assert ends(pool, action).stop_reason is StopReason.ENV_ERROR
-
-
-@pytest.mark.processes
-def test_what_does_not_start_is_not_scored(pool):
-    assert ends(pool, "on", fails=True).stop_reason is StopReason.ENV_ERROR
-
-
-@pytest.mark.processes
 @pytest.mark.parametrize("raised", ENDS)
-def test_what_a_reset_raises_is_its_episodes_result_in_every_executor(pool, raised):
-    played = ends(pool, "on", raises=raised)
-    assert played.stop_reason is StopReason.ENV_ERROR
-    assert type(RAISED[raised][0]).__name__ in played.error
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("observation", [b"begin", 7, None, ["begin"]])
-def test_a_reset_without_text_is_its_episodes_result_in_every_executor(pool, observation):
-    played = ends(pool, "on", observation=observation)
-    assert (played.stop_reason, "observation must be text" in played.error) == (StopReason.ENV_ERROR, True)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("raised", ENDS)
-def test_an_exception_costs_its_own_episode_and_none_beside_it(raised):
-    for kind in (InlinePool, ThreadPool, ProcessPool):
-        with kind(lambda env_id: Breaks(), **({} if kind is InlinePool else {"workers": 1})) as pool:
-            for key in "abcdefgh":
-                pool.reset(key, Task("Breaks", 0))
-            gather(pool, 8)
-            for key in "abcdefgh":
-                pool.step(key, raised if key == "c" else "on")
-            results = gather(pool, 8)
-        failed = {key for key, result in results.items() if isinstance(result, EnvFailure)}
-        assert failed == {"c"}, kind
-
-
-@pytest.mark.parametrize("raised", ENDS)
-def test_what_closing_raises_is_a_warning(raised):
+def test_an_exception_of_close_is_a_warning(raised):
     pool = InlinePool(lambda env_id: Breaks())
     pool.reset("a", Task("Breaks", 0, {"at_close": raised}))
     gather(pool, 1)
@@ -238,7 +175,7 @@ def test_an_interrupt_stops_the_rollout_in_every_executor(kind):
         ends(pool, "on")
 
 
-def test_what_a_signal_handler_of_the_program_raises_is_no_failure_of_an_episode():
+def test_an_exception_of_a_signal_handler_ends_the_rollout():
     class Terminated(Breaks):
         def step(self, action):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -282,15 +219,12 @@ def test_a_fork_that_leaves_a_step_ends_there(kind, way, tmp_path):
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        ("segv", StopReason.CRASHED),
         ("abort", StopReason.CRASHED),
         ("leave", StopReason.CRASHED),
-        ("hang", StopReason.CRASHED),
-        ("kill", StopReason.ENV_ERROR),
         ("term", StopReason.ENV_ERROR),
     ],
 )
-def test_a_process_that_ends_by_itself_in_a_step_is_scored_and_one_that_is_killed_is_not(action, reason):
+def test_a_process_that_ends_by_itself_is_scored_and_a_killed_one_is_not(action, reason):
     with make_pool(stack, executor="process", workers=1, step_timeout=1.0) as pool:
         assert ends(pool, action).stop_reason is reason
 
@@ -310,72 +244,13 @@ def test_a_thread_that_hangs_in_a_step_is_scored_and_in_a_reset_it_is_not():
         assert ends(pool, "on", slow=True).stop_reason is StopReason.TIMEOUT
 
 
-@pytest.mark.parametrize("action", RAISED)
-def test_an_evaluation_follows_the_same_rule(action):
-    _, by_model = RAISED[action]
-    words = iter(["on", action])
-    [result] = play_tasks(stack, [Task("Breaks", 0)], lambda env: lambda said: next(words))
-    assert (result.episode_return, result.success, result.turns) == ((0.25, None, 2) if by_model else (None, None, 1))
-
-
-@pytest.mark.parametrize("where", ["make", "reset", "step", "close"])
-@pytest.mark.parametrize("raised", ENDS)
-def test_an_evaluation_has_a_result_for_each_episode(where, raised):
-    class Sometimes(Breaks):
-        """Environment that fails in every third episode."""
-
-        count = 0
-
-        def __init__(self):
-            super().__init__()
-            if where == "make" and Sometimes.count == 2:
-                Sometimes.count += 1
-                raise RAISED[raised][0]
-
-        def reset(self, *, seed=None, options=None):
-            Sometimes.count += 1
-            if Sometimes.count % 3 == 0:
-                if where == "reset":
-                    raise RAISED[raised][0]
-                if where in ("make", "close"):
-                    self.at_close = raised
-                    raise ValueError("make it anew")
-            return "begin", {}
-
-        def step(self, action):
-            if where == "step" and Sometimes.count % 3 == 0:
-                raise RAISED[raised][0]
-            return "over", 1.0, True, False, {}
-
-    made = evaluate(Sometimes, ["random"], episodes=7)
-    [row] = made.rows
-    assert row.episodes + row.unscored == 7
-    assert row.episodes >= 4
-
-
-@pytest.mark.parametrize("observation", [b"begin", 7, None])
-def test_an_evaluation_goes_on_after_a_reset_without_text(observation):
-    class Sometimes(Breaks):
-        count = 0
-
-        def reset(self, *, seed=None, options=None):
-            Sometimes.count += 1
-            return ("begin" if Sometimes.count % 3 else observation), {}
-
-        def step(self, action):
-            return "over", 1.0, True, False, {}
-
-    [row] = evaluate(Sometimes, ["random"], episodes=7).rows
-    assert (row.episodes, row.unscored) == (5, 2)
-
-
 @pytest.mark.parametrize("kind", [ModelFaultError, InfrastructureError])
-def test_whose_fault_it_is_survives_pickling(kind):
+def test_the_cause_of_a_failure_survives_pickling(kind):
     copy = pickle.loads(pickle.dumps(kind("said")))
     assert (type(copy), str(copy), caused_by_model(copy)) == (kind, "said", kind is ModelFaultError)
 
 
-def test_a_wrapper_may_say_whose_fault_it_is():
+def test_a_wrapper_may_declare_the_cause_of_a_failure():
     class Reads(gym.Wrapper):
         def step(self, action):
             try:

@@ -6,26 +6,25 @@ the earlier rewards of its instance, so two members of a group get different rew
 """
 
 from gym_trl.wrappers.admissible_actions import AdmissibleActions
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.cutoff_return import CutoffReturn
+from gym_trl.wrappers.as_text import TextAction, TextObservation, as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess
-from gym_trl.wrappers.discount import Discount
-from gym_trl.wrappers.history import History
 from gym_trl.wrappers.image_observation import ImageObservation
 from gym_trl.wrappers.instructions import Instructions
-from gym_trl.wrappers.invalid_action_penalty import InvalidActionPenalty
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.multi_action import MultiAction
 from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.parse_action import ParseAction
-from gym_trl.wrappers.potential_shaping import PotentialShaping
 from gym_trl.wrappers.record_transcript import RecordTranscript
+from gym_trl.wrappers.reward import (
+    CutoffReturn,
+    Discount,
+    InvalidActionPenalty,
+    PotentialShaping,
+    StepPenalty,
+    SuccessReward,
+)
 from gym_trl.wrappers.seats import Seats
 from gym_trl.wrappers.state_key import StateKey
-from gym_trl.wrappers.step_penalty import StepPenalty
-from gym_trl.wrappers.success_reward import SuccessReward
-from gym_trl.wrappers.text_action import TextAction
-from gym_trl.wrappers.text_observation import TextObservation
 from gym_trl.wrappers.tools import Tools
 from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -34,7 +33,6 @@ __all__ = [
     "CutoffReturn",
     "DeclareSuccess",
     "Discount",
-    "History",
     "ImageObservation",
     "Instructions",
     "InvalidActionPenalty",

@@ -13,7 +13,8 @@ from gym_trl.text.discovery import action_names
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, longest_observation, text_of
 
-_KEYS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
+LISTS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
+"""Entries of ``info`` that list the allowed actions."""
 _SENTENCE = "\nPossible actions: "
 _MORE = " and {} more"
 
@@ -82,7 +83,7 @@ def listed_actions(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> list[str]
     >>> listed_actions(gym.make("FrozenLake-v1"), {"action_mask": [0, 1, 1, 0]})
     ['Move down', 'Move right']
     """
-    for key in _KEYS:
+    for key in LISTS:
         listed = info.get(key)
         if isinstance(listed, set | frozenset):  # the order of a set differs between processes
             return sorted(map(str, listed))

@@ -8,6 +8,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import check_option, expected, load_function
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.traits import traits
 
 Success: TypeAlias = Annotated[
     float | str | Callable[[Mapping[str, Any], float], bool | None], 'a return to reach, "info" or a function'
@@ -66,8 +67,8 @@ class DeclareSuccess(FrozenAfterEnd):
     def _solved(self, info: Mapping[str, Any]) -> bool | None:
         if not callable(self._function):
             return self._return >= float(self._function)
-        said = self._function(info, self._return)
-        return None if said is None else bool(said)
+        solved = self._function(info, self._return)
+        return None if solved is None else bool(solved)
 
 
 def declare_success(env: gym.Env[Any, Any], success: Success | None = None) -> gym.Env[Any, Any]:
@@ -87,7 +88,7 @@ def declare_success(env: gym.Env[Any, Any], success: Success | None = None) -> g
     if success is not None:
         return DeclareSuccess(env, success)
     registered, spec = gym.registry.get(env.spec.id) if env.spec else None, env.spec
-    if env.has_wrapper_attr("declares_success") or registered is None or spec is None:
+    if traits(env).declares_success is not None or registered is None or spec is None:
         return env
     if registered.reward_threshold is None or spec.max_episode_steps != registered.max_episode_steps:
         return env

@@ -8,11 +8,12 @@ import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
 from gym_trl.errors import ActionTypeError
+from gym_trl.wrappers.text_wrapper import TextWrapper
 
 Step: TypeAlias = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
 
-class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructorArgs, ABC):
+class FrozenAfterEnd(TextWrapper, ABC):
     """Wrapper that repeats the last observation and flags after the end of an episode, with a reward of 0.
 
     Gymnasium does not define steps after the end; some environments continue and give rewards. A subclass defines
@@ -26,8 +27,6 @@ class FrozenAfterEnd(gym.Wrapper[Any, str, Any, Any], gym.utils.RecordConstructo
 
     reads_text: ClassVar[bool] = True
     """True if actions that are not strings are rejected."""
-    state_part: Any = None
-    """State of its own that later observations, rewards or ends depend on; see ``gym_trl.wrappers.state_key``."""
 
     def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, **arguments)

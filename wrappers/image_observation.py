@@ -8,9 +8,8 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, check_counts, needs
-from gym_trl.types import PngImage
-from gym_trl.wrappers.inner import attribute_of
-from gym_trl.wrappers.text_observation import Observe, TextObservation
+from gym_trl.images import PngImage
+from gym_trl.wrappers.as_text import Observe, TextObservation
 
 IMAGES = "images"
 """Entry of ``info`` with the images of an observation, a tuple of ``PngImage``."""
@@ -89,15 +88,6 @@ class ImageObservation(TextObservation):
         return encode_image(observation, self.max_pixels)
 
 
-def shows_images(env: gym.Env[Any, Any]) -> bool:
-    """Return whether observations of an environment have images.
-
-    >>> shows_images(gym.make("CartPole-v1"))
-    False
-    """
-    return bool(attribute_of(env, "shows_images", default=False))
-
-
 def encode_image(pixels: Any, max_pixels: int = MAX_PIXELS) -> PngImage:
     """Return an array of pixels as a PNG file, scaled down to at most ``max_pixels``.
 
@@ -147,8 +137,8 @@ def _image_path(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     space = env.observation_space
     if _is_image(space):
         return ()
-    held = space.spaces if isinstance(space, gym.spaces.Dict) else {}
-    images = {key: part for key, part in held.items() if _is_image(part)}
+    parts = space.spaces if isinstance(space, gym.spaces.Dict) else {}
+    images = {key: part for key, part in parts.items() if _is_image(part)}
     if images:
         return (max(images, key=lambda key: math.prod(images[key].shape or ())),)
     raise ConfigError(
@@ -166,5 +156,5 @@ def _texts(observation: Any, info: dict[str, Any]) -> str:
     """Return the texts in an observation."""
     if isinstance(observation, str):
         return observation
-    held = observation.values() if isinstance(observation, dict) else ()
-    return "\n".join(text for text in held if isinstance(text, str) and text)
+    parts = observation.values() if isinstance(observation, dict) else ()
+    return "\n".join(text for text in parts if isinstance(text, str) and text)

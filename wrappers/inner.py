@@ -1,4 +1,4 @@
-"""Helpers for wrappers: attributes of the inner environment, and checks of arguments."""
+"""Helpers for wrappers: the inner environment's rules and texts, and checks of arguments."""
 
 import math
 from typing import Any
@@ -8,20 +8,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import MAX_LENGTH, holds_text
 from gym_trl.text.discovery import published_rules
-
-_MISSING = object()
-
-
-def attribute_of(env: gym.Env[Any, Any], name: str, default: Any = None) -> Any:
-    """Return an attribute of an environment or of its outermost wrapper that has it, or ``default``.
-
-    >>> attribute_of(gym.make("TrlEnv/GuessNumber-v0"), "high"), attribute_of(gym.make("FrozenLake-v1"), "high", 0)
-    (50, 0)
-    """
-    # Gymnasium's methods ask each wrapper three times, and a property such as instructions asks the next ones in turn.
-    while (found := getattr(env, name, _MISSING)) is _MISSING and isinstance(env, gym.Wrapper):
-        env = env.env
-    return default if found is _MISSING else found
+from gym_trl.wrappers.traits import declared_instructions
 
 
 def instructions_of(env: gym.Env[Any, Any]) -> str:
@@ -36,8 +23,8 @@ def instructions_of(env: gym.Env[Any, Any]) -> str:
     Without it they are empty, except for environments of Gymnasium and MiniGrid (``published_rules``): the docstring of
     a class is not the rules of a game.
     """
-    rules = attribute_of(env, "instructions")
-    return published_rules(env) if rules is None else str(rules)
+    rules = declared_instructions(env)
+    return published_rules(env) if rules is None else rules
 
 
 def changed_by(env: gym.Env[Any, Any]) -> str:
@@ -99,13 +86,3 @@ def check_penalty(penalty: float) -> None:
     """
     if not (math.isfinite(penalty) and penalty >= 0):
         raise ConfigError(f"penalty must not be negative, got {penalty}")
-
-
-def check_gamma(gamma: float) -> None:
-    """Check a discount factor.
-
-    Raises:
-        ConfigError: It is not between 0 and 1.
-    """
-    if not 0 <= gamma <= 1:
-        raise ConfigError(f"gamma must be between 0 and 1, got {gamma}")

@@ -6,9 +6,10 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.text_wrapper import TextWrapper
 
 
-class Instructions(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class Instructions(TextWrapper):
     r"""Wrapper that replaces an environment's instructions or appends to them.
 
     >>> import gymnasium as gym
@@ -29,8 +30,6 @@ class Instructions(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorA
     Raises:
         ConfigError: ``text`` is not a string.
     """
-
-    state_part = None
 
     def __init__(self, env: gym.Env[Any, Any], text: str, append: bool = False) -> None:
         if not isinstance(text, str):

@@ -6,9 +6,10 @@ from typing import Any, SupportsFloat
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
+from gym_trl.wrappers.text_wrapper import TextWrapper
 
 
-class Levels(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+class Levels(TextWrapper):
     """Wrapper that plays the level in ``options["level"]`` of ``reset``; each level has its own ``gym.make`` arguments.
 
     >>> import gymnasium as gym
@@ -31,8 +32,7 @@ class Levels(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """
 
     swaps_env = True
-    state_part = None
-    """Nothing: the level is part of the task."""
+    """The level is part of the task, and no state of this wrapper."""
 
     def __init__(
         self,

@@ -83,8 +83,8 @@ class MultiAction(FrozenAfterEnd):
                 break
         if len(steps) < len(actions):
             shown.append(_left_out(len(actions) - len(steps)))
-        said = observation if len(actions) == 1 else "\n".join(shown)
-        return said, total, terminated, truncated, {**info, "steps": steps}
+        observation_shown = observation if len(actions) == 1 else "\n".join(shown)
+        return observation_shown, total, terminated, truncated, {**info, "steps": steps}
 
 
 def _left_out(count: int) -> str:

@@ -2,17 +2,20 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, SupportsFloat, TypeAlias
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
-from gym_trl.text.parsing import CUT, ActionFormat, answer_of, may_think
+from gym_trl.text.parsing import CUT, ActionFormat
+from gym_trl.text.thoughts import answer_of
 from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
 from gym_trl.wrappers.settlement import settlement
+from gym_trl.wrappers.traits import layer_of
 
 _ANSWER_LENGTH = 2**20
 CutActions: TypeAlias = Literal["reject", "accept"]
@@ -89,9 +92,6 @@ class ParseAction(FrozenAfterEnd):
         self.end_after = end_after
         self.cut_actions = cut_actions
         self._format = None if format is None else ActionFormat(format, strict=strict)
-        # A subclass may read responses, or step, in its own way; a plain action may be empty.
-        usual = self._format if format != "plain" and type(self) is ParseAction else None
-        self._search = None if usual is None else usual.search
         self._unreadable_row = 0
         self._invalid_row = 0
         self._cut_off = False
@@ -119,37 +119,14 @@ class ParseAction(FrozenAfterEnd):
         self._cut_off = False
         return observation, info
 
-    def step(self, action: str) -> Step:
-        """Play the action in a response."""
-        # The usual case in one call: the same as the base class's step, _step, find_action and ActionFormat.find.
-        if self._search is None or type(action) is not str or not self._started or self._end is not None:
-            return super().step(action)
-        found = self._search(answer_of(action) if may_think(action) else action.strip())
-        found = found.strip() if found else None
-        if not found:
-            observation, reward, terminated, truncated, info = self._unreadable(action)
-        else:
-            observation, reward, terminated, truncated, info = self.env.step(found)
-            info = {"action_valid": True, **info}
-            info["action"] = found
-            self._unreadable_row = 0
-            if info["action_valid"]:
-                self._invalid_row = 0
-            else:
-                reward, terminated = self._charge(reward, terminated, truncated, info)
-        if terminated or truncated:
-            truncated = truncated and not terminated
-            self._end = observation, terminated, truncated, dict(info)
-        return observation, reward, terminated, truncated, info
-
     def _step(self, action: str) -> Step:
-        found = self.find_action(action)
-        if found is None:
+        parsed = self.find_action(action)
+        if parsed is None:
             return self._unreadable(action)
-        observation, reward, terminated, truncated, info = self.env.step(found)
+        observation, reward, terminated, truncated, info = self.env.step(parsed)
         info = {"action_valid": True, **info}
         if self._format is not None:
-            info["action"] = found
+            info["action"] = parsed
         self._unreadable_row = 0
         if info["action_valid"]:
             self._invalid_row = 0
@@ -213,9 +190,34 @@ class ParseAction(FrozenAfterEnd):
         """Return the settlement of an episode that is cut off now; see ``gym_trl.wrappers.settlement``."""
         if self._cut_off:
             return 0.0
-        # Every further action may cost the penalty, until end_after of them in a row end the episode.
-        row = max(self._unreadable_row, self._invalid_row)
-        return inside - self.penalty * min(turns, math.inf if self.end_after is None else self.end_after - row)
+        if self.end_after is not None and turns == math.inf:
+            # As far as is known, the episode ends by end_after of them in a row.
+            turns = self.end_after - max(self._unreadable_row, self._invalid_row)
+        return inside - self.penalty * turns  # each of the actions that can follow may cost the penalty
 
     def _is_over(self, row: int) -> bool:
         return self.end_after is not None and row >= self.end_after
+
+
+def action_writer(env: gym.Env[Any, Any]) -> Callable[[str], str]:
+    """Return the function from an action to a response with it: that of the outermost ``ParseAction``, if any.
+
+    >>> action_writer(ParseAction(gym.make("TrlEnv/Echo-v0")))("ox"), action_writer(gym.make("TrlEnv/Echo-v0"))("ox")
+    ('<action>ox</action>', 'ox')
+    """
+    reader = layer_of(env, ParseAction)
+    return str if reader is None else reader.write_action
+
+
+def action_finder(env: gym.Env[Any, Any]) -> Callable[[str], str | None]:
+    """Return the function from a response to the action in it: that of the outermost ``ParseAction``, if any.
+
+    >>> action_finder(ParseAction(gym.make("TrlEnv/Echo-v0")))("I say <action>ox</action>")
+    'ox'
+    """
+    reader = layer_of(env, ParseAction)
+    return _whole if reader is None else reader.find_action
+
+
+def _whole(response: str) -> str | None:
+    return None if isinstance(response, UnfinishedResponse | RefusedResponse) else response

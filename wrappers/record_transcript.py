@@ -7,10 +7,12 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.files import naming, open_to_append
-from gym_trl.text.parsing import split_thinking
-from gym_trl.types import StopReason, success_of, why_it_ended
+from gym_trl.outcome import success_of, why_it_ended
+from gym_trl.text.thoughts import split_thinking
+from gym_trl.types import StopReason
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import attribute_of, check_text, instructions_of, text_of
+from gym_trl.wrappers.inner import check_text, instructions_of, text_of
+from gym_trl.wrappers.traits import traits
 
 
 class RecordTranscript(FrozenAfterEnd):
@@ -104,7 +106,7 @@ class RecordTranscript(FrozenAfterEnd):
         if terminated or truncated:
             record |= {"terminated": terminated, "truncated": truncated}
             reason = why_it_ended(info, terminated=terminated)
-            declares = self._declares or attribute_of(self.env, "declares_success", default=False)
+            declares = self._declares or bool(traits(self.env).declares_success)
             record |= {"success": success_of(reason, info, declares=declares), "stop_reason": str(reason)}
             self._write(record)
         return observation, reward, terminated, truncated, info

@@ -21,27 +21,18 @@ others have done, and plays the actions when it has all of them.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, SeatError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.traits import observer_of, traits
 
 MOST_IN_A_ROW = 100
 """Number of valid actions in a row after which a seat is taken to keep the turn forever while others wait."""
 _ROUNDING = 1e-6
-
-
-def num_seats(env: gym.Env[Any, Any]) -> int:
-    """Return the number of seats of an environment: 1 if it declares none.
-
-    >>> num_seats(gym.make("TrlEnv/TicTacToe-v0", opponent="self")), num_seats(gym.make("TrlEnv/TicTacToe-v0"))
-    (2, 1)
-    """
-    return int(attribute_of(env, "num_seats", default=1))
 
 
 def _shows_as_it_is(env: gym.Env[Any, Any]) -> bool:
@@ -81,16 +72,15 @@ class Seats(FrozenAfterEnd):
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.num_seats = num_seats(env)
+        self.num_seats = traits(env).num_seats
         """Number of seats."""
         if self.num_seats < 2:
             raise ConfigError(
                 f"{env} has one seat: an environment of several has the attribute num_seats, info['to_move'] and "
                 "info['payoffs'] (see gym_trl.wrappers.seats)"
             )
-        self._zero_sum = bool(attribute_of(env, "zero_sum", default=False))
-        observe = attribute_of(env, "observe") if _shows_as_it_is(env) else None
-        self._observe: Callable[[int], str] | None = observe if callable(observe) else None
+        self._zero_sum = traits(env).zero_sum
+        self._observe = observer_of(env) if _shows_as_it_is(env) else None
         self._next = 0
         self._turns = 0
         self._in_a_row = 0
@@ -114,10 +104,10 @@ class Seats(FrozenAfterEnd):
         self._paid = [sum(pair) for pair in zip(self._paid, payoffs, strict=True)]
         info = {**info, "player": player, "payoffs": payoffs}
         if over:
-            said = info.get("successes")
-            if said is not None and len(said) != self.num_seats:
-                raise SeatError(f"info['successes'] must have {self.num_seats} entries {where}, got {said!r:.100}")
-            successes = [paid > _ROUNDING for paid in self._paid] if said is None else map(bool, said)
+            declared = info.get("successes")
+            if declared is not None and len(declared) != self.num_seats:
+                raise SeatError(f"info['successes'] must have {self.num_seats} entries {where}, got {declared!r:.100}")
+            successes = [paid > _ROUNDING for paid in self._paid] if declared is None else map(bool, declared)
             info["successes"] = tuple(successes)
             if terminated:
                 info["success"] = info["successes"][player]
@@ -158,19 +148,19 @@ class Seats(FrozenAfterEnd):
         self, info: dict[str, Any], where: str, *, reward: float, terminated: bool, over: bool
     ) -> tuple[float, ...]:
         """Return the checked payoffs of a step."""
-        given: Sequence[float] | None = info.get("payoffs")
-        if given is None:
+        declared: Sequence[float] | None = info.get("payoffs")
+        if declared is None:
             if terminated:
                 raise SeatError(f"the game ends without info['payoffs'], a reward for each seat, {where}")
             if reward:
                 raise SeatError(f"a reward of {reward:g} is paid without info['payoffs'], which says to whom, {where}")
             return (0.0,) * self.num_seats
         try:
-            payoffs = tuple(float(value) for value in given)
+            payoffs = tuple(float(value) for value in declared)
         except (TypeError, ValueError):
             payoffs = ()
         if len(payoffs) != self.num_seats or not all(map(math.isfinite, payoffs)):
-            raise SeatError(f"info['payoffs'] must be {self.num_seats} finite numbers, got {given!r:.100} {where}")
+            raise SeatError(f"info['payoffs'] must be {self.num_seats} finite numbers, got {declared!r:.100} {where}")
         if self._zero_sum and abs(math.fsum(payoffs)) > _ROUNDING * max(1.0, *map(abs, payoffs)):
             raise SeatError(f"zero_sum is declared, and the payoffs {payoffs} add up to {math.fsum(payoffs):g} {where}")
         if not over and (idle := [k for k, paid in enumerate(payoffs) if paid and k not in self._asked]):

@@ -7,22 +7,22 @@ that cuts the episode off adds it (``Episode``, ``ParseAction``, ``TurnLimit``).
 
 * An environment, or a wrapper of another project, declares it as the attribute ``settlement``: a number that is valid
   after each reset and step, such as ``-1.0`` if a lost game pays -1. The default is 0.0: losing costs nothing.
-* A wrapper that changes rewards may instead have a method ``settle(inside, turns)``, which computes its settlement from
-  that of the wrapped environment and the maximum number of remaining actions. The wrappers of this library have one.
-* ``owes``, also an attribute, is false if a layer never owes anything of its own; the default is true. A stack of such
-  layers is not asked again after each step.
+* A wrapper that changes rewards has a method ``settle(inside, turns)``, which computes its settlement from that of the
+  wrapped environment and the maximum number of remaining actions. ``TextWrapper`` explains it.
 * ``turns_left``, also an attribute, is the maximum number of remaining actions, for rewards per action.
 * ``limit_only_ends``, also an attribute, is true if that number does nothing but end the episode, so that what an
   action leads to does not depend on it; the default is false. Credit per turn compares states across it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import gymnasium as gym
+
+from gym_trl.wrappers.traits import LayerTraits, layer_traits, layers_of
 
 # Lowest reward of a step in Gymnasium's environments with negative step rewards.
 _STEP_COSTS: Mapping[str, float] = {
@@ -58,11 +58,8 @@ def settlement(env: gym.Env[Any, Any], *, turns: float = math.inf) -> float:
         return 0.0
     layers = layers_of(env)
     if plan is None or len(plan.settles) != len(layers):
-        settles = [_settle_of(layer) for layer in layers]
-        plan = _Plan(settles, any(map(_counts, layers)), not any(map(_owes, layers)))
-        if not any(getattr(layer, "swaps_env", False) for layer in layers):
-            _plans[env] = plan
-    limits = _limits(layers, turns) if plan.counts else repeat(1.0)
+        plan = _planned(env, layers)
+    limits = _limits(layers, plan.declared, turns) if plan.counts else repeat(1.0)
     owed = 0.0
     for layer, settle, limit in zip(layers, plan.settles, limits, strict=False):
         if settle is not None:
@@ -83,8 +80,19 @@ def pays_at_limit(env: gym.Env[Any, Any]) -> bool:
     if settlement(env, turns=0.0):
         return True
     return any(
-        _owes(layer) and not hasattr(layer, "settle") and _name(layer) not in _STEP_COSTS for layer in layers_of(env)
+        _owes(layer, declared) and not declared.settle and _name(layer) not in _STEP_COSTS
+        for layer, declared in zip(layers_of(env), traits_of_layers(env), strict=True)
     )
+
+
+def traits_of_layers(env: gym.Env[Any, Any]) -> Sequence[LayerTraits]:
+    """Return what each layer of an environment declares, from the innermost; read once, after the first reset.
+
+    >>> [layer.turns_left for layer in traits_of_layers(gym.make("TrlEnv/GuessNumber-v0"))]
+    [True, False, False]
+    """
+    plan, layers = _plans.get(env), layers_of(env)
+    return (plan if plan is not None and len(plan.settles) == len(layers) else _planned(env, layers)).declared
 
 
 Settle: TypeAlias = Callable[[Any, float, float], float]
@@ -95,6 +103,7 @@ class _Plan(NamedTuple):
 
     settles: list[Settle | None]
     """One function per layer, from the innermost, that computes its settlement from the one inside of it."""
+    declared: list[LayerTraits]
     counts: bool
     """True if a layer depends on the number of remaining actions."""
     owes_nothing: bool
@@ -104,64 +113,57 @@ class _Plan(NamedTuple):
 _plans: WeakKeyDictionary[gym.Env[Any, Any], _Plan] = WeakKeyDictionary()
 
 
-def layers_of(env: gym.Env[Any, Any]) -> list[Any]:
-    """Return an environment and its wrappers, from the innermost.
-
-    >>> [type(layer).__name__ for layer in layers_of(gym.make("FrozenLake-v1"))]
-    ['FrozenLakeEnv', 'PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
-    """
-    layers: list[Any] = [env]
-    while isinstance(layers[-1], gym.Wrapper):
-        layers.append(layers[-1].env)
-    layers.reverse()
-    return layers
+def _planned(env: gym.Env[Any, Any], layers: list[Any]) -> _Plan:
+    declared = list(map(layer_traits, layers))
+    settles = list(map(_settle_of, layers, declared))
+    plan = _Plan(settles, declared, any(map(_counts, layers, declared)), not any(map(_owes, layers, declared)))
+    if not any(one.swaps_env for one in declared):
+        _plans[env] = plan
+    return plan
 
 
-def _counts(layer: Any) -> bool:
-    return bool(getattr(layer, "settles_turns", hasattr(layer, "settle") or _name(layer) in _STEP_COSTS))
+def _counts(layer: Any, declared: LayerTraits) -> bool:
+    usual = declared.settle or _name(layer) in _STEP_COSTS
+    return usual if declared.settles_turns is None else declared.settles_turns
 
 
-def _owes(layer: Any) -> bool:
+def _owes(layer: Any, declared: LayerTraits) -> bool:
     """True if a layer may owe something although nothing inside of it does."""
-    if not (hasattr(layer, "settle") or hasattr(layer, "settlement")):
-        return _name(layer) in _STEP_COSTS or _name(layer) in _LOSSES
-    kinds = [vars(layer), *map(vars, type(layer).__mro__)]
-    names = {"owes", "settle", "settlement"}
-    said = next((found for kind in kinds if (found := names & kind.keys())), names - {"owes"})
-    return "owes" not in said or bool(layer.owes)  # what settles otherwise than its base class must say so again
+    declares = declared.settle or declared.settlement
+    return declared.owes if declares else _name(layer) in _STEP_COSTS or _name(layer) in _LOSSES
 
 
-def _limits(layers: list[Any], turns: float) -> list[float]:
+def _limits(layers: list[Any], declared: Sequence[LayerTraits], turns: float) -> list[float]:
     """Return the maximum number of remaining actions of each layer; 1 if nothing limits it."""
-    known = [turns_left(layer) for layer in layers]
+    own_limits = list(map(turns_left, layers, declared))
     outside: list[float] = []
-    for layer, own in zip(reversed(layers), reversed(known), strict=True):
+    for one, own in zip(reversed(declared), reversed(own_limits), strict=True):
         outside.append(turns)
-        turns = min(turns, own) * getattr(layer, "actions_per_turn", 1)
-    inside = accumulate(known, min)
+        turns = min(turns, own) * one.actions_per_turn
+    inside = accumulate(own_limits, min)
     most = [min(pair) for pair in zip(inside, reversed(outside), strict=True)]
     return [limit if limit < math.inf else 1.0 for limit in most]
 
 
-def turns_left(layer: Any) -> float:
+def turns_left(layer: Any, declared: LayerTraits) -> float:
     """Return the maximum number of remaining actions of one layer; infinite if it declares none.
 
     >>> env = gym.make("FrozenLake-v1")
     >>> _ = env.reset(seed=0)
-    >>> turns_left(env)
+    >>> turns_left(env, layer_traits(env))
     100.0
     """
     if isinstance(layer, gym.wrappers.TimeLimit):
         most, played = layer._max_episode_steps, layer._elapsed_steps
         return math.inf if most is None else float(max(0, most - (played or 0)))
-    return float(getattr(layer, "turns_left", math.inf))
+    return float(layer.turns_left) if declared.turns_left else math.inf
 
 
-def _settle_of(layer: Any) -> Settle | None:
+def _settle_of(layer: Any, declared: LayerTraits) -> Settle | None:
     """Return the function that computes a layer's settlement from the one inside of it; ``None`` if they are equal."""
-    if hasattr(layer, "settle"):
+    if declared.settle:
         return lambda layer, inside, turns: float(layer.settle(inside, turns))
-    if hasattr(layer, "settlement"):
+    if declared.settlement:
         return lambda layer, inside, turns: float(layer.settlement)
     if isinstance(layer, gym.RewardWrapper):  # applies to the reward of the loss
         return lambda layer, inside, turns: float(layer.reward(inside)) if inside else 0.0

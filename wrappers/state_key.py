@@ -21,7 +21,7 @@ nothing but end the episode (``limit_only_ends``) and pays nothing. The *task* i
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -32,8 +32,9 @@ from gym_trl.kinds import load_function
 from gym_trl.types import StateName
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.minigrid_text import minigrid_key
-from gym_trl.wrappers.settlement import layers_of, pays_at_limit, turns_left
+from gym_trl.wrappers.settlement import pays_at_limit, traits_of_layers, turns_left
 from gym_trl.wrappers.toy_text import toy_text_key
+from gym_trl.wrappers.traits import LayerTraits, has_state_key, layers_of, task_key_of
 
 KeyFunction: TypeAlias = Callable[[Any], Hashable]
 """Function from the unwrapped environment to the key of its current state."""
@@ -87,7 +88,7 @@ class StateKey(FrozenAfterEnd):
         super().__init__(env, key=key)
         self._function: KeyFunction | None = None if key is None else load_function(key)
         self._read: Callable[[dict[str, Any]], Hashable] | None = None
-        self._layers: list[Any] = []  # those that add to the key
+        self._layers: list[tuple[Any, LayerTraits]] = []  # those that add to the key
         self._owner: Any = None  # the layer with the attribute
         self._declared: Hashable = None
         self._history = ""
@@ -136,30 +137,32 @@ class StateKey(FrozenAfterEnd):
     def _plan(self, info: dict[str, Any]) -> None:
         """Choose the source of the episode's keys, and the layers that add to them."""
         layers = layers_of(self.env)
+        declared = traits_of_layers(self.env)
         markov = bool(self.env.metadata.get("markov_state_key"))
         self._read = None
         if self._function is not None:
             self._read, markov = self._of_function, bool(getattr(self._function, "markov_state_key", False))
         elif "state_key" in info:
             self._declared, self._read = info["state_key"], self._in_info
-        elif (owner := next((layer for layer in reversed(layers) if hasattr(layer, "state_key")), None)) is not None:
+        elif (owner := next(filter(has_state_key, reversed(layers)), None)) is not None:
             self._owner, self._read = owner, self._of_attribute
         elif toy_text_key(self.unwrapped) is not None:
             self._read, markov = self._of_toy_text, True
         elif minigrid_key(self.unwrapped) is not None:
             self._read = self._of_minigrid
-        self.markov_state_key = self._read is not None and markov and all(map(_adds_all, layers[1:]))
-        self._layers = [layer for layer in layers if _adds(layer)] if self.markov_state_key else []
+        self.markov_state_key = self._read is not None and markov and all(map(_adds_all, layers[1:], declared[1:]))
+        pairs = zip(layers, declared, strict=True) if self.markov_state_key else ()
+        self._layers = [pair for pair in pairs if _adds(*pair)]
         self._limit_pays = pays_at_limit(self.env) if self._layers else True
-        self.task_key = self._named_task(layers) if self.markov_state_key else ""
+        self.task_key = self._named_task(declared) if self.markov_state_key else ""
 
-    def _named_task(self, layers: list[Any]) -> str:
+    def _named_task(self, declared: Sequence[LayerTraits]) -> str:
         """Return the name of the task, if no wrapper has a state or a generator of its own that depends on the seed."""
-        if any(hasattr(layer, "markov_state_key") for layer in layers[1:]) or self._function is not None:
+        if any(one.markov_state_key is not None for one in declared[1:]) or self._function is not None:
             return ""
         if self._read == self._of_toy_text:
             return "any"  # its keys name the state among all tasks
-        key: Hashable = getattr(self.unwrapped, "task_key", None)
+        key: Hashable = task_key_of(self.unwrapped)
         return "" if key is None else as_text_key(key)
 
     def _of_function(self, info: dict[str, Any]) -> Hashable:
@@ -194,8 +197,8 @@ class StateKey(FrozenAfterEnd):
         if not self._layers:
             return as_text_key(key)
         parts = _parts(self._layers)
-        counting = [(layer, left) for layer, left, _ in parts if left is not None]
-        if not self._limit_pays and len(counting) == 1 and _only_ends(counting[0][0]):
+        counting = [(only_ends, left) for only_ends, left, _ in parts if left is not None]
+        if not self._limit_pays and len(counting) == 1 and counting[0][0]:
             timeless = [part for *_, part in parts if part is not None]
             self._place = as_text_key((key, *timeless) if timeless else key), counting[0][1]
         return as_text_key((key, *[_joined(*part) for _, *part in parts]))
@@ -246,39 +249,42 @@ def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _adds_all(layer: Any) -> bool:
+def _adds_all(layer: Any, declared: LayerTraits) -> bool:
     """Return True if everything is known that a wrapper adds to the state."""
     names = {kind.__name__ for kind in type(layer).__mro__}
     stateless = isinstance(layer, _STATELESS) and not names & _STATEFUL
-    return bool(getattr(layer, "markov_state_key", hasattr(layer, "state_part") or stateless))
+    return declared.state_part or stateless if declared.markov_state_key is None else declared.markov_state_key
 
 
-def _adds(layer: Any) -> bool:
+def _adds(layer: Any, declared: LayerTraits) -> bool:
     """Return True if a layer adds to the key, or to the number of actions that reach the layers inside of it."""
-    several = getattr(layer, "actions_per_turn", 1) != 1
-    return several or turns_left(layer) < math.inf or getattr(layer, "state_part", None) is not None
+    return declared.actions_per_turn != 1 or turns_left(layer, declared) < math.inf or _own(layer, declared) is not None
 
 
-def _parts(layers: list[Any]) -> list[tuple[Any, int | None, Any]]:
+def _own(layer: Any, declared: LayerTraits) -> Hashable:
+    part: Hashable = layer.state_part if declared.state_part else None
+    return part
+
+
+def _parts(layers: list[tuple[Any, LayerTraits]]) -> list[tuple[bool, int | None, Any]]:
     """Return what layers add to the key: the turns left, the layer's own state, or both; the innermost layer first.
+
+    The first of the three is true if the layer's limit only ends the episode.
 
     A ``TimeLimit`` of Gymnasium that is further away than a limit around it never applies, so it is no part of the
     state: otherwise two episodes with different numbers of unreadable responses would never share one.
     """
-    parts: list[tuple[Any, int | None, Any]] = []
+    parts: list[tuple[bool, int | None, Any]] = []
     most = math.inf  # actions that can still reach the layer
-    for layer in reversed(layers):
-        part, left = getattr(layer, "state_part", None), turns_left(layer)
-        applies = left < math.inf and not (isinstance(layer, gym.wrappers.TimeLimit) and left > most)
+    for layer, declared in reversed(layers):
+        part, left = _own(layer, declared), turns_left(layer, declared)
+        timed = isinstance(layer, gym.wrappers.TimeLimit)
+        applies = left < math.inf and not (timed and left > most)
         if applies or part is not None:
-            parts.append((layer, int(left) if applies else None, part))
-        most = min(most, left) * getattr(layer, "actions_per_turn", 1)
+            parts.append((timed or declared.limit_only_ends, int(left) if applies else None, part))
+        most = min(most, left) * declared.actions_per_turn
     return parts[::-1]
 
 
 def _joined(left: int | None, part: Any) -> Any:
     return part if left is None else left if part is None else (left, part)
-
-
-def _only_ends(layer: Any) -> bool:
-    return isinstance(layer, gym.wrappers.TimeLimit) or bool(getattr(layer, "limit_only_ends", False))

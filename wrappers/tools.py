@@ -13,7 +13,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, described, raise_interrupt
 from gym_trl.kinds import load_function
 from gym_trl.spaces import AnyText
-from gym_trl.text.parsing import split_thinking
+from gym_trl.text.thoughts import split_thinking
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation
 from gym_trl.wrappers.mcp_server import MCPServer

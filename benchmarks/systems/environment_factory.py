@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """TRL 1.16's own loop: ``GRPOTrainer(environment_factory=...)``, its real reset, rendering, calls and masks.
 
 It supports tools only: the tokenizer gets a template that renders tool results like user messages (the same tokens as

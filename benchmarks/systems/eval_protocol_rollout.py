@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+# mypy: ignore-errors
 """Eval Protocol's own ``create_openenv_vllm_rollout_func`` around a game with an OpenEnv client's interface."""
 
 import logging

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Lower bounds for every system with this engine: the same tokens in one batch, and the longest episode alone."""
 
 import time

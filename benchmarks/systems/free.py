@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Engine that responds at once with a constant, so that the time of a rollout is the system's own.
 
 It replaces the part of vLLM that the systems use, so that each pays for its own requests, sampling parameters and

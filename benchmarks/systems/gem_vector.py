@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+# mypy: ignore-errors
 """GEM: its vector of environments in threads, its history as a chat, and the loop of its own examples.
 
 GEM's training loop is not in its package. This one follows ``examples/train_oat/train_oat_grpo.py``: one call of

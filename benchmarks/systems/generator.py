@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Sampling for all systems: one tiny model, one engine, and a recorder at the engine."""
 
 import atexit
@@ -15,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-import vllm_cpu
+from support import vllm_cpu
 
 from systems import Call, Counts, Game
 from systems.game import make, seed_of, turns_of

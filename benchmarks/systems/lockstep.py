@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """``rollout_func`` as tutorials write it: turn by turn, steps in sequence or in threads.
 
 Each turn renders the whole conversation anew, and its prompt and completion are appended to those before, as the

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Stress test for token ids: a tokenizer with merges, an unusual model, and a game of odd observations.
 
 Encoding the text of a response seldom gives the sampled ids, because merges could have been made otherwise. Some

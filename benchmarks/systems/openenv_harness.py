@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls, disallow-any-unimported=False, allow-subclassing-any
 """OpenEnv's own bridge to TRL: ``build_harness_rollout_func`` with its ``MCPHarnessAdapter``."""
 
 from typing import Any

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from gym_trl import GymSpec
+from gym_trl import GymSpec, adopt
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.server import ServerEngine
 from gym_trl.rollout.episode import Episode
@@ -31,7 +31,7 @@ def spec_of(game: Game) -> GymSpec:
 def play(game: Game, generator: Generator) -> Run:
     spec = spec_of(game)
     trainer = make_trainer(game, generator, rollout_func=spec.rollout_func)
-    spec.attach(trainer)  # once a training, as making the trainer: it checks the model for the training's own passes
+    adopt(trainer)  # once a training, as making the trainer
     return call_rollout_func(
         game, generator, spec.rollout_func, rewards="episode_return", turns="num_turns", trainer=trainer
     )

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
 """The real ``vllm serve`` with a recorder at its engine, for systems that can only sample over HTTP.
 
 Run as a program, this module is ``vllm serve`` itself and appends each finished request to the file named by ``CALLS``.
@@ -20,7 +19,7 @@ _SETTLE_S = 10.0
 @contextmanager
 def served(folder: Path, context: int, *flags: str) -> Iterator["RecordedServer"]:
     """Serve the model in ``folder`` until the ``with`` block ends."""
-    import vllm_serve  # type: ignore[import-not-found, unused-ignore]
+    from support import vllm_serve  # type: ignore[import-not-found, unused-ignore]
 
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         calls, inside = Path(scratch, "calls.jsonl"), Path(scratch, "model")

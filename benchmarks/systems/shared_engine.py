@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """The engine for systems that sample one response at a time and leave the batching to their server.
 
 SkyRL and TextArena have a server or an actor in front of the engine, which batches what their episodes ask for at the

@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+# mypy: ignore-errors
 """SkyRL: its own ``SkyRLGymGenerator.generate`` with the game as an environment of SkyRL-gym."""
 
 import asyncio

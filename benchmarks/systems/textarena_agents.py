@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+# mypy: ignore-errors
 """TextArena: its loop of ``get_observation`` and ``step``, a thread for each game, with an agent on the shared engine.
 
 TextArena hands texts over, not tokens. A trainer that comes from the same authors, Unstable Baselines, has a row per

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls, disallow-any-unimported=False
 """A real ``GRPOTrainer`` around the engine that all systems sample with; nothing is trained."""
 
 import os

@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+# mypy: ignore-errors
 """trl-env: its own ``make_rollout_func`` with its own vLLM decoder, one episode after the other."""
 
 import importlib.util

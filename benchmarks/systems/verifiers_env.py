@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, ignore-errors
+# mypy: ignore-errors
 """verifiers 0.4: an ``Env`` around the game, its interception server, its renderer, and ``vllm serve``."""
 
 import asyncio

@@ -7,9 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
-from gym_trl.envs.external.own_global_random import OwnGlobalRandom
+from gym_trl.bases import Settling
 from gym_trl.errors import ActionTypeError, ConfigError, needs
 from gym_trl.spaces import AnyText
+from gym_trl.wrappers.own_global_random import OwnGlobalRandom
 
 
 class Played(NamedTuple):
@@ -30,7 +31,7 @@ class Played(NamedTuple):
     """Further items of ``info``; never a solution."""
 
 
-class Adapter(gym.Env[str, str], ABC):
+class Adapter(Settling, gym.Env[str, str], ABC):
     """Gymnasium environment with text observations and text actions around an environment of another library.
 
     >>> class Coin(Adapter):
@@ -61,7 +62,6 @@ class Adapter(gym.Env[str, str], ABC):
     """Rules and action format, if the first observation does not contain them."""
     declares_success = True
     """True if ``info["success"]`` is set after every step."""
-    settles_turns = False
     loss_reward: float = 0.0
     """Smallest sum of rewards that can still follow, from any state."""
     option_names = frozenset[str]()
@@ -81,8 +81,8 @@ class Adapter(gym.Env[str, str], ABC):
         """Start an episode."""
         options = dict(options or {})
         if unknown := [name for name in options if name not in self.option_names]:
-            known = sorted(self.option_names) or "none"
-            raise ConfigError(f"{type(self).__name__} has no reset option {unknown[0]!r}; it has {known}")
+            allowed = sorted(self.option_names) or "none"
+            raise ConfigError(f"{type(self).__name__} has no reset option {unknown[0]!r}; it has {allowed}")
         super().reset(seed=seed)
         own_seed = int(self.np_random.integers(1, 2**31))
         self._random, self._end = OwnGlobalRandom(own_seed), None

@@ -176,9 +176,9 @@ class OpenSpiel(Adapter):
         player = state.current_player()
         move = self._find(action)
         if move is None:
-            said = f"{_REFUSED}\nPossible actions: {_listed(self._names.values())}"
+            refusal = f"{_REFUSED}\nPossible actions: {_listed(self._names.values())}"
             more = {"player": player} if self._alone else {}
-            return Played(said, valid=False, more=self._told() | more)
+            return Played(refusal, valid=False, more=self._told() | more)
         self._move(move)
         self._let_others_play()
         self._paid = [float(paid) for paid in state.returns()]
@@ -229,12 +229,12 @@ class OpenSpiel(Adapter):
         self._names = {} if state.is_terminal() else move_names(state)
 
     def _find(self, action: str) -> int | None:
-        found = read_action(action, self._names.values())
-        return next((move for move, name in self._names.items() if name == found), None)
+        name_of_move = read_action(action, self._names.values())
+        return next((move for move, name in self._names.items() if name == name_of_move), None)
 
     def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"admissible_actions": list(self._names.values())}
-        return told | {"to_move": self._state.current_player()} if self._alone else told
+        info: dict[str, Any] = {"admissible_actions": list(self._names.values())}
+        return info | {"to_move": self._state.current_player()} if self._alone else info
 
     def _view(self) -> str:
         """Return the observation of the player to move."""
@@ -274,9 +274,9 @@ def load_game(game: str, asked_by: str, **settings: Any) -> Any:
     """
     with needs("openspiel", asked_by):
         pyspiel = import_module("pyspiel")
-    name, known = game.partition("(")[0], pyspiel.registered_names()
-    if name not in known:
-        raise ConfigError(f"OpenSpiel has no game {name!r}{did_you_mean(name, known)}")
+    name, names = game.partition("(")[0], pyspiel.registered_names()
+    if name not in names:
+        raise ConfigError(f"OpenSpiel has no game {name!r}{did_you_mean(name, names)}")
     try:
         loaded = pyspiel.load_game(game, settings) if settings else pyspiel.load_game(game)
         if loaded.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
@@ -292,8 +292,8 @@ def move_names(state: Any) -> dict[int, str]:
     """Return the name of each possible move; moves that OpenSpiel calls alike are told apart by their numbers."""
     player = state.current_player()
     names = {move: str(state.action_to_string(player, move)).strip() for move in state.legal_actions()}
-    known = Counter(map(plain, names.values()))
-    return {move: name if known[plain(name)] == 1 else f"{name} ({move})" for move, name in names.items()}
+    counts = Counter(map(plain, names.values()))
+    return {move: name if counts[plain(name)] == 1 else f"{name} ({move})" for move, name in names.items()}
 
 
 def read_action(action: str, names: Iterable[str]) -> str | None:
@@ -308,9 +308,9 @@ def read_action(action: str, names: Iterable[str]) -> str | None:
     """
     names = list(names)
     for form in (plain, _squeezed):
-        found = [name for name in names if form(name) == form(action)]
-        if len(found) == 1:
-            return found[0]
+        matches = [name for name in names if form(name) == form(action)]
+        if len(matches) == 1:
+            return matches[0]
     return None
 
 
@@ -344,10 +344,10 @@ def _long_name(name: str) -> str:
     return next(str(one.long_name) for one in games if one.short_name == name)
 
 
-def _outcomes(given: Any) -> list[int]:
-    if not isinstance(given, Sequence) or not all(isinstance(one, int) for one in given):
-        raise ConfigError(f"chance must be a list of outcomes, which are integers, got {given!r:.80}")
-    return list(given)
+def _outcomes(outcomes: Any) -> list[int]:
+    if not isinstance(outcomes, Sequence) or not all(isinstance(one, int) for one in outcomes):
+        raise ConfigError(f"chance must be a list of outcomes, which are integers, got {outcomes!r:.80}")
+    return list(outcomes)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -14,7 +14,8 @@ from gymnasium.envs.registration import load_env_creator
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ConfigError, apart_from_the_model
 from gym_trl.spaces import holds_text
-from gym_trl.text.textify import UnreadableActionError, check_actions, explain, parse, render
+from gym_trl.text.checked_spaces import check_actions
+from gym_trl.text.textify import UnreadableActionError, explain, parse, render
 from gym_trl.types import Policy
 
 _MOST_MOVES = 1_000
@@ -227,12 +228,12 @@ class PettingZoo(Adapter):
         if not over:
             observation, info = self._asks()
             return Played(observation, payoffs[self.seat], more={**info, "payoffs": payoffs})
-        said = [_at_the_end(self._last_shown[one], self._paid[one]) for one in self._players]
-        more: dict[str, Any] = {"payoffs": payoffs, "observations": dict(enumerate(said))}
+        endings = [_at_the_end(self._last_shown[one], self._paid[one]) for one in self._players]
+        more: dict[str, Any] = {"payoffs": payoffs, "observations": dict(enumerate(endings))}
         if (won := self._winners()) is not None:
             more["successes"] = tuple(one in won for one in self._players)
         return Played(
-            said[self._players.index(player)],
+            endings[self._players.index(player)],
             payoffs[self.seat],
             terminated=not self._cut,
             truncated=self._cut,

@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any, ClassVar, Literal
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.errors import ConfigError, InfrastructureError, apart_from_the_model
 from gym_trl.types import Policy
+from gym_trl.wrappers.own_global_random import OwnGlobalRandom
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
 _MOST_MOVES, _MOST_PLAYERS = 1_000, 100
@@ -145,15 +145,15 @@ class TextArena(Adapter):
         if not done:
             to_move = state.current_player_id
             return Played(self._said(to_move), valid=valid, more={"to_move": to_move})
-        rewards, about = self._game.close()
+        rewards, outcomes = self._game.close()
         seats = range(self.players)
         payoffs = tuple(_number((rewards or {}).get(seat, 0.0)) for seat in seats)
-        reasons = [str(about.get(seat, {}).get("reason") or "") for seat in seats]
-        said = {seat: "\n".join(filter(None, (self._said(seat), reasons[seat]))) for seat in seats}
+        reasons = [str(outcomes.get(seat, {}).get("reason") or "") for seat in seats]
+        endings = {seat: "\n".join(filter(None, (self._said(seat), reasons[seat]))) for seat in seats}
         successes = tuple(payoff >= 1.0 for payoff in payoffs)
-        more = {"payoffs": payoffs, "observations": said, "successes": successes}
+        more = {"payoffs": payoffs, "observations": endings, "successes": successes}
         mine = self.seat
-        return Played(said[player], payoffs[mine], terminated=True, success=successes[mine], valid=valid, more=more)
+        return Played(endings[player], payoffs[mine], terminated=True, success=successes[mine], valid=valid, more=more)
 
     def _play(self, action: str) -> Played:
         if self._alone:
@@ -165,11 +165,11 @@ class TextArena(Adapter):
         observation = self._said(self.seat)
         if not done:
             return Played(observation, valid=valid)
-        rewards, about = self._game.close()
-        mine = about.get(self.seat, {})
+        rewards, outcomes = self._game.close()
+        mine = outcomes.get(self.seat, {})
         reward = _number((rewards or {}).get(self.seat, 0.0))
         observation = "\n".join(part for part in (observation, str(mine.get("reason") or "")) if part)
-        if any(theirs.get("invalid_move") for seat, theirs in about.items() if seat != self.seat):
+        if any(theirs.get("invalid_move") for seat, theirs in outcomes.items() if seat != self.seat):
             more = {"opponent_forfeited": True}
             return Played(observation, 0.0, terminated=True, success=None, valid=valid, more=more)
         valid = valid and not mine.get("invalid_move", False)
@@ -207,9 +207,9 @@ class TextArena(Adapter):
         others = [text for sender, text, kind in messages if not (kind is self._own_words and sender == player)]
         # Some games swap the arguments of a message; a message that is not text then echoes the action.
         others = [text for text in others if isinstance(text, str)]
-        said = "\n".join(others).strip()
-        self._told[player] += f"\n{said}"
-        return said
+        messages_of_others = "\n".join(others).strip()
+        self._told[player] += f"\n{messages_of_others}"
+        return messages_of_others
 
     def _random_opponent(self, seed: int) -> Policy:
         rng = random.Random(seed)
@@ -261,9 +261,9 @@ class TextArena(Adapter):
         return ""
 
 
-def _candidates(told: str, rng: random.Random) -> Iterator[str]:
+def _candidates(messages: str, rng: random.Random) -> Iterator[str]:
     """Return moves that may be legal: texts in brackets, then numbers and board positions, each group shuffled."""
-    shown = list(dict.fromkeys(_BRACKETS.findall(told)))
+    shown = list(dict.fromkeys(_BRACKETS.findall(messages)))
     numbers = [f"[{number}]" for number in range(100)]
     places = [f"[{row}{between}{column}]" for between in (" ", ", ") for row in range(8) for column in range(8)]
     groups = shown, numbers[:26], places, numbers[26:]

@@ -137,20 +137,20 @@ class TextWorld(Adapter):
 
 
 def _games(paths: Sequence[str | PathLike[str]]) -> list[str]:
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, paths):
-        found += (
+        files += (
             sorted(file for file in path.iterdir() if _PLAYABLE.fullmatch(file.suffix)) if path.is_dir() else [path]
         )
-    if missing := [path for path in found if not path.is_file()]:
+    if missing := [path for path in files if not path.is_file()]:
         raise ConfigError(f"there is no game {fspath(missing[0])!r}: make one with tw-make")
-    if other := [path for path in found if not _PLAYABLE.fullmatch(path.suffix)]:
+    if other := [path for path in files if not _PLAYABLE.fullmatch(path.suffix)]:
         raise ConfigError(f"TextWorld plays games in files from .z1 to .z8, got {fspath(other[0])!r}")
-    if broken := [path for path in found if not _is_story(path)]:  # Jericho would abort the whole process
+    if broken := [path for path in files if not _is_story(path)]:  # Jericho would abort the whole process
         raise ConfigError(f"{fspath(broken[0])!r} is no game of the Z-machine, or is not whole: make one with tw-make")
-    if not found:
+    if not files:
         raise ConfigError(f"there are no games in {[fspath(path) for path in paths]}: make some with tw-make")
-    return [fspath(path) for path in found]
+    return [fspath(path) for path in files]
 
 
 def _is_story(path: Path) -> bool:

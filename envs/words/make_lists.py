@@ -29,14 +29,14 @@ _UNFIT = frozenset(Path(__file__).with_name("unfit.txt").read_text("ascii").spli
 def make_lists(source: Path) -> dict[str, list[str]]:
     """Return the words of each file, in alphabetical order."""
     by_size = {size: _words(source, size) for size in SIZES}
-    known = frozenset[str]().union(*by_size.values())
+    every_word = frozenset[str]().union(*by_size.values())
     common = {word for word in by_size[10] | by_size[20] if 5 <= len(word) <= 10}
-    guesses = {word for word in known if len(word) == 5}
+    guesses = {word for word in every_word if len(word) == 5}
     answers = guesses & (by_size[10] | by_size[20] | by_size[35])
     made = {
-        "answers.txt": {word for word in answers if not _is_inflected(word, known)},
+        "answers.txt": {word for word in answers if not _is_inflected(word, every_word)},
         "guesses.txt": guesses,
-        "common.txt": {word for word in common if not _is_inflected(word, known)},
+        "common.txt": {word for word in common if not _is_inflected(word, every_word)},
     }
     return {name: sorted(word for word in words if _digest(word) not in _UNFIT) for name, words in made.items()}
 
@@ -47,19 +47,19 @@ def _words(source: Path, size: int) -> set[str]:
     return {word for word in words if _WORD.fullmatch(word)}
 
 
-def _is_inflected(word: str, known: frozenset[str]) -> bool:
+def _is_inflected(word: str, every_word: frozenset[str]) -> bool:
     if word.endswith("s") and not word.endswith("ss"):
         return bool(
-            {word[:-1], word.removesuffix("es"), word[:-3] + "y" if word.endswith("ies") else ""} & known - {word}
+            {word[:-1], word.removesuffix("es"), word[:-3] + "y" if word.endswith("ies") else ""} & every_word - {word}
         )
     if word.endswith("ed") and not word.endswith("eed"):
-        return bool(_stems(word[:-2]) & known)
+        return bool(_stems(word[:-2]) & every_word)
     if word.endswith("ing") and _VOWEL.search(word[:-3]):
-        return bool(_stems(word[:-3]) & known)
+        return bool(_stems(word[:-3]) & every_word)
     if word.endswith("er"):
-        return word[:-1] + "st" in known and bool(_stems(word[:-2]) & known)
+        return word[:-1] + "st" in every_word and bool(_stems(word[:-2]) & every_word)
     if word.endswith("est"):
-        return word[:-2] + "r" in known and bool(_stems(word[:-3]) & known)
+        return word[:-2] + "r" in every_word and bool(_stems(word[:-3]) & every_word)
     return False
 
 

@@ -1,13 +1,9 @@
 """Checks that a chat template continues conversations turn by turn, at any length."""
 
-import re
 from collections.abc import Callable, Sequence
 
+from gym_trl.chat.codec import FIRST_PLACE, PLACE
 from gym_trl.types import Message
-
-# Private-use code points mark the positions of texts in a rendering.
-FIRST_PLACE = 0xF0000
-PLACE = re.compile("([\U000f0000-\U000ffffd])")
 
 Render = Callable[[Sequence[Message]], str]
 
@@ -94,10 +90,10 @@ class Continuation:
             DiffersError: they do.
         """
         for answers in (1, 2):
-            for before, said in (("", _ODD), (_ODD, ""), (_THOUGHT, "")):
-                pieces = self._pieces(render, answers, before, said=said)
+            for before, text in (("", _ODD), (_ODD, ""), (_THOUGHT, "")):
+                pieces = self._pieces(render, answers, before, begins=text)
                 if pieces[-2:] != [self.before, self.after]:
-                    other = f"{before or said!r:.90}"
+                    other = f"{before or text!r:.90}"
                     raise DiffersError(
                         f"writes a {self._role} message differently after other messages, such as {other}"
                     )
@@ -110,8 +106,8 @@ class Continuation:
         """Return whether the messages after another opening are rendered differently."""
         return (self.before, self.after) != (other.before, other.after)
 
-    def _pieces(self, render: Render, answers: int, before: str = "", after: str = "", said: str = "") -> list[str]:
-        """Return the texts around the messages, if answers begin with ``before`` and user messages with ``said``."""
+    def _pieces(self, render: Render, answers: int, before: str = "", after: str = "", begins: str = "") -> list[str]:
+        """Return the texts around the messages, if answers begin with ``before`` and user messages with ``begins``."""
         messages, places = [], 0
         for message in (*self._opening, *[Message("assistant", ""), Message(self._role, "")] * answers):
             if message.role == "system" and message.content and not PLACE.search(message.content):
@@ -120,8 +116,8 @@ class Continuation:
             is_answer = message.role == "assistant"
             text = chr(FIRST_PLACE + places) + ("" if is_answer else after)
             # A system message is the same at each turn, whatever the template makes of its text.
-            begins = {"assistant": before, "system": ""}.get(message.role, said)
-            messages.append(Message(message.role, begins + text))
+            beginning = {"assistant": before, "system": ""}.get(message.role, begins)
+            messages.append(Message(message.role, beginning + text))
             places += 1
         messages[-1] = Message(messages[-1].role, text)
         pieces = PLACE.split(render(messages))

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gym_trl.chat.codec import Codec, tokenizer_codec
+from gym_trl.chat.codec import Codec
+from gym_trl.chat.protocol import Chat
+from gym_trl.chat.tokenizer_codec import tokenizer_codec
 from gym_trl.errors import ChatTemplateError
-from gym_trl.text.parsing import split_thinking
+from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import Answer, Message, TokenIds
 
 
-class DelimiterChat:
+class DelimiterChat(Chat):
     r"""Chat with hand-written markers, for tokenizers without a chat template.
 
     >>> chat = DelimiterChat(lambda text: text.encode(), lambda ids: bytes(ids).decode(), assistant=("Model: ", "\n"))
@@ -63,8 +65,8 @@ class DelimiterChat:
         marks = [self._marks_of(message.role) for message in messages]
 
         def render(texts: Sequence[str]) -> str:
-            said = "".join(before + text + after for (before, after), text in zip(marks, texts, strict=True))
-            return self._bos + said + self._head
+            messages_text = "".join(before + text + after for (before, after), text in zip(marks, texts, strict=True))
+            return self._bos + messages_text + self._head
 
         return self._codec.write(render, messages, key=tuple(message.role for message in messages))
 

@@ -6,9 +6,10 @@ from io import BytesIO
 from itertools import product
 from typing import Any, TypeAlias
 
-from gym_trl.chat.continuation import FIRST_PLACE, PLACE
+from gym_trl.chat.codec import FIRST_PLACE, PLACE
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
-from gym_trl.types import Message, PngImage, TokenIds
+from gym_trl.images import PngImage
+from gym_trl.types import Message, TokenIds
 
 ModelInputs: TypeAlias = dict[str, Any]
 """Tensors of a batch of rows, by the names of a model's arguments."""
@@ -65,6 +66,17 @@ class ImageProcessor:
         """Return the ids in place of an image: a ``feature_id`` per feature, and what the model has around them."""
         return list(self._ids(image, mark or self.marks[-1]))
 
+    def in_place(self, ids: TokenIds, images: Sequence[PngImage], mark: str, mark_id: int) -> TokenIds:
+        """Return ids with those of each image in place of the id of the template's mark for it.
+
+        Raises:
+            ChatTemplateError: The template has written another number of marks.
+        """
+        if (count := ids.count(mark_id)) != len(images):
+            raise ChatTemplateError(f"the chat template writes {count} places for {len(images)} images")
+        rest = iter(images)
+        return [part for id_ in ids for part in (self.ids(next(rest), mark) if id_ == mark_id else (id_,))]
+
     def features(self, image: PngImage) -> int:
         """Return the number of features of an image, which is the number of ``feature_id`` among its ids."""
         return self.ids(image).count(self.feature_id)
@@ -90,15 +102,15 @@ class ImageProcessor:
             padding=True,
             return_tensors="pt",
         )
-        found = {name: value for name, value in made.items() if name not in {*_OF_TEXT, *_PER_TOKEN}}
-        if unknown := sorted(found.keys() - _OF_IMAGES):
+        inputs = {name: value for name, value in made.items() if name not in {*_OF_TEXT, *_PER_TOKEN}}
+        if unknown := sorted(inputs.keys() - _OF_IMAGES):
             raise ConfigError(f"{self._name} makes {unknown[0]}, which TRL's trainer cannot divide by rows")
-        pixels, count = found["pixel_values"], sum(map(len, rows))
-        if self.by_row(found):
-            return {name: _spread(found[name], full, len(rows)) for name in found}
-        if "image_grid_thw" not in found and len(pixels) != count:
+        pixels, count = inputs["pixel_values"], sum(map(len, rows))
+        if self.by_row(inputs):
+            return {name: _spread(inputs[name], full, len(rows)) for name in inputs}
+        if "image_grid_thw" not in inputs and len(pixels) != count:
             raise ConfigError(f"{self._name} makes {len(pixels)} tiles of {count} images; switch off tiles or patches")
-        return found
+        return inputs
 
     def counts(self, inputs: Mapping[str, Any], rows: Sequence[Sequence[PngImage]]) -> list[int]:
         """Return ``num_images``, by which TRL's trainer divides ``inputs``: of each row, or 1 if divided by rows."""
@@ -164,19 +176,19 @@ def image_mark(render: Callable[[Sequence[Message]], str], marks: Sequence[str])
         ChatTemplateError: The template writes none of them, or writes a message with an image differently in a longer
             conversation; the message says which.
     """
-    known: dict[bool, list[str]] = {}
+    uniform: dict[bool, list[str]] = {}
     for shown in (True, False):  # uniform conversations: what is around each message
-        known[shown] = _pieces(render, [shown] * 2)
-    written = known[True][0]
+        uniform[shown] = _pieces(render, [shown] * 2)
+    written = uniform[True][0]
     mark = next((mark for mark in marks if written.count(mark) == 1), None)
-    if mark is None or mark in known[False][0]:
+    if mark is None or mark in uniform[False][0]:
         raise ChatTemplateError(f"the chat template writes none of {', '.join(marks)} for an image: {written!r:.200}")
     for pattern in product((False, True), repeat=3):
         pieces = _pieces(render, pattern)
-        expected = [known[pattern[0]][0]]
+        expected = [uniform[pattern[0]][0]]
         for shown in pattern[1:]:
-            expected += [known[True][1], known[shown][2]]
-        expected.append(known[True][3])
+            expected += [uniform[True][1], uniform[shown][2]]
+        expected.append(uniform[True][3])
         if pieces != expected:
             order = ", ".join("image" if shown else "text" for shown in pattern)
             raise ChatTemplateError(

@@ -23,8 +23,8 @@ class Frame(NamedTuple):
 
     def around(self, text: str) -> str | None:
         """Return the rendering of ``text``, or ``None`` if a condition has another result for it."""
-        for ask, told in self.asked:  # in every turn: not as a generator
-            if ask(text) != told:
+        for ask, result in self.asked:  # in every turn: not as a generator
+            if ask(text) != result:
                 return None
         return f"{self.before}{text}{self.after}"
 
@@ -61,6 +61,26 @@ def find_frame(
         return None
     before, probe, after = rendered.partition(_PROBE)
     return Frame(before, after, tuple(asked)) if probe and _PROBE not in after else None
+
+
+def find_tail(
+    template: str,
+    history: Sequence[Mapping[str, Any]],
+    role: str,
+    variables: Mapping[str, Any],
+    render: Callable[[str], str],
+) -> Frame | None:
+    """Return the frame of a message from the end of ``history`` on, if samples have what ``render`` returns."""
+    frame = find_frame(
+        template,
+        lambda text: [*history, {"role": role, "content": text}],
+        {**variables, "add_generation_prompt": True},
+    )
+    if frame is None:
+        return None
+    frame = frame._replace(before=frame.before.partition(history[-1]["content"])[2])
+    samples = ("", "Yes.", " 1\n", "<tool_response>\n{}\n</tool_response>")
+    return frame if all(frame.around(text) in {None, render(text)} for text in samples) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -146,7 +166,7 @@ def _told(text: _Text, ask: Callable[[str], object]) -> Any:
         asked.append((ask, answer))
         return answer
     if isinstance(answer, str) and answer == plain:
-        asked.append((lambda given: ask(given) == given, True))
+        asked.append((lambda value: ask(value) == value, True))
         return text
     raise _UnknownError
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gym_trl.errors import TranscriptError
-from gym_trl.types import Border, Logprobs, PngImage, TokenIds, TokenTrace, without_nan
+from gym_trl.images import PngImage
+from gym_trl.types import Border, Logprobs, TokenIds, TokenTrace, without_nan
 
 
 class Transcript:

@@ -1,5 +1,6 @@
 """The application ``gym-trl`` and its commands."""
 
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -7,35 +8,18 @@ import typer
 from typer import Option
 
 import gym_trl
-from gym_trl.cli import (
-    card,
-    compare,
-    doctor,
-    evaluate,
-    export,
-    import_records,
-    info,
-    list_envs,
-    new,
-    play,
-    replay,
-    serve,
-    tournament,
-    train,
-    validate,
-    view,
-    warm_start,
-)
 from gym_trl.cli.flags import Command
 from gym_trl.cli.terminal import say
+from gym_trl.leaves import load, offered
 
 
 def _examples(lines: str) -> str:
     return "\n\n".join(["Examples:", *lines.strip().splitlines()])
 
 
-def _add(panel: str, name: str, command: Callable[..., None], examples: str) -> None:
+def _add(panel: str, name: str, command: Callable[..., None]) -> None:
     """Add a command with the paragraphs of its docstring as the help text; the first is its line in the list."""
+    examples = sys.modules[command.__module__].EXAMPLES
     paragraphs = (command.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     app.command(name, cls=Command, help=text, epilog=_examples(examples), rich_help_panel=panel)(command)
@@ -67,22 +51,10 @@ def _root(
         raise typer.Exit
 
 
-START, MORE = "Start here", "More"
-"""Panels of commands: those that a newcomer needs first, and the others."""
-_add(START, "list", list_envs.list_envs, list_envs.EXAMPLES)
-_add(START, "play", play.play, play.EXAMPLES)
-_add(START, "new", new.new, new.EXAMPLES)
-_add(START, "validate", validate.validate, validate.EXAMPLES)
-_add(START, "train", train.train, train.EXAMPLES)
-_add(START, "view", view.view, view.EXAMPLES)
-_add(MORE, "info", info.info, info.EXAMPLES)
-_add(MORE, "card", card.card, card.EXAMPLES)
-_add(MORE, "doctor", doctor.doctor, doctor.EXAMPLES)
-_add(MORE, "warm-start", warm_start.warm_start, warm_start.EXAMPLES)
-_add(MORE, "eval", evaluate.evaluate, evaluate.EXAMPLES)
-_add(MORE, "compare", compare.compare, compare.EXAMPLES)
-_add(MORE, "tournament", tournament.tournament, tournament.EXAMPLES)
-_add(MORE, "replay", replay.replay, replay.EXAMPLES)
-_add(MORE, "export", export.export, export.EXAMPLES)
-_add(MORE, "import", import_records.import_records, import_records.EXAMPLES)
-_add(MORE, "serve", serve.serve, serve.EXAMPLES)
+PANELS = {
+    "The first hour": ("list", "play", "train", "view", "show", "eval"),
+    "An environment of your own": ("new", "validate", "info", "card"),
+}
+"""Panels of commands; all others are in the last one."""
+for _name in offered("commands"):
+    _add(next((panel for panel, names in PANELS.items() if _name in names), "More"), _name, load("commands", _name))

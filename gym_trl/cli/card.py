@@ -10,15 +10,9 @@ from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
-from gym_trl.cli.options import (
-    ID_HELP,
-    DebugOption,
-    EnvKwargsOption,
-    JsonOption,
-    read_pairs,
-    write_pair,
-)
+from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption, JsonOption
 from gym_trl.cli.terminal import say, say_aside
+from gym_trl.cli.values import read_pairs, write_pair
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
 from gym_trl.options import Text
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 gym-trl card TrlEnv/GuessNumber-v0
 gym-trl card my_game.py --out card.md --out card.html --out card.json
-gym-trl card Lift/Lift-v0 --strict --seconds 20 --out cards
+gym-trl card Lift/Lift-v0 --fail-on-error --seconds 20 --out cards
 gym-trl card FrozenLake-v1 --env-kwargs is_slippery=false --train 120 --out lake.html
 gym-trl card CliffWalking-v1 --turn-limit 40 --success -40
 """
@@ -40,7 +34,7 @@ _CHECKS = 36
 
 
 @clear_errors
-@with_options(Text, omit=["strict"])  # which is the command's own option
+@with_options(Text)
 def card(
     env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
     *,
@@ -66,7 +60,9 @@ def card(
         str | None, Option(help="Path or hub id of a tokenizer that counts tokens. Default: characters divided by 4.")
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = 0,
-    strict: Annotated[bool, Option("--strict", help="Exit with status 1 if a finding is an error.")] = False,
+    fail_on_error: Annotated[
+        bool, Option("--fail-on-error", help="Exit with status 1 if a finding is an error.")
+    ] = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
     options: dict[str, Any],
@@ -76,12 +72,12 @@ def card(
     The page has the rules, an example episode, licence and source; scores of the solver, random play, the best blind
     policy and the best constant action, with 95% intervals; tokens, turns and speed; and findings: what validate
     checks, whether doing nothing, ending early, writing a judgement or copying the observation pays, whether training
-    and evaluation share tasks, and whether seeds give tasks away. The criteria of OpenEnv's RFC 008 are rows with a
-    value and a threshold. Everything is measured when the command runs, except for published blind baselines.
+    and evaluation share tasks, and whether seeds give tasks away. Further criteria of OpenEnv's RFC 008 are rows
+    with a value and a threshold. Everything is measured when the command runs, except for published blind baselines.
 
-    In CI, --strict with --out keeps a current card of every environment and stops one that can be exploited.
+    In CI, --fail-on-error with --out keeps a current card of every environment and stops one that can be exploited.
 
-    Exit status: 0; 1 with --strict if a finding is an error; 2 for an error of the command.
+    Exit status: 0; 1 with --fail-on-error if a finding is an error; 2 for an error of the command.
     """
     for path in out or ():
         if path.suffix and path.suffix not in _SUFFIXES and not path.is_dir():
@@ -110,7 +106,7 @@ def card(
     elif not out:
         say(_as(made, ".md").rstrip())
     _report(made, out or ())
-    if strict and made.count("problem"):
+    if fail_on_error and made.count("problem"):
         raise typer.Exit(1)
 
 
@@ -132,12 +128,12 @@ def _measure(make: Any, env_id: str, *, train: float, tokenizer: str | None, **o
         learning = None
         if train:
             status.update(f"training a tiny model for {train:g} s")
-            given = [
+            arguments = [
                 word
                 for name, value in options["env_kwargs"].items()
                 for word in ("--env-kwargs", write_pair(name, value))
             ]
-            learning = train_briefly(env_id, arguments=given, seconds=train)
+            learning = train_briefly(env_id, arguments=arguments, seconds=train)
         return make_card(
             make,
             env_id,
@@ -171,8 +167,8 @@ def _as(made: "Card", suffix: str) -> str:
 def _report(made: "Card", out: "list[Path] | tuple[()]") -> None:
     """Print the findings and the files on standard error."""
     for name, verdict in (("error", "problem"), ("warning", "warning")):
-        for found in made.findings:
-            if found.verdict == verdict:
-                say_aside(f"{name}: {found.promise}: {found.got}" + (f"\n  -> {found.fix}" if found.fix else ""))
+        for finding in made.findings:
+            if finding.verdict == verdict:
+                say_aside(f"{name}: {finding.name}: {finding.got}" + (f"\n  -> {finding.fix}" if finding.fix else ""))
     if out:
         say_aside(f"Written: {', '.join(map(str, out))}")

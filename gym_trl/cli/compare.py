@@ -15,6 +15,7 @@ EXAMPLES = """
 gym-trl compare evals/before evals/after --fail-if-worse
 gym-trl compare evals/all
 """
+_HEADS = ("environment", "A", "B", "success B-A", "tasks", "return B-A", "better", "worse")
 
 
 @clear_errors
@@ -37,22 +38,15 @@ def compare(
     from gym_trl.evaluation.scores import compare as compare_records
     from gym_trl.records.files import read_records
 
-    found = compare_records(read_records(first), None if second is None else read_records(second))
+    comparison = compare_records(read_records(first), None if second is None else read_records(second))
     if as_json:
-        say(to_json({"version": 1, "rows": [one.as_dict() for one in found]}, indent=2))
+        say(to_json({"version": 1, "rows": [one.as_dict() for one in comparison]}, indent=2))
     else:
-        show_columns(
-            {
-                "environment": [one.env_id for one in found],
-                "A": [one.policies[0] for one in found],
-                "B": [one.policies[1] for one in found],
-                "success B-A": [str(one.success) for one in found],
-                "tasks": [str(one.tasks) for one in found],
-                "return B-A": [str(one.mean_return) for one in found],
-                "better": [str(one.better) for one in found],
-                "worse": [str(one.worse) for one in found],
-            }
-        )
-    highs = [(one.mean_return if one.success.mean is None else one.success).high for one in found]
+        cells = [
+            (one.env_id, *one.policies, one.success, one.tasks, one.mean_return, one.better, one.worse)
+            for one in comparison
+        ]
+        show_columns({head: [str(row[place]) for row in cells] for place, head in enumerate(_HEADS)})
+    highs = [(one.mean_return if one.success.mean is None else one.success).high for one in comparison]
     if fail_if_worse and any(high is not None and high < 0 for high in highs):
         raise typer.Exit(1)

@@ -13,15 +13,15 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options, write_flags
 from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.terminal import coloured, say, say_styled
-from gym_trl.cli.warm_start import SHARED
 from gym_trl.grpo.trl_versions import import_trainer_alone
-from gym_trl.options import TrainOptions
+from gym_trl.kinds import option_types
+from gym_trl.options import TrainOptions, WarmStartOptions
 from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import choose, preset_defaults
 
 if TYPE_CHECKING:
+    from gym_trl.report import Finding
     from gym_trl.training.doctor import Diagnosis, NextStep
-    from gym_trl.training.findings import Finding
     from gym_trl.types import EpisodeResult
 
 EXAMPLES = r"""
@@ -30,11 +30,16 @@ gym-trl doctor TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --action-format 're
 gym-trl doctor TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --dtype bfloat16 --lora 16 --groups 4 --json
 """
 _GROUPS = 8
+_WITHOUT_EFFECT = (
+    *("resample_dead_groups", "max_unscored", "lora_alpha", "lora_targets", "width", "layers", "steps"),
+    *("learning_rate", "overlong_cache", "eval_episodes", "records_per_step", "parts"),
+)
+"""Options of a training on which nothing depends that is measured before it."""
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 @clear_errors
-@with_options(TrainOptions, presets=preset_defaults())
+@with_options(TrainOptions, omit=_WITHOUT_EFFECT, presets=preset_defaults)
 def doctor(
     *,
     env_id: Annotated[str, Argument(metavar="ID", help="Environment.", show_default=False)],
@@ -48,35 +53,35 @@ def doctor(
 ) -> None:
     """Find what stands in the way of a training, before it starts.
 
-    It plays a few groups as the training would. The options are those of gym-trl train. The report says how many
-    responses contain a readable action, and which other action format would have read more from the same responses; how
-    many groups have different returns, without which GRPO learns nothing; if turns and episodes fit their limits, and
-    if the model ends its turns; what prompt the model really sees; success beside random play, the blind baseline and
-    the optimum; and an estimate of memory and time. It ends with the command to run next. Nothing is trained or
-    written.
+    It plays a few groups as the training would. The options are those of gym-trl train on which it depends. The report
+    says how many responses contain a readable action, and which other action format would have read more from the same
+    responses; how many groups have different returns, without which GRPO learns nothing; if turns and episodes fit
+    their limits, and if the model ends its turns; what prompt the model really sees; success beside random play, the
+    blind baseline and the optimum; and an estimate of memory and time. It ends with the command to run next. Nothing is
+    trained or written.
 
     Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error, 130 if interrupted.
     """
     chosen = choose(env_id, model=model, **options)
     # Before slow imports:
     make_text_env(chosen.env, chosen.env_kwargs, observe=chosen.observe).close()
-    found = _diagnose(chosen, groups)
-    commands = _commands(found, options, groups)
+    diagnosis = _diagnose(chosen, groups)
+    commands = _commands(diagnosis, options, groups)
     if as_json:
-        say(to_json({**found.as_dict(), "commands": list(commands.values())}, indent=2))
+        say(to_json({**diagnosis.as_dict(), "commands": list(commands.values())}, indent=2))
     else:
-        _show(found, commands)
-    if not found.ready:
+        _show(diagnosis, commands)
+    if not diagnosis.ready:
         raise typer.Exit(1)
 
 
 def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
-    from gym_trl.training.progress import display_on, lasting_console
+    from gym_trl.training.progress import Display, lasting_console
 
-    display = display_on(lasting_console(sys.stderr), groups * options.num_generations, "episode")
+    display = Display(lasting_console(sys.stderr), "episode")
     display.note("Loading PyTorch and TRL")
     from gym_trl.training.doctor import diagnose
-    from gym_trl.training.session import quiet_libraries
+    from gym_trl.training.process import quiet_libraries
 
     import_trainer_alone()
 
@@ -84,7 +89,7 @@ def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
 
     def on_load() -> None:
         display.note(f"Loading {options.model}")
-        display.begin(0)
+        display.begin(0, groups * options.num_generations)
 
     def on_episode(one: "EpisodeResult") -> None:
         nonlocal finished
@@ -105,21 +110,21 @@ def _metrics(one: "EpisodeResult") -> dict[str, Any]:
     return {"env/return": one.episode_return, "env/success": success, "env/turns": len(one.turns)}
 
 
-def _show(found: "Diagnosis", commands: Mapping[str, str]) -> None:
-    for one in found.findings:
+def _show(diagnosis: "Diagnosis", commands: Mapping[str, str]) -> None:
+    for one in diagnosis.findings:
         say_styled(f"{coloured(f'{one.verdict:<8}', fg=_COLOURS[one.verdict])} {one.name}: {one.got}")
         if one.fix:
             say(f"         {_arrow(one)} {one.fix}")
         for example in one.examples:
             say(f"         e.g. {example!r}")
-    if found.prompt:
-        say(f"\nThe prompt that the model sees:\n{_indented(found.prompt)}")
-    if found.reply:
-        say(f"\nBetween its first two responses:\n{_indented(found.reply)}")
-    if not found.ready:
-        verdict = f"Not ready: {_names(found.problems)}."
-    elif found.warnings:
-        verdict = f"Ready to train, with warnings: {_names(found.warnings)}."
+    if diagnosis.prompt:
+        say(f"\nThe prompt that the model sees:\n{_indented(diagnosis.prompt)}")
+    if diagnosis.reply:
+        say(f"\nBetween its first two responses:\n{_indented(diagnosis.reply)}")
+    if not diagnosis.ready:
+        verdict = f"Not ready: {_names(diagnosis.problems)}."
+    elif diagnosis.warnings:
+        verdict = f"Ready to train, with warnings: {_names(diagnosis.warnings)}."
     else:
         verdict = "Ready to train."
     say(f"\n{verdict}")
@@ -139,27 +144,27 @@ def _indented(text: str) -> str:
     return "\n".join(f"  | {line}" for line in text.splitlines())
 
 
-def _commands(found: "Diagnosis", given: Mapping[str, Any], groups: int) -> dict[str, str]:
+def _commands(diagnosis: "Diagnosis", given: Mapping[str, Any], groups: int) -> dict[str, str]:
     """Return the command to run next, and for warnings that a warm start would remove also that of a warm start."""
     from gym_trl.training.doctor import NextStep
 
     commands = {}
-    if found.next_step is not NextStep.NONE:
-        commands["Next"] = _command(found, found.next_step, given, groups)
-    if found.ready and any(one.warm_start for one in found.warnings):
-        commands["Better after a warm start"] = _command(found, NextStep.WARM_START, given, groups)
+    if diagnosis.next_step is not NextStep.NONE:
+        commands["Next"] = _command(diagnosis, diagnosis.next_step, given, groups)
+    if diagnosis.ready and any(one.warm_start for one in diagnosis.warnings):
+        commands["Better after a warm start"] = _command(diagnosis, NextStep.WARM_START, given, groups)
     return commands
 
 
-def _command(found: "Diagnosis", step: "NextStep", given: Mapping[str, Any], groups: int) -> str:
+def _command(diagnosis: "Diagnosis", step: "NextStep", given: Mapping[str, Any], groups: int) -> str:
     """Return a command with the options that were given and, for the doctor, those that a finding changes."""
-    words = ["gym-trl", str(step), found.env, "--model", found.model]
+    words = ["gym-trl", str(step), diagnosis.env, "--model", diagnosis.model]
     if step == "warm-start":
-        shared = {name: value for name, value in given.items() if name in SHARED}
+        shared = {name: value for name, value in given.items() if name in option_types(WarmStartOptions)}
         return shlex.join(
-            [*words, "--policy", "random", *write_flags({**shared, "lora": shared.get("lora", 16)}, TrainOptions)]
+            [*words, "--policy", "random", *write_flags({**shared, "lora": shared.get("lora", 16)}, WarmStartOptions)]
         )
-    words += write_flags({**given, **found.changes}, TrainOptions)
+    words += write_flags({**given, **diagnosis.changes}, TrainOptions)
     if step == "doctor" and groups != _GROUPS:
         words += ["--groups", str(groups)]
     return shlex.join(words)

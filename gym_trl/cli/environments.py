@@ -9,9 +9,8 @@ from gym_trl.errors import GymTRLError, refused
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.registration import creator_of, find_maker, make_env
-from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.as_text import Observe, as_text
 from gym_trl.wrappers.declare_success import declare_success
-from gym_trl.wrappers.text_observation import Observe
 
 
 def make_text_env(env_id: str, kwargs: Mapping[str, Any], *, observe: Observe | None = None) -> TextEnvironment:

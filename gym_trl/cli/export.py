@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from typer import Argument, Option
 
@@ -10,6 +10,7 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption, check_empty, check_other
 from gym_trl.cli.terminal import say
 from gym_trl.errors import ConfigError
+from gym_trl.leaves import load, offered
 from gym_trl.text.textify import counted
 
 EXAMPLES = """
@@ -23,16 +24,10 @@ gym-trl export runs/first --to model --out models/first
 """
 
 
-class ExportFormat(StrEnum):
-    """Output formats of ``gym-trl export``."""
-
-    SFT = "sft"
-    PREFERENCES = "preferences"
-    PARQUET = "parquet"
-    INSPECT = "inspect"
-    OTEL = "otel"
-    HUB = "hub"
-    MODEL = "model"
+ExportFormat = StrEnum(  # type: ignore[misc]  # the members of other tools are those of the table of leaves
+    "ExportFormat",
+    [name.upper() for name in ("sft", "preferences", "parquet", *offered("exporters"), "hub", "model")],
+)
 
 
 @clear_errors
@@ -74,59 +69,64 @@ def export(
     --to model merges the adapter of a run with --lora, or of another folder, into its base, and writes a folder with
     whole weights that Transformers and vLLM load.
     """
-    from gym_trl.records.export import preference_rows, sft_rows
-    from gym_trl.records.files import read_records
-    from gym_trl.records.hub import write_hub_folder
-    from gym_trl.records.inspect_logs import write_inspect_logs
-    from gym_trl.records.json_lines import write_json_lines
-    from gym_trl.records.otel import write_otel
-    from gym_trl.records.parquet import write_parquet
-
     allowed = {
-        "--min-return": (min_return is not None, [ExportFormat.SFT, ExportFormat.HUB]),
-        "--successes": (successes, [ExportFormat.SFT, ExportFormat.HUB]),
-        "--min-gap": (bool(min_gap), [ExportFormat.PREFERENCES, ExportFormat.HUB]),
-        "--thinking": (thinking, [ExportFormat.SFT, ExportFormat.PREFERENCES, ExportFormat.HUB]),
-        "--license": (license_ is not None, [ExportFormat.HUB]),
+        "--min-return": (min_return is not None, ["sft", "hub"]),
+        "--successes": (successes, ["sft", "hub"]),
+        "--min-gap": (bool(min_gap), ["preferences", "hub"]),
+        "--thinking": (thinking, ["sft", "preferences", "hub"]),
+        "--license": (license_ is not None, ["hub"]),
     }
     for option, (given, formats) in allowed.items():
-        if given and to not in formats:
+        if given and to.value not in formats:
             raise ConfigError(f"{option} requires --to {' or '.join(formats)}, got --to {to.value}")
-    if to is ExportFormat.MODEL:
+    rows = _Rows(min_return, successes, min_gap, thinking)
+    if to.value == "model":
         _export_model(path, out)
-        return
-    if to is ExportFormat.HUB:
-        check_empty(out)
-        rows = write_hub_folder(
-            path,
-            out,
-            license=license_ or "unknown",
-            min_return=min_return,
-            successes=successes,
-            min_gap=min_gap,
-            thinking=thinking,
-        )
-        told = ", ".join(f"{counted(sum(splits.values()), 'row')} of {name}" for name, splits in rows.items())
-        say(f"Wrote {told} to {out}; upload it with: hf upload USER/NAME {out} --repo-type dataset")
-        return
-    check_other(path, out)
-    if to is ExportFormat.OTEL:
-        say(f"Wrote {counted(write_otel(path, out), 'trace')} to {out}.")
-        return
+    elif to.value == "hub":
+        _export_hub(path, out, license_ or "unknown", rows)
+    else:
+        check_other(path, out)
+        if to.value in offered("exporters"):
+            if out.is_dir():
+                check_empty(out)
+            say(load("exporters", to.value)(path, out))
+        else:
+            _export_rows(path, out, to.value, rows)
+
+
+class _Rows(NamedTuple):
+    """Options of data sets."""
+
+    min_return: float | None
+    successes: bool
+    min_gap: float
+    thinking: bool
+
+
+def _export_rows(path: Path, out: Path, to: str, rows: _Rows) -> None:
+    from gym_trl.records.export import preference_rows, sft_rows
+    from gym_trl.records.files import read_records
+    from gym_trl.records.json_lines import write_json_lines
+    from gym_trl.records.parquet import write_parquet
+
     records = read_records(path)
-    if to is ExportFormat.INSPECT:
-        check_empty(out)
-        logs = write_inspect_logs(records, out)
-        say(f"Wrote {counted(len(logs), 'log')} to {out}; look at them with: inspect view --log-dir {out}")
-        return
-    if to is ExportFormat.PARQUET:
+    if to == "parquet":
         count = write_parquet(records, out)
-    elif to is ExportFormat.SFT:
-        conversations = sft_rows(records, min_return=min_return, successes=successes, thinking=thinking)
+    elif to == "sft":
+        conversations = sft_rows(records, min_return=rows.min_return, successes=rows.successes, thinking=rows.thinking)
         count = write_json_lines(conversations, out)
     else:
-        count = write_json_lines(preference_rows(records, min_gap=min_gap, thinking=thinking), out)
+        count = write_json_lines(preference_rows(records, min_gap=rows.min_gap, thinking=rows.thinking), out)
     say(f"Wrote {counted(count, 'row')} to {out}.")
+
+
+def _export_hub(path: Path, out: Path, license_: str, rows: _Rows) -> None:
+    from gym_trl.records.hub import write_hub_folder
+
+    check_empty(out)
+    written = write_hub_folder(path, out, license=license_, **rows._asdict())
+    tables = ", ".join(f"{counted(sum(splits.values()), 'row')} of {name}" for name, splits in written.items())
+    say(f"Wrote {tables} to {out}; upload it with: hf upload USER/NAME {out} --repo-type dataset")
 
 
 def _export_model(path: Path, out: Path) -> None:

@@ -3,7 +3,7 @@
 A command has its own parameters as written, and one flag for every option of a type::
 
     @clear_errors
-    @with_options(SpecOptions, omit=["num_tasks"], presets={"turn_limit": "8 (tiny)"})
+    @with_options(SpecOptions, omit=["num_tasks"], presets=lambda: {"turn_limit": "8 (tiny)"})
     def train(*, env_id: Annotated[str, Argument()], options: dict[str, Any], debug: DebugOption = False) -> None:
         """Train a model."""
         given = SpecOptions.of({"env": env_id, **options})
@@ -33,17 +33,27 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from copy import copy
 from dataclasses import Field, dataclass
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
 from gym_trl.cli.errors import fail, option_name
-from gym_trl.cli.options import is_argument, read_pairs, read_value, write_pair
+from gym_trl.cli.values import (
+    element_of,
+    is_a,
+    is_argument,
+    is_optional,
+    is_repeatable,
+    read_text,
+    read_texts,
+    text_of,
+    write_pair,
+)
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import ByName, literals_in, marks_in, option_types, types_in
+from gym_trl.kinds import ByName, marks_in, option_types, types_in
 from gym_trl.options import (
     Options,
     declared,
@@ -136,14 +146,14 @@ def _flags(
 
 def _options_of(nested: Sequence[type[Options]]) -> dict[str, tuple[Any, list[Field[Any]]]]:
     """Return the types and declarations of the options of several types, by name."""
-    found: dict[str, tuple[list[Any], list[Field[Any]]]] = {}
+    options_by_name: dict[str, tuple[list[Any], list[Field[Any]]]] = {}
     for options in nested:
         for name, one in declared(options).items():
-            kinds, declarations = found.setdefault(name, ([], []))
+            kinds, declarations = options_by_name.setdefault(name, ([], []))
             declarations.append(one)
             if option_types(options)[name] not in kinds:
                 kinds.append(option_types(options)[name])
-    return {name: (functools.reduce(operator.or_, kinds), own) for name, (kinds, own) in found.items()}
+    return {name: (functools.reduce(operator.or_, kinds), own) for name, (kinds, own) in options_by_name.items()}
 
 
 def _default(one: Field[Any], path: tuple[str, ...]) -> str:
@@ -159,21 +169,7 @@ def _switch(path: tuple[str, ...], *, on: bool) -> str:
 
 def _metavar(kind: Any, sentence: str) -> str:
     nested = nested_in(kind)
-    words: list[str] = []
-    for one in types_in(kind):
-        base = get_origin(one) or one
-        if base is Literal:
-            words += map(str, get_args(one))
-        elif base is bool:
-            words += ["true", "false"]
-        elif _is_a(base, Mapping):
-            words.append("NAME=VALUE")
-        elif is_repeatable(one):
-            words.append(_metavar(_part(one), sentence))
-        elif base is float:
-            words.append("SECONDS" if "seconds" in sentence else "NUMBER")
-        elif one not in nested:
-            words.append(_METAVARS.get(base, "TEXT"))
+    words = [word for one in types_in(kind) if one not in nested for word in _metavars(one, sentence)]
     if any(isinstance(one, ByName) for one in marks_in(kind)):
         words = [word for word in words if word != "TEXT"] + ["module:function"]
     words = list(dict.fromkeys(words + (["none"] if nested and is_optional(kind) else [])))
@@ -182,106 +178,26 @@ def _metavar(kind: Any, sentence: str) -> str:
     return words[0] if len(words) == 1 else f"[{'|'.join(words)}]"
 
 
+def _metavars(kind: Any, sentence: str) -> Sequence[str]:
+    """Return the descriptions of the values of a type that is no union."""
+    base = get_origin(kind) or kind
+    if base is Literal:
+        return [*map(str, get_args(kind))]
+    if base is bool:
+        return ["true", "false"]
+    if is_a(base, Mapping):
+        return ["NAME=VALUE"]
+    if is_repeatable(kind):
+        return [_metavar(element_of(kind), sentence)]
+    if base is float:
+        return ["SECONDS" if "seconds" in sentence else "NUMBER"]
+    return [_METAVARS.get(base, "TEXT")]
+
+
 _METAVARS: Mapping[Any, str] = {int: "INTEGER", str: "TEXT", Path: "PATH"}
 
 
-def _is_a(base: Any, kind: type) -> bool:
-    return isinstance(base, type) and issubclass(base, kind)
-
-
-def is_optional(kind: Any) -> bool:
-    """Return whether ``None`` is of a type.
-
-    >>> is_optional(int | None), is_optional(int)
-    (True, False)
-    """
-    if get_origin(kind) is Annotated:
-        return is_optional(get_args(kind)[0])
-    return kind is NoneType or (get_origin(kind) in (Union, UnionType) and any(map(is_optional, get_args(kind))))
-
-
-def is_repeatable(kind: Any) -> bool:
-    """Return whether the flag of a type can be repeated, because it has lists or mappings.
-
-    >>> is_repeatable(tuple[int, ...]), is_repeatable(Mapping[str, Any] | None), is_repeatable(str)
-    (True, True, False)
-    """
-    bases = [get_origin(one) or one for one in types_in(kind)]
-    return any(_is_a(one, Mapping) or (_is_a(one, Sequence) and one is not str) for one in bases)
-
-
-def _part(kind: Any) -> Any:
-    """Return the type of the elements of a list."""
-    return next((part for one in types_in(kind) if _fits(one, []) for part in get_args(one)[:1]), Any)
-
-
 # Reading
-
-
-def read_text(kind: Any, text: str) -> Any:
-    """Return the value that a text has for an option of a type; a text that has none is returned as it is.
-
-    >>> read_text(int, "8"), read_text(float | None, "none"), read_text(int, "many"), read_text(str, "8")
-    (8, None, 'many', '8')
-    >>> read_text(str | None, '"none"'), read_text(bool | Literal["only"], "true"), read_text(Mapping[str, Any], "a=1")
-    ('none', True, {'a': 1})
-    """
-    if text in literals_in(kind):
-        return text
-    value = read_value(text)
-    if value is None and is_optional(kind):
-        return None
-    kinds = list(types_in(kind))
-    if isinstance(value, str) and "=" in value and any(_fits(one, {}) and not nested_in(one) for one in kinds):
-        try:
-            return read_pairs([text])
-        except ConfigError:
-            return text
-    if isinstance(value, str) or any(_fits(one, value) for one in kinds):
-        return value
-    takes_text = any(_fits(one, text) or get_origin(one) is Literal for one in kinds)
-    return text if takes_text or any(isinstance(one, ByName) for one in marks_in(kind)) else value
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    """Return whether a value that JSON has is of a type, but for its bounds and what it holds."""
-    base = get_origin(kind) or kind
-    if base is Any:
-        return True
-    if base is Literal:
-        return any(type(one) is type(value) and one == value for one in get_args(kind))
-    if isinstance(value, bool | int | float):
-        return base is type(value) or (base is float and type(value) is int)
-    if isinstance(value, dict):
-        return _is_a(base, Mapping) or _is_a(base, Options)
-    if isinstance(value, list):
-        return _is_a(base, Sequence) and base is not str
-    return base is str and isinstance(value, str)
-
-
-def read_texts(kind: Any, texts: Sequence[str]) -> Any:
-    """Return the value of a flag that is repeated.
-
-    >>> read_texts(tuple[int, ...], ["1", "2"]), read_texts(tuple[int, ...], ["[1, 2]"])
-    ([1, 2], [1, 2])
-    >>> read_texts(Mapping[str, Any], ["high=8", '{"word": "a=b"}'])
-    {'high': 8, 'word': 'a=b'}
-    """
-    values = [read_text(kind, text) for text in texts]
-    if any(_fits(one, {}) for one in types_in(kind)):
-        wrong = next((one for one in values if not isinstance(one, dict)), None)
-        return wrong if wrong is not None else _united(values)
-    if values == [None] and is_optional(kind):
-        return None
-    inner = _part(kind)
-    lists = (
-        one if isinstance(one, list) else [read_text(inner, text)] for one, text in zip(values, texts, strict=True)
-    )
-    return [part for one in lists for part in one]
-
-
-def _united(values: Sequence[Any]) -> dict[str, Any] | None:
-    return None if None in values else {name: one for value in values for name, one in value.items()}
 
 
 def read_flags(flags: Collection[Flag], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,11 +245,13 @@ def write_flags(given: Mapping[str, Any], options: type[Options]) -> list[str]:
     Raises:
         ConfigError: An option is unknown, has no flag, or has a value that only Python has, such as a lambda.
     """
-    known = declared(options)
+    declarations = declared(options)
     words: list[str] = []
     for name, value in given.items():
-        if name not in known or not known[name].metadata["flag"]:
-            raise ConfigError(f"there is no flag for {name}{did_you_mean(name, known) if name not in known else ''}")
+        if name not in declarations or not declarations[name].metadata["flag"]:
+            raise ConfigError(
+                f"there is no flag for {name}{did_you_mean(name, declarations) if name not in declarations else ''}"
+            )
         words += _words((name,), option_types(options)[name], stored(name, value))
     return words
 
@@ -348,26 +266,20 @@ def _words(path: tuple[str, ...], kind: Any, value: Any) -> list[str]:
         return [word for name, one in value.items() for word in _words((*path, name), inner[name], one)]
     if kind is bool and isinstance(value, bool):
         return [_switch(path, on=value)]
-    texts = [text_of(kind, value)]
-    if is_repeatable(kind) and isinstance(value, dict):
-        texts = [write_pair(name, one) for name, one in value.items()] or texts
-    elif is_repeatable(kind) and isinstance(value, list):
-        texts = [text_of(_part(kind), one) for one in value] or texts
-    if is_repeatable(kind) and (not all(map(is_argument, texts)) or read_texts(kind, texts) != value):
-        texts = [json.dumps(value)]
-    return [word for text in texts for word in (flag, text)]
+    return [word for text in _texts(kind, value) for word in (flag, text)]
 
 
-def text_of(kind: Any, value: Any) -> str:
-    """Return the text that ``read_text`` reads as a value.
-
-    >>> text_of(str | None, "left"), text_of(str | None, "none"), text_of(str | None, None)
-    ('left', '"none"', 'none')
-    """
-    if value is None:
-        return "none"
-    same = isinstance(value, str) and is_argument(value) and read_text(kind, value)
-    return value if same == value and isinstance(same, str) else json.dumps(value)
+def _texts(kind: Any, value: Any) -> list[str]:
+    """Return the texts of a flag: several where it is repeated, and JSON where these would be read otherwise."""
+    if not is_repeatable(kind):
+        return [text_of(kind, value)]
+    texts: list[str] = []
+    if isinstance(value, dict):
+        texts = [write_pair(name, one) for name, one in value.items()]
+    elif isinstance(value, list):
+        texts = [text_of(element_of(kind), one) for one in value]
+    texts = texts or [text_of(kind, value)]
+    return texts if all(map(is_argument, texts)) and read_texts(kind, texts) == value else [json.dumps(value)]
 
 
 # The commands
@@ -382,15 +294,13 @@ class _Declared:
     """Options of a command."""
 
     options: type[Options]
-    names: Collection[str]
-    presets: Mapping[str, str]
-    own: Collection[str]
-    """Names of the command's own parameters."""
+    without: Collection[str]
+    """Names of options that have no flag, such as those of the command's own parameters."""
+    presets: Callable[[], Mapping[str, str]]
 
     @functools.cached_property
     def flags(self) -> list[Flag]:
-        found = flags_of(self.options, self.presets)
-        return [one for one in found if one.path[0] in self.names and one.path[0] not in self.own]
+        return [one for one in flags_of(self.options, self.presets()) if one.path[0] not in self.without]
 
     @functools.cached_property
     def parameters(self) -> list[Any]:
@@ -425,31 +335,29 @@ class _Declared:
 def with_options(
     options: type[Options],
     *,
-    only: Collection[str] | None = None,
     omit: Collection[str] = (),
-    presets: Mapping[str, str] = {},
+    presets: Callable[[], Mapping[str, str]] = dict,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the flags of the options of a type; the command receives those that were given as ``options``.
 
     Args:
         options: Type of options.
-        only: Names of those that the command has. Default: all.
-        omit: Names of those that it has not.
-        presets: Descriptions of defaults that a preset changes, by the names of the options (``cutoff.episode_s``).
+        omit: Names of those that the command has not.
+        presets: Function that returns descriptions of defaults that a preset changes, by the names of the options
+            (``cutoff.episode_s``).
 
     Raises:
-        ConfigError: There is no option with a name in ``only`` or ``omit``.
+        ConfigError: There is no option with a name in ``omit``.
     """
-    known = declared(options)
-    for name in (*(only or ()), *omit):
-        if name not in known:
-            raise ConfigError(f"there is no option {name}{did_you_mean(name, known)}")
-    names = [one for one in known if (only is None or one in only) and one not in omit]
+    declarations = declared(options)
+    for name in omit:
+        if name not in declarations:
+            raise ConfigError(f"there is no option {name}{did_you_mean(name, declarations)}")
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = {**inspect.signature(command, eval_str=True).parameters}
         del parameters["options"]
-        this = _Declared(options, names, presets, parameters.keys())
+        this = _Declared(options, {*parameters, *omit}, presets)
 
         @functools.wraps(command)
         def run(*, context: typer.Context, **own: Any) -> None:
@@ -466,11 +374,12 @@ def with_options(
 
 def _near(flag: str, known: Iterable[str]) -> str:
     """Return the question with similar flags, which compares names as in Python: those of the same nested options."""
-    names = {_option(one): one for one in known}
-    before, dot, last = _option(flag).rpartition(".")
-    beside = {name.rpartition(".")[2]: one for name, one in names.items() if dot and name.startswith(before + dot)}
-    compared, name = (beside, last) if beside else (names, _option(flag))
-    return re.sub("'(.*?)'", lambda found: repr(compared[found[1]]), did_you_mean(name, compared))
+    names = {_option(one): one for one in known if one.startswith("--")}
+    before, _, last = _option(flag).rpartition(".")
+    beside = {name.rpartition(".")[2]: one for name, one in names.items() if name.rpartition(".")[0] == before}
+    near = did_you_mean(last, beside)
+    compared = beside if near else names
+    return re.sub("'(.*?)'", lambda found: repr(compared[found[1]]), near or did_you_mean(_option(flag), names))
 
 
 def _option(flag: str) -> str:
@@ -489,6 +398,7 @@ def _narrow(flag: Flag, parameter: Any) -> Any:
     return shown
 
 
+_NARROW = 80
 _WIDTH = 22
 _UsageError: Any = typer.BadParameter.__base__
 """Click's error for a wrong command line, of the copy of Click that Typer uses."""
@@ -509,8 +419,8 @@ class Command(TyperCommand):
         except _UsageError as error:
             if type(error).__name__ != "NoSuchOption":
                 fail(" ".join(error.format_message().split()))
-            known = [name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)]
-            fail(f"there is no option {error.option_name}{_near(error.option_name, known)}")
+            flags = [name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)]
+            fail(f"there is no option {error.option_name}{_near(error.option_name, flags)}")
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; its function takes the texts of its options from the context."""
@@ -525,6 +435,8 @@ class Command(TyperCommand):
         if self._declared is not None:
             options = zip(self._declared.flags, self._declared.parameters, strict=True)
             shown.callback, shown.params = None, [*self.params, *(_narrow(*one) for one in options)]
+        if get_terminal_size().columns < _NARROW:
+            shown.rich_markup_mode = None  # a table would cut the names of options
         TyperCommand.format_help(shown, ctx, formatter)
 
     @property

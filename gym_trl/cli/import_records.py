@@ -34,7 +34,7 @@ def import_records(
     other people are safe to read.
     """
     from gym_trl.records.files import RecordWriter
-    from gym_trl.records.foreign_files import read_foreign
+    from gym_trl.records.foreign import read_foreign
 
     check_empty(out)
     out.parent.mkdir(parents=True, exist_ok=True)

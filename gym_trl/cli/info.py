@@ -8,18 +8,22 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import describe, format_arguments, make_text_env
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvKwargsOption, read_pairs
+from gym_trl.cli.options import DebugOption, EnvKwargsOption
 from gym_trl.cli.terminal import say
+from gym_trl.cli.values import read_pairs
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.errors import refused
-from gym_trl.evaluation.play import PlayedTurn, optimum, play_task, random_reference
+from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import environment_policy
 from gym_trl.rollout.random_play import own_random_policy
-from gym_trl.text.textify import counted, short_count
+from gym_trl.rollout.text_player import play
+from gym_trl.text.short_count import short_count
+from gym_trl.text.textify import counted
 from gym_trl.types import Task
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.traits import solver_of, traits
 
 EXAMPLES = """
 gym-trl info TrlEnv/GuessNumber-v0
@@ -43,7 +47,7 @@ def info(
         say(f"{description}\n")
     with refused(f"{env_id} cannot be used: it"):
         facts, instructions = list(_facts(env_id, made, kwargs)), instructions_of(made)
-        name = "solver" if made.has_wrapper_attr("solver") else "random"
+        name = "solver" if solver_of(made) else "random"
         plays = name == "solver" or own_random_policy(made) is not None
     for label, text in facts:
         say(f"{label:<14}{text}")
@@ -51,12 +55,16 @@ def info(
         say(f"\nInstructions\n  {_indented(instructions)}")
     if plays:
         policy = environment_policy(name)
-        turns = play_task(made, Task(env_id, seed), lambda env: policy.make(env, seed))
+        played = play(made, Task(env_id, seed), lambda env: policy.make(env, seed))
+        turns, ended = played.turns, played.messages[-1]
         say(f"\nAn episode, played by the {'solver' if name == 'solver' else 'random policy'} (seed {seed})")
-        shown = turns if len(turns) <= _SHOWN_TURNS else [*turns[: _SHOWN_TURNS - 1], turns[-1]]
-        for turn in shown:
-            _show(turn)
-        if len(shown) < len(turns):
+        for turn in turns if len(turns) <= _SHOWN_TURNS else [*turns[: _SHOWN_TURNS - 1], turns[-1]]:
+            say(f"  {_indented(turn.observation)}\n  > {_indented(turn.answer.text)}")
+        if played.error is not None:
+            say(f"  {played.error}")
+        else:
+            say(f"  {_indented(ended.content)}\n  (reward {turns[-1].reward:g})")
+        if len(turns) > _SHOWN_TURNS:
             say(f"  ({counted(len(turns), 'turn')})")
     close_env(made)
 
@@ -64,8 +72,8 @@ def info(
 def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
     best = optimum(env)
     chance = random_reference(lambda _: make_text_env(env_id, kwargs), env_id)
-    count = attribute_of(env, "num_instances")
-    presets: Mapping[str, Mapping[str, Any]] = getattr(env.unwrapped, "presets", {})
+    count = traits(env).num_instances
+    presets = env.unwrapped.presets if isinstance(env.unwrapped, TextEnv) else {}
     return [
         ("id", env_id),
         ("arguments", ", ".join(_arguments(env)) or "none"),
@@ -82,26 +90,17 @@ def _arguments(env: TextEnvironment) -> list[str]:
     """Return an environment's arguments with their defaults; with presets, those of the default preset."""
     parameters = inspect.signature(type(env.unwrapped)).parameters
     presets = env.unwrapped.presets if isinstance(env.unwrapped, TextEnv) else {}
-    given = presets[parameters["difficulty"].default] if presets else {}
+    preset = presets[parameters["difficulty"].default] if presets else {}
     return [
-        f"{one.name}=(required)" if one.default is one.empty else f"{one.name}={given.get(one.name, one.default)!r}"
+        f"{one.name}=(required)" if one.default is one.empty else f"{one.name}={preset.get(one.name, one.default)!r}"
         for one in parameters.values()
         if one.name != "render_mode" and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]
 
 
 def _level(success: float | None, mean_return: float | None) -> str:
-    known = {"success": success, "return": mean_return}
-    return ", ".join(f"{name} {value:.3g}" for name, value in known.items() if value is not None) or "unknown"
-
-
-def _show(turn: PlayedTurn | Exception) -> None:
-    if isinstance(turn, Exception):
-        say(f"  {type(turn).__name__}: {turn}")
-        return
-    say(f"  {_indented(turn.observation)}\n  > {_indented(turn.action)}")
-    if turn.result.terminated or turn.result.truncated:
-        say(f"  {_indented(turn.result.observation)}\n  (reward {turn.result.reward:g})")
+    scores = {"success": success, "return": mean_return}
+    return ", ".join(f"{name} {value:.3g}" for name, value in scores.items() if value is not None) or "unknown"
 
 
 def _indented(text: str) -> str:

@@ -14,17 +14,10 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail
-from gym_trl.cli.options import (
-    ENV_KWARGS_PLACE,
-    ID_HELP,
-    DebugOption,
-    EnvKwargsOption,
-    TrustOption,
-    read_pairs,
-    read_trust,
-)
+from gym_trl.cli.options import ENV_KWARGS_PLACE, ID_HELP, DebugOption, EnvKwargsOption, TrustOption, read_trust
 from gym_trl.cli.policies import find_policy
 from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
+from gym_trl.cli.values import read_pairs
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, described, raise_interrupt
@@ -151,20 +144,21 @@ class Against:
             return
         self.other.play()
         say_styled(f"\n{self.name}, the same task:")
-        for action, result in zip(self.other.actions, self.other.results, strict=True):
-            say_styled(f"{coloured(f'> {action}', fg='magenta')}\n{result.observation}")
+        for action, observation in zip(self.other.actions, self.other.observations[1:], strict=True):
+            say_styled(f"{coloured(f'> {action}', fg='magenta')}\n{observation}")
         say_styled(f"\n{self._standing(self.other)}.")
         if self.other.error is None:
             winner = {1: "You win.", 0: "Nobody wins.", -1: f"{self.name} wins."}
             say_styled(coloured(winner[compare_episodes(episode, self.other)], bold=True))
 
     def _standing(self, other: ParallelEpisode) -> str:
-        turns = counted(len(other.actions), "turn")
+        turns = counted(len(other.log.turns), "turn")
         if other.error is not None:
             return f"{self.name} could not continue after {turns}: {other.error}"
         if not other.over:
             return f"{self.name} has played {turns}"
-        return f"{self.name}: {_SOLVED[other.success].lower()} in {turns}, return {other.total:g}"
+        crashed = "" if other.log.error is None else f" ({other.log.error})"
+        return f"{self.name}: {_SOLVED[other.success].lower()} in {turns}, return {other.total:g}{crashed}"
 
 
 def _read_policy(against: str, trust: Trust) -> NamedPolicy:
@@ -228,11 +222,12 @@ def _hint(episode: InteractiveEpisode) -> str:
 
 
 def _history(episode: InteractiveEpisode) -> str:
-    lines = [episode.first]
-    for action, result in zip(episode.actions, episode.results, strict=True):
-        lines += [coloured(f"> {action}", fg="cyan"), result.observation]
-        if result.reward:
-            lines.append(coloured(f"(reward {result.reward:g})", dim=True))
+    first, *after = episode.observations
+    lines = [first]
+    for turn, observation in zip(episode.log.turns, after, strict=True):
+        lines += [coloured(f"> {turn.answer.text}", fg="cyan"), observation]
+        if turn.reward:
+            lines.append(coloured(f"(reward {turn.reward:g})", dim=True))
     return "\n".join(lines)
 
 

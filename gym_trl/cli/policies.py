@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gym_trl.errors import ConfigError
+from gym_trl.kinds import option_types
+from gym_trl.options import Playing
 from gym_trl.policies.weights import is_run
 from gym_trl.training.run_folder import run_of, saved_models, trained
 from gym_trl.trust import Trust
@@ -67,7 +69,7 @@ def _saved(name: str, folder: Path, given: Mapping[str, Any], trust: Trust) -> A
     run = run_of(folder)
     if run is None:
         return read_model(str(folder), None, given, trust=trust).changed(label=name)
-    return trained(run, path=str(folder), label=name, trust=trust, **_options(given))
+    return trained(run, path=str(folder), label=name, trust=trust, **given)
 
 
 def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any], *, trust: Trust) -> Any:
@@ -79,25 +81,17 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any],
     from gym_trl.policies.model import Model
     from gym_trl.policies.server import server
 
-    options = _options(given)
-    if base_url is not None:
-        if given.get("vllm") or given.get("llm") or given.get("max_completion_length") is not None:
-            raise ConfigError(
-                "--vllm, --llm and --max-completion-length require a model in this process, not --base-url"
-            )
-        return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), **options)
-    assert name is not None
-    if given.get("llm") and not given.get("vllm"):
-        raise ConfigError("--llm requires --vllm")
-    options |= {"vllm": given.get("vllm") is not None, "llm": given.get("llm", {})}
-    if given.get("max_completion_length") is not None:
-        options["max_completion_length"] = given["max_completion_length"]
-    folder = Path(name).expanduser()
-    return trained(folder, trust=trust, **options) if is_run(folder) else Model(name, **options)
-
-
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of language models that models and servers have in common."""
+    if base_url is None:
+        assert name is not None
+        folder = Path(name).expanduser()
+        return trained(folder, trust=trust, **given) if is_run(folder) else Model(name, **given)
+    if here := [one for one in ("vllm", "llm", "max_completion_length") if given.get(one)]:
+        raise ConfigError(f"{here[0]} requires a model in this process: leave it out with a server")
+    sampling = Playing(**{one: given[one] for one in ("sampling", "temperature") if one in given}).sampling
     names = ("concurrency", "max_tokens_per_turn", "system_prompt")
-    options = {name: given[name] for name in names if given.get(name) is not None}
-    return {**options, "sampling": {} if given["temperature"] is None else {"temperature": given["temperature"]}}
+    shared = {one: given[one] for one in names if given.get(one) is not None}
+    return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), sampling=sampling, **shared)
+
+
+OF_MODELS = (*option_types(Playing), "max_tokens_per_turn", "system_prompt")
+"""Options of a command that are options of the models and servers that it plays."""

@@ -9,16 +9,9 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import (
-    DebugOption,
-    EnvKwargsOption,
-    NamesArgument,
-    TrustOption,
-    check_other,
-    read_pairs,
-    read_trust,
-)
+from gym_trl.cli.options import DebugOption, EnvKwargsOption, NamesArgument, TrustOption, check_other, read_trust
 from gym_trl.cli.terminal import say
+from gym_trl.cli.values import read_pairs
 from gym_trl.text.textify import counted
 
 EXAMPLES = """
@@ -65,13 +58,13 @@ def replay(
 
     def replayed() -> Iterator[Any]:
         nonlocal different, count
-        for found in replay_records(recorded(), env_kwargs=read_pairs(env_kwargs), reward=function, trust=trusted):
+        for replay in replay_records(recorded(), env_kwargs=read_pairs(env_kwargs), reward=function, trust=trusted):
             count += 1
-            after.add(found.record)
-            different += bool(found.differences)
-            for difference in found.differences:
-                say(f"episode {count} ({found.record['task']['id']}) {difference}")
-            yield found.record
+            after.add(replay.record)
+            different += bool(replay.differences)
+            for difference in replay.differences:
+                say(f"episode {count} ({replay.record['task']['id']}) {difference}")
+            yield replay.record
 
     if out is not None:
         check_other(path, out)

@@ -6,8 +6,9 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvKwargsOption, read_pairs
+from gym_trl.cli.options import DebugOption, EnvKwargsOption
 from gym_trl.cli.terminal import say
+from gym_trl.cli.values import read_pairs
 
 EXAMPLES = """
 gym-trl serve TrlEnv/GuessNumber-v0 --port 8000

@@ -12,7 +12,7 @@ _ACTED_UPON = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u
 """Control characters, and those that change the direction of a text."""
 _STYLE = re.compile(r"(\x1b\[[0-9;:]*m)")
 _LEAVE = ("quit", "exit")
-_LEFT_ALIGNED = ("environment", "policy", "player", "A", "B", "ended by")
+_LEFT_ALIGNED = ("environment", "policy", "player", "A", "B", "ended")
 _ALWAYS_SHOWN = 4  # columns of a table
 
 
@@ -24,8 +24,7 @@ def say(text: str = "") -> None:
 
 def say_styled(text: str) -> None:
     """Print text as ``say`` does, with the styles that are in it (SGR): colours of environments and of ``coloured``."""
-    parts = _STYLE.split(f"{text}\n")  # texts and styles by turns
-    sys.stdout.write("".join(encodable(one, sys.stdout) if place % 2 == 0 else one for place, one in enumerate(parts)))
+    sys.stdout.write(printable(f"{text}\n", sys.stdout))
     sys.stdout.flush()
 
 
@@ -49,6 +48,12 @@ def encodable(text: str, stream: Any) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
+def printable(text: str, stream: Any) -> str:
+    """Return text as ``encodable`` does, with the styles that are in it (SGR)."""
+    parts = _STYLE.split(text)  # texts and styles by turns
+    return "".join(encodable(one, stream) if place % 2 == 0 else one for place, one in enumerate(parts))
+
+
 def coloured(text: str, **style: Any) -> str:
     """Return text with terminal styles, or unchanged for files, pipes and ``NO_COLOR``."""
     return typer.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
@@ -66,7 +71,7 @@ def ask() -> str | None:
 
 
 def show_columns(columns: Mapping[str, Sequence[str]]) -> None:
-    """Print a table, without its last columns if the terminal is narrow."""
+    """Print a table without the last columns for which a terminal is too narrow, or its rows below each other."""
     from rich.console import Console
     from rich.table import Table
 
@@ -80,9 +85,19 @@ def show_columns(columns: Mapping[str, Sequence[str]]) -> None:
         for values in zip(*(columns[name] for name in names), strict=True):
             table.add_row(*(encodable(value, sys.stdout) for value in values))
         wanted = console.measure(table, options=console.options.update(max_width=10_000)).maximum
-        if wanted <= console.width or len(names) == _ALWAYS_SHOWN:
+        if wanted <= console.width:
             break
+        if len(names) <= _ALWAYS_SHOWN:
+            _show_rows(columns)
+            return
         names.pop()
     console.print(table, markup=False, highlight=False)
     if missing := [name for name in columns if name not in names]:
         say(f"Columns not shown: {', '.join(missing)}; a wider terminal or --json shows all.")
+
+
+def _show_rows(columns: Mapping[str, Sequence[str]]) -> None:
+    """Print each row of a table as lines, one for each column."""
+    longest = max(map(len, columns))
+    for number, values in enumerate(zip(*columns.values(), strict=True)):
+        say(("\n" if number else "") + "\n".join(f"{n:<{longest}}  {v}" for n, v in zip(columns, values, strict=True)))

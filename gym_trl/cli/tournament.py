@@ -6,27 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Argument, Option
+from typer import Argument
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import (
-    ENV_KWARGS_PLACE,
-    ID_HELP,
-    LARGEST_SEED,
-    DebugOption,
-    EnvKwargsOption,
-    JsonOption,
-    PolicyTokensOption,
-    TemperatureOption,
-    TrustOption,
-    read_pairs,
-    read_trust,
-)
-from gym_trl.cli.policies import read_players
+from gym_trl.cli.flags import with_options
+from gym_trl.cli.options import ENV_KWARGS_PLACE, ID_HELP, DebugOption, JsonOption, TrustOption, read_trust
+from gym_trl.cli.policies import OF_MODELS, read_players
 from gym_trl.cli.terminal import say, say_aside, show_columns
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.files import is_unwritable, replace_text
+from gym_trl.options import TOKENS_PER_TURN, TournamentOptions
 from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
 from gym_trl.training.options import read_options
@@ -35,7 +24,7 @@ from gym_trl.trust import Trust
 
 if TYPE_CHECKING:
     from gym_trl.evaluation.ratings import Standings
-    from gym_trl.evaluation.tournament import GameRecord, Tournament
+    from gym_trl.evaluation.tournament import Tournament
 
 EXAMPLES = """
 gym-trl tournament TrlEnv/TicTacToe-v0 solver random my_players:corner --games 200
@@ -49,32 +38,20 @@ _OF_OPPONENTS = ("opponent", "epsilon", "seat")
 """Arguments of our games that say against whom a run trained."""
 
 
+def _usual() -> dict[str, str]:
+    return {"max_tokens_per_turn": f"{TOKENS_PER_TURN}, or the run's", "action_format": "tag, or the run's"}
+
+
 @clear_errors
+@with_options(TournamentOptions, presets=_usual)
 def tournament(
     env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
     players: Annotated[list[str], Argument(metavar="PLAYER...", help="Players, see above.", show_default=False)],
     *,
-    games: Annotated[int, Option(min=1, help="Games of each pairing; a multiple of the seats.")] = 100,
-    env_kwargs: EnvKwargsOption = None,
-    seed: Annotated[int, Option(min=0, max=LARGEST_SEED, help="Seed of the deals and of the sampling.")] = 0,
-    anchor: Annotated[
-        str | None, Option(metavar="PLAYER", help="Player whose rating is 0. Default: the mean is 0.")
-    ] = None,
-    out: Annotated[Path | None, Option(help="Folder to record games in. Default: do not record.")] = None,
-    picture: Annotated[
-        Path | None,
-        Option(help="File to draw to: .png, .svg or .pdf. Default: tournament.png in --out.", show_default=False),
-    ] = None,
-    retry: Annotated[bool, Option("--retry", help="Play the unscored games in --out again.")] = False,
-    concurrency: Annotated[int | None, Option(min=1, help="Concurrent games. Default: 64, 16 on a server.")] = None,
-    temperature: TemperatureOption = None,
-    max_tokens_per_turn: PolicyTokensOption = None,
-    action_format: Annotated[
-        str, Option(help='Format of the actions of models and servers: "tag", "boxed", "plain", ... Runs keep theirs.')
-    ] = "tag",
     trust: TrustOption = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
+    options: dict[str, Any],
 ) -> None:
     """Rate players by a round robin on a game of several seats.
 
@@ -94,87 +71,76 @@ def tournament(
 
     Exit status: 0; 2 for an error; 130 if interrupted.
     """
+    from gym_trl.cli.progress import Count
     from gym_trl.evaluation.tournament import tournament as play_tournament
     from gym_trl.evaluation.tournament_picture import check_picture, draw_standings
-    from gym_trl.training.progress import display_on, lasting_console
+    from gym_trl.training.progress import lasting_console
 
+    chosen = TournamentOptions.of({"env": env_id, **options})
+    out, picture = chosen.out, chosen.picture
     if picture is not None:
         check_picture(picture)
-    given = {"concurrency": concurrency, "temperature": temperature, "max_tokens_per_turn": max_tokens_per_turn}
-    given_env = read_pairs(env_kwargs)
     command = shlex.join(["gym-trl", "tournament", env_id, *players])
-    trusted = read_trust(trust, [env_id, players, given_env], command, [ENV_KWARGS_PLACE])
-    policies = [one for name in players for one in read_players(name, given, trust=trusted)]
-    used_env = {**_trained_kwargs(env_id, policies, trusted), **given_env}
-    done, display = 0, None
-
-    def on_begin(total: int, before: int) -> None:
-        nonlocal done, display
-        done, display = before, display_on(lasting_console(sys.stderr), total, "game")
-        display.begin(before)
-
-    def on_game(record: "GameRecord") -> None:
-        nonlocal done
-        done += 1
-        if display is not None:
-            display.log(done, {})
-
-    try:
-        found = play_tournament(
+    trusted = read_trust(trust, [env_id, players, options], command, [ENV_KWARGS_PLACE])
+    policies = _policies(players, {name: one for name, one in options.items() if name in OF_MODELS}, trusted)
+    used_env = {**_trained_kwargs(env_id, policies, trusted), **chosen.env_kwargs}
+    with Count("game", lasting_console(sys.stderr), resumes=out is not None) as count:
+        result = play_tournament(
             env_id,
             policies,
-            games=games,
-            seed=seed,
+            games=chosen.games,
+            seed=chosen.seed,
             env_kwargs=used_env,
-            action_format=action_format,
-            anchor=anchor,
+            action_format=chosen.action_format,
+            anchor=chosen.anchor,
             out=out,
-            retry=retry,
-            on_begin=on_begin,
-            on_game=on_game,
-            note=lambda text: display.note(text) if display is not None else None,
+            retry=chosen.retry,
+            on_begin=count.begin,
+            on_game=lambda record: count.add(),
+            note=count.note,
         )
-    except KeyboardInterrupt:
-        if display is not None:
-            display.end()
-        if out is not None:
-            say(f"Interrupted after {counted(done, 'game')}; the same command resumes from here.")
-        raise typer.Exit(130) from None
-    finally:
-        if display is not None:
-            display.end()
-    told = to_json(found.as_dict(), indent=2)
-    say(told) if as_json else _show(found)
+    as_json_text = to_json(result.as_dict(), indent=2)
+    say(as_json_text) if as_json else _show(result)
     where = picture or (None if out is None else out / "tournament.png")
     try:
         if out is not None:
-            replace_text(out / "standings.json", told)
+            replace_text(out / "standings.json", as_json_text)
         if where is not None:
-            say_aside(f"Picture: {draw_standings(found.standings, where, title=env_id)}")
+            say_aside(f"Picture: {draw_standings(result.standings, where, title=env_id)}")
     except MissingDependencyError as error:
         say_aside(f"No picture: {error}")
     except OSError as error:
-        if found.played or picture is not None or not is_unwritable(error):
+        if result.played or picture is not None or not is_unwritable(error):
             raise
         say_aside(f"{out} is read-only: its standings.json and its picture are as they were")
 
 
+def _policies(players: Sequence[str], options: Mapping[str, Any], trust: Trust) -> list[Any]:
+    """Return the policies of all players, of which the language models have these options."""
+    policies = [one for name in players for one in read_players(name, options, trust=trust)]
+    if options and not any(one.marks for one in policies):
+        raise ConfigError(f"{next(iter(options))} requires a language model among the players: leave it out")
+    return policies
+
+
 def _trained_kwargs(env_id: str, policies: Sequence[Any], trust: Trust) -> dict[str, Any]:
     """Return the arguments with which the runs of players made the environment, without those of the opponent."""
-    runs = {run_of(Path(getattr(one, "path", ""))) for one in policies} - {None}
-    found = []
+    from gym_trl.policies.model import Model
+
+    runs = {run_of(Path(one.path)) for one in policies if isinstance(one, Model)} - {None}
+    arguments = []
     for run in sorted(map(str, runs)):
         options = read_options(Path(run), trust=trust)
         if options.env == env_id:
-            found.append({name: value for name, value in options.env_kwargs.items() if name not in _OF_OPPONENTS})
-    if any(one != found[0] for one in found):
+            arguments.append({name: value for name, value in options.env_kwargs.items() if name not in _OF_OPPONENTS})
+    if any(one != arguments[0] for one in arguments):
         raise ConfigError(f"the runs trained on {env_id} with different arguments: they cannot meet in one tournament")
-    return found[0] if found else {}
+    return arguments[0] if arguments else {}
 
 
-def _show(found: "Tournament") -> None:
+def _show(result: "Tournament") -> None:
     """Print the standings, the results of all pairs, and the advantage of the seats."""
-    standings = found.standings
+    standings = result.standings
     show_columns(_columns(standings))
     if 2 < len(standings.rows) <= _MOST_ACROSS:
         say()
@@ -187,11 +153,11 @@ def _show(found: "Tournament") -> None:
     else:
         for number, seat in enumerate(standings.seats, start=1):
             say(f"Seat {number} is worth {seat} points.")
-    if found.unscored:
-        say(f"{counted(found.unscored, 'game')} failed and count for nobody: {_first_error(found)}")
-    if found.stakes:
+    if result.unscored:
+        say(f"{counted(result.unscored, 'game')} failed and count for nobody: {_first_error(result)}")
+    if result.stakes:
         say("Ratings count won games at any stake; the mean payoff is in the column payoff.")
-    for one, other in found.repeated:
+    for one, other in result.repeated:
         say(f"{one} and {other} repeated their games: the intervals take them for different ones.")
 
 
@@ -219,5 +185,5 @@ def _across(standings: "Standings") -> Mapping[str, list[str]]:
     return table
 
 
-def _first_error(found: "Tournament") -> str:
-    return next((one.error for one in found.games if one.payoffs is None and one.error), "no reason is known")
+def _first_error(result: "Tournament") -> str:
+    return next((one.error for one in result.games if one.payoffs is None and one.error), "no reason is known")

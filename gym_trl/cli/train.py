@@ -1,7 +1,6 @@
 """``gym-trl train``."""
 
 import os
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,18 +9,18 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
-from gym_trl.cli.flags import with_options, write_flags
+from gym_trl.cli.flags import with_options
 from gym_trl.cli.imports import slow_imports
-from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, read_trust, trust_to_resume
+from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, trust_to_resume
+from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import say
-from gym_trl.errors import ConfigError
+from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.trl_versions import import_trainer_alone
-from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.options import DEFAULT_ENV, TrainOptions
-from gym_trl.registration import is_registered
-from gym_trl.training.options import check_grpo, choose, grpo_fields, preset_defaults, read_options
-from gym_trl.training.run_file import is_run_file, merged, read_run_file, write_run_file
-from gym_trl.training.session import check_new
+from gym_trl.options import DEFAULT_ENV, TrainOptions, grpo_fields
+from gym_trl.training.options import check_grpo, choose, preset_defaults, read_options
+from gym_trl.training.process import check_new
+from gym_trl.training.run_file import write_run_file
+from gym_trl.training.untrusted import run_names
 
 EXAMPLES = """
 gym-trl train
@@ -46,7 +45,7 @@ gym-trl train --resume runs/mine my_game.py:MyGame
 
 
 @clear_errors
-@with_options(TrainOptions, presets=preset_defaults())
+@with_options(TrainOptions, presets=preset_defaults)
 def train(
     context: typer.Context,
     *,
@@ -90,14 +89,14 @@ def train(
 
     Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
     """
-    first_id, repeated = (ids[0], ids[1:]) if ids else (None, [])
     if resume is not None:
+        first_id = ids[0] if ids else None
         refuse_other_options(context, ("resume", "ids", "steps", "trust", "debug"))
         trusted = trust_to_resume("train", resume, first_id, everything=trust, steps=options.get("steps"))
         chosen = read_options(resume, trust=trusted)
         check_resumed(resume, chosen.env, first_id)
     else:
-        given = _given(first_id, repeated, options, trust)
+        given, _ = read_given("train", ids or (), options, TrainOptions, run_names, trust=trust)
         chosen = choose(**given)
         if "grpo" in given:
             check_grpo(chosen.grpo)
@@ -109,7 +108,7 @@ def train(
     if resume is None and out is not None and first:
         check_new(out)
     make_text_env(chosen.env, chosen.env_kwargs, observe=chosen.observe).close()
-    check_vllm(grpo_fields(chosen))
+    check_generation(grpo_fields(chosen))
     if first:
         say("Loading PyTorch and TRL")
     with slow_imports():
@@ -125,15 +124,3 @@ def train(
     leave_process_group()
     if summary["interrupted"]:
         raise typer.Exit(130)
-
-
-def _given(first: str | None, repeated: list[str], options: dict[str, Any], trust: bool) -> dict[str, Any]:
-    """Return the options of a file, if the first argument is one, overridden by those of the command line."""
-    is_file = first is not None and is_run_file(first)
-    if other := [one for one in repeated if not is_file or is_run_file(one) or is_registered(one)]:
-        raise ConfigError(f"expected one environment or one file, got {first} {other[0]}")
-    if first is None or not is_file:
-        return options if first is None else {**options, "env": first}
-    command = shlex.join(["gym-trl", "train", first, *write_flags(options, TrainOptions)])
-    trusted = read_trust(trust, [repeated, options], command, [(".*", "")])
-    return merged(read_run_file(Path(first), trusted), options)

@@ -14,23 +14,18 @@ from typer import Argument, Option
 import gym_trl
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
-from gym_trl.cli.options import (
-    ID_HELP,
-    DebugOption,
-    EnvKwargsOption,
-    JsonOption,
-    read_pairs,
-)
+from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption, JsonOption
 from gym_trl.cli.terminal import say
-from gym_trl.envs.text_env import Measured
+from gym_trl.cli.values import read_pairs
+from gym_trl.envs.baselines import Measured
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import SECONDS as BLIND_SECONDS, STEPS as BLIND_STEPS, describe
 from gym_trl.options import Text
 from gym_trl.registration import EnvMaker, env_maker, unknown_id
 
 if TYPE_CHECKING:
-    from gym_trl.env_checker.report import Finding, Report
     from gym_trl.env_checker.validation import Game, Validation
+    from gym_trl.report import Finding, Report
 
 EXAMPLES = """
 gym-trl validate my_game.py
@@ -97,9 +92,7 @@ def validate(
 
     Exit status: 0; 1 if a requirement is not met, or a number differs significantly from its reference; 2 for an error.
     """
-    ids = sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
-    if everything == bool(env_ids):
-        raise ConfigError("expected ids of environments or --all")
+    ids = _ids(env_ids, everything=everything)
     if env_kwargs and len(ids) > 1:
         raise ConfigError("--env-kwargs requires exactly one environment")
     Text.of(options)
@@ -126,6 +119,12 @@ def validate(
         broken += _inspect(env_id, make, {**search, **options}, episodes=episodes or 20, as_json=as_json)
     if broken:
         raise typer.Exit(1)
+
+
+def _ids(env_ids: list[str] | None, *, everything: bool) -> list[str]:
+    if everything == bool(env_ids):
+        raise ConfigError("expected ids of environments or --all")
+    return sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
 
 
 def _unchecked_maker(env_id: str) -> EnvMaker:
@@ -156,9 +155,9 @@ def _measure(chosen: list["Game"], episodes: int, search_steps: int, jobs: int) 
     if not search_steps:
         return
     search = functools.partial(validation.measure_blind, episodes=episodes, steps=search_steps)
-    for game, found in zip(chosen, validation.on_all(search, chosen, jobs=jobs), strict=True):
-        validation.write_blind(validation.MEASURED_BLIND, [(game, found)])
-        for one in found.values():
+    for game, baselines in zip(chosen, validation.on_all(search, chosen, jobs=jobs), strict=True):
+        validation.write_blind(validation.MEASURED_BLIND, [(game, baselines)])
+        for one in baselines.values():
             say(f"{game.env_id:<26} {game.difficulty or '':<7} a blind policy {describe(one)}")
 
 
@@ -184,16 +183,16 @@ def _inspect(env_id: str, make: Callable[[], Any], search: Mapping[str, Any], *,
     """Print the report on an environment, and return the number of problems."""
     from rich.console import Console
 
-    from gym_trl.env_checker.checks import PROMISES
+    from gym_trl.env_checker.checks import CHECKS
     from gym_trl.env_checker.inspection import inspect_env
-    from gym_trl.env_checker.report import PROBLEM
+    from gym_trl.report import PROBLEM
 
-    promises = list(PROMISES)
-    with Console(stderr=True).status(promises[0]) as status:
+    names = list(CHECKS)
+    with Console(stderr=True).status(names[0]) as status:
 
-        def on_finding(found: "Finding") -> None:
-            done = promises.index(found.promise) + 1
-            status.update(f"{done} of {len(promises)}: {found.promise} {found.verdict}")
+        def on_finding(finding: "Finding") -> None:
+            done = names.index(finding.name) + 1
+            status.update(f"{done} of {len(names)}: {finding.name} {finding.verdict}")
 
         report = inspect_env(make, name=env_id, episodes=episodes, on_finding=on_finding, **search)
     if as_json:
@@ -211,13 +210,13 @@ def _show_report(report: "Report") -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("", "requirement", "finding and fix"):
         table.add_column(name, no_wrap=name == "requirement")
-    for found in report.findings:
-        mark, style = _MARKS[found.verdict]
-        text = Text(found.got)
-        if found.fix:
-            text.append(f"\n{found.why}", style="dim")
-            text.append(f"\n-> {found.fix}", style="bold")
-        table.add_row(Text(mark, style=style), Text(found.promise), text)
+    for finding in report.findings:
+        mark, style = _MARKS[finding.verdict]
+        text = Text(finding.got)
+        if finding.fix:
+            text.append(f"\n{finding.why}", style="dim")
+            text.append(f"\n-> {finding.fix}", style="bold")
+        table.add_row(Text(mark, style=style), Text(finding.name), text)
     console = Console() if sys.stdout.isatty() else Console(width=160)
     console.print(Text(report.name, style="bold"))
     console.print(table, markup=False, highlight=False)
@@ -225,14 +224,14 @@ def _show_report(report: "Report") -> None:
     console.print(Text(", ".join(counts)))
 
 
-def _verdict(found: "Validation") -> str:
-    problems = "".join(f"\n    {problem}" for problem in found.problems)
-    best = "?" if found.optimal_success is None else f"{found.optimal_success:.3f}"
+def _verdict(result: "Validation") -> str:
+    problems = "".join(f"\n    {problem}" for problem in result.problems)
+    best = "?" if result.optimal_success is None else f"{result.optimal_success:.3f}"
     blind = ""
-    if found.blind is not None:
-        near = "; this is near the optimum, so most of a score needs no observations" if found.near_optimum else ""
-        blind = f"\n    a blind policy {describe(found.blind)}{near}"
-    return f"{'FAIL' if problems else 'ok  '} {_line(found.game, found.measured)}  optimum {best}{blind}{problems}"
+    if result.blind is not None:
+        near = "; this is near the optimum, so most of a score needs no observations" if result.near_optimum else ""
+        blind = f"\n    a blind policy {describe(result.blind)}{near}"
+    return f"{'FAIL' if problems else 'ok  '} {_line(result.game, result.measured)}  optimum {best}{blind}{problems}"
 
 
 def _line(game: "Game", measured: Mapping[str, Measured]) -> str:

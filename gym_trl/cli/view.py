@@ -1,8 +1,10 @@
 """``gym-trl view``."""
 
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from typer import Argument, Option
 
@@ -46,6 +48,7 @@ def view(
             raise ConfigError(f"cannot listen at 127.0.0.1:{port}: {one_line(error)}; give another --port") from error
         with suppress(KeyboardInterrupt):
             say(f"Serving {run} at {server.url}; press Ctrl-C to stop.")
+            say(_forwarding(server.url))
             server.serve()
         return
     from gym_trl.viewer.page import write_page
@@ -61,3 +64,13 @@ def view(
     if counts["broken"]:
         say_aside(f"Skipped {counted(counts['broken'], 'line')} that could not be read as records.")
     say(f"Wrote {counted(counts['episodes'], 'episode')} to {page} ({counts['bytes'] / 1e6:.1f} MB).")
+
+
+def _forwarding(url: str) -> str:
+    """Return how a browser on another machine reaches a server here; the port must be the same there.
+
+    >>> _forwarding("http://127.0.0.1:8000/").replace(socket.gethostname(), "HOST")
+    'From another machine: ssh -N -L 8000:127.0.0.1:8000 HOST, and open http://127.0.0.1:8000/ there.'
+    """
+    port = urlsplit(url).port
+    return f"From another machine: ssh -N -L {port}:127.0.0.1:{port} {socket.gethostname()}, and open {url} there."

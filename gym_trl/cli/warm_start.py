@@ -15,20 +15,10 @@ from gym_trl.cli.imports import slow_imports
 from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, trust_to_resume
 from gym_trl.cli.terminal import say
 from gym_trl.grpo.trl_versions import import_trainer_alone
-from gym_trl.kinds import Positive, check_option, option_types
-from gym_trl.options import (
-    DEFAULT_ENV,
-    EpisodeOptions,
-    Model,
-    Rollout,
-    Stepping,
-    Task,
-    Text,
-    TrainOptions,
-    declared,
-)
-from gym_trl.training.options import choose, preset, preset_defaults, read_options
-from gym_trl.training.sources import EPISODES, Keep, find_source
+from gym_trl.kinds import option_types
+from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainedOptions, TrainOptions, WarmStartOptions
+from gym_trl.training.options import choose_warm_start, preset, preset_defaults, read_options
+from gym_trl.training.sources import find_source
 
 EXAMPLES = """
 gym-trl warm-start TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16 --out runs/warm
@@ -37,36 +27,18 @@ gym-trl warm-start TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --policy evals/large
 gym-trl warm-start TrlEnv/Echo-v0 --episodes 64 --steps 20
 gym-trl train TrlEnv/GuessNumber-v0 --model runs/warm
 """
-_POLICY_HELP = "solver, random, package.module:function, or a folder or file of records."
 
 
-SHARED = [
-    *(one for group in (Task, Text, Rollout, Stepping, Model) for one in declared(group) if one not in ("env", "vllm")),
-    "max_completion_length",
-]
-"""Options that a warm start has in common with the training that follows."""
+def _usual() -> dict[str, str]:
+    return {name: words for name, words in preset_defaults().items() if name in option_types(TrainedOptions)}
 
 
 @clear_errors
-@with_options(TrainOptions, only=SHARED, presets=preset_defaults())
+@with_options(WarmStartOptions, presets=_usual)
 def warm_start(
     context: typer.Context,
     *,
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
-    policy: Annotated[str, Option(help=f"Source of the episodes: {_POLICY_HELP}")] = "solver",
-    keep: Annotated[
-        Keep | None, Option(help='Episodes to train on. Default: "all" of random, "successful" of others.')
-    ] = None,
-    min_return: Annotated[float | None, Option(help="Omit episodes with a lower return. Default: none.")] = None,
-    episodes: Annotated[
-        int | None, Option(min=1, help=f"Episodes that are played. Default: {EPISODES}, or all records.")
-    ] = None,
-    steps: Annotated[int | None, Option(min=1, help="Steps. Default: as many as train on each episode once.")] = None,
-    batch_size: Annotated[int, Option(min=1, help="Episodes per step.")] = 16,
-    learning_rate: Annotated[
-        float | None, Option(help="Learning rate at first; falls to 0. Default: 5e-4 (adapter), 2e-5, 2e-3 (tiny).")
-    ] = None,
-    eval_episodes: Annotated[int, Option(min=0, help="Evaluation episodes before and after.")] = 0,
     out: Annotated[Path | None, Option(help="Folder of the result; must be new. Default: one in runs/.")] = None,
     resume: Annotated[Path | None, Option(help="Folder of a warm start to continue.")] = None,
     trust: TrustOption = False,
@@ -91,12 +63,11 @@ def warm_start(
     trusted = trust_to_resume("warm-start", resume, env_id, everything=trust)
     if resume is not None:
         refuse_other_options(context, ("resume", "env_id", "trust", "debug"))
-        run = read_options(resume, trust=trusted)
+        run: TrainOptions | WarmStartOptions = read_options(resume, trust=trusted)
         check_resumed(resume, run.env, env_id)
     else:
-        find_source(policy)
-        check_option("learning_rate", learning_rate, Positive | None)
-        run = choose(env_id or DEFAULT_ENV, **options)
+        run = choose_warm_start(env_id or DEFAULT_ENV, **options)
+        find_source(run.policy)
     # Before slow imports:
     make_text_env(run.env, run.env_kwargs, observe=run.observe).close()
     if os.environ.get("RANK", "0") == "0":
@@ -107,21 +78,11 @@ def warm_start(
 
         import_trainer_alone()
 
-    if resume is not None:
-        done = supervised.resume_warm_start(resume, trust=trusted)
+    if isinstance(run, WarmStartOptions):
+        done = supervised.warm_start(run, out=out, trust=trusted)
     else:
-        warm = supervised.WarmStartOptions(
-            run=run,
-            policy=policy,
-            keep=keep,
-            min_return=min_return,
-            episodes=episodes,
-            steps=steps,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            eval_episodes=eval_episodes,
-        )
-        done = supervised.warm_start(warm, out=out, trust=trusted)
+        assert resume is not None
+        done = supervised.resume_warm_start(resume, trust=trusted)
     leave_process_group()
     if done.interrupted:
         raise typer.Exit(130)
@@ -129,14 +90,16 @@ def warm_start(
         say(f"To train it further: {train_command(run, done.model)}")
 
 
-def train_command(run: TrainOptions, model: Path) -> str:
+def train_command(run: TrainedOptions, model: Path) -> str:
     """Return the command that trains ``model`` with the environments and limits of ``run``.
 
-    >>> run = choose("TrlEnv/Echo-v0", model="some/model", env_kwargs={"turns": 2}, action_format="plain")
+    >>> given = {"env_kwargs": {"turns": 2}, "action_format": "plain"}
+    >>> run = choose_warm_start("TrlEnv/Echo-v0", model="some/model", **given)
     >>> train_command(run, Path("runs/warm/model"))
     'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env-kwargs turns=2 --action-format plain'
     """
     usual = preset(run.env, model=str(model)).as_dict()
-    kept = {*option_types(EpisodeOptions), "max_completion_length"} - {"env", "seed"}
+    kept = option_types(TrainedOptions).keys() & {*option_types(EpisodeOptions), "max_completion_length"}
+    kept -= {"env", "seed"}
     own = {name: value for name, value in run.as_dict().items() if name in kept and value != usual[name]}
     return shlex.join(["gym-trl", "train", run.env, "--model", str(model), *write_flags(own, TrainOptions)])

@@ -1,11 +1,10 @@
-"""Generation with a model that is distributed over several processes, all of which must take the same steps."""
+"""Generation with a model that is distributed over several processes, which must all take the same steps."""
 
 import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from zlib import crc32
 
 from gym_trl.engines.admission import check_new
@@ -23,8 +22,8 @@ class Exchange(Protocol):
     rank: int
     """Rank of this process."""
 
-    def __call__(self, said: Any) -> list[Any]:
-        """Send ``said`` to all processes and return what all of them sent, in the order of their ranks.
+    def __call__(self, message: Any) -> list[Any]:
+        """Send ``message`` to all processes and return what all of them sent, in the order of their ranks.
 
         Returns when every process of the group has called it the same number of times. ``None`` is cheap.
         """
@@ -42,13 +41,13 @@ _News: TypeAlias = Request | str | _Left
 """One thing that a process did: submitted a request, cancelled the request of this id, or left."""
 
 
-class CollectiveEngine:
-    """Engine for a model that is distributed over a group of processes, each of which plays its own episodes.
+class CollectiveEngine(Engine):
+    """Engine for a model that is distributed over a group of processes; each plays its own episodes.
 
     ::
 
         with CollectiveEngine(VLLMEngine(llm), TorchExchange(group)) as engine:
-            trajectories = run_episodes(episodes, pool=pool, engine=engine)
+            results = run_episodes(episodes, pool=pool, engine=engine)
 
     Every process has its own engine, and all engines must receive the same requests in the same order and take the same
     steps. Each ``collect`` is one such round, or if ``block``, as many as needed: the processes exchange the requests
@@ -73,7 +72,7 @@ class CollectiveEngine:
         EngineError: another process failed or was lost, or the engines returned different completions.
     """
 
-    shared: ClassVar[bool] = True
+    shared = True
 
     def __init__(self, engine: Engine, exchange: Exchange) -> None:
         self._engine = engine
@@ -86,16 +85,10 @@ class CollectiveEngine:
         self._failed = False
         self._checksum = 0  # of what finished in the last round
 
-    def __enter__(self) -> Self:
-        """Return the engine; the ``with`` block ends when every process of the group has reached its end."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         """Take part in rounds until all processes have finished, or report that this process cannot continue."""
         try:
-            self._leave(error)
+            self._leave(raised[1])
         except BaseException as failure:  # the engine failed in a round for the others
             self._leave(failure)
             raise
@@ -163,10 +156,10 @@ class CollectiveEngine:
 
     def _ask(self) -> list[tuple[int, Sequence[_News]]]:
         """Return the message of each process: a checksum of its completions, and its news."""
-        said = (self._checksum, self._news)
+        message = (self._checksum, self._news)
         self._news, self._checksum = [], 0
         try:
-            everyone = self._exchange(said if any(said) else None)
+            everyone = self._exchange(message if any(message) else None)
         except Exception as error:
             self._end(f"the group lost a process: {type(error).__name__}: {error}", error)
             return []  # this process has failed itself and reports its own error
@@ -233,12 +226,12 @@ class TorchExchange:
         self._size: int = torch.distributed.get_world_size(group)
         self.rank: int = torch.distributed.get_rank(group)
 
-    def __call__(self, said: Any) -> list[Any]:
-        """Send ``said`` to all processes and return what all of them sent."""
+    def __call__(self, message: Any) -> list[Any]:
+        """Send ``message`` to all processes and return what all of them sent."""
         import torch
 
         # Like all_gather_object, but without the second collective call if every message is None.
-        payload = b"" if said is None else pickle.dumps(said)
+        payload = b"" if message is None else pickle.dumps(message)
         lengths = [int(length) for length in self._gather(torch.tensor([len(payload)]))]
         if not max(lengths):
             return [None] * len(lengths)

@@ -1,4 +1,8 @@
-"""Generation with ``model.generate``: whole prompts in one batch that runs to its end; works with every model."""
+"""Generation with ``model.generate``: whole prompts in one batch that runs to its end.
+
+It works with every model, and serves those of which ``gym_trl.engines.kv_support`` keeps no keys and values, such as
+state-space models and linear attention.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,15 +12,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gym_trl.engines.admission import context_of
-from gym_trl.engines.kv_cache import support
+from gym_trl.engines.kv_support import support
 from gym_trl.engines.sampler import End, Sampler
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.types import Completion, FinishReason, PngImage, Request, TokenIds
+from gym_trl.images import PngImage
+from gym_trl.types import Completion, FinishReason, Request
 
 try:
     import torch
-    from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
-    from transformers.cache_utils import DynamicLayer
+    from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
 except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
 
@@ -24,7 +28,7 @@ ImageInputs: TypeAlias = Callable[[Sequence[Sequence[PngImage]], Any], dict[str,
 """Function from the images of a batch's rows and their ids to a vision-language model's further inputs."""
 
 _CACHES_REFUSED = {
-    "paged": "it is continuous batching: set use_transformers_continuous_batching=True",
+    "paged": "only Transformers' continuous batching has it, which has no seed per request and no stop strings",
     "quantized": "what is sampled from a quantized cache is not what the model in training would say",
 }
 _LENGTHS = (29, 9)
@@ -47,8 +51,7 @@ class Lockstep:
         sampler: Chooses the tokens.
         end: Says where a response ends.
         images: Function from the requests' images and their ids, (requests, length), to the model's further inputs.
-        options: Further options of ``GenerationConfig``. With a ``cache_implementation`` other than ``"dynamic"``, a
-            prompt that several requests share is computed for each of them.
+        options: Further options of ``GenerationConfig``.
 
     Raises:
         ConfigError: an option that the model or Transformers does not have.
@@ -66,8 +69,8 @@ class Lockstep:
     ) -> None:
         options = dict(options)
         if options.get("cache_implementation") == "dynamic":
-            del options["cache_implementation"]  # the default: _shared_prefill passes it to generate
-        self._own_cache = _check_cache(options.get("cache_implementation"), model.device)
+            del options["cache_implementation"]  # the default
+        _check_cache(options.get("cache_implementation"), model.device)
         if unknown := [name for name in options if not hasattr(GenerationConfig(), name)]:
             raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
         self._model = model
@@ -81,7 +84,7 @@ class Lockstep:
     def pads(self) -> bool:
         """True if the model ignores padding.
 
-        It is tried once for each model whose type ``gym_trl.engines.kv_cache`` does not support: responses to prompts
+        It is tried once for each model whose type ``gym_trl.engines.kv_support`` does not support: responses to prompts
         of two lengths have the log probabilities of forward passes without padding.
 
         Raises:
@@ -121,8 +124,8 @@ class Lockstep:
         with torch.no_grad():
             scores = self._model(input_ids=ids, use_cache=False).logits[0, -1 - len(completion.ids) : -1].float()
         own = scores.log_softmax(-1).gather(1, ids[0, -len(completion.ids) :, None])[:, 0]
-        found = torch.tensor(completion.logprobs, device=own.device)
-        return float((own - found).abs().max() / scores.std(-1).mean().clamp(min=1e-9))
+        logprobs = torch.tensor(completion.logprobs, device=own.device)
+        return float((own - logprobs).abs().max() / scores.std(-1).mean().clamp(min=1e-9))
 
     def generate(self, batch: list[Request]) -> list[Completion]:
         """Return the completions of a batch, when all have ended."""
@@ -157,8 +160,6 @@ class Lockstep:
             ids = self._model.generate(
                 ids,
                 attention_mask=torch.tensor(mask, device=device),
-                # Equal ids may stand for different images.
-                past_key_values=None if pictured else self._shared_prefill(prompts, mask),
                 **{name: value.to(device) for name, value in inputs.items()},
                 generation_config=config,
                 logits_processor=LogitsProcessorList([processor]),
@@ -174,42 +175,15 @@ class Lockstep:
             )
         ]
 
-    def _shared_prefill(self, prompts: list[TokenIds], mask: list[list[int]]) -> Any:
-        """Return the keys and values of all but the last token, computed once for equal prompts, or ``None``.
 
-        The episodes of a GRPO group begin with the same prompt, and many continue alike: without this, a batch of 256
-        episodes of a small game would compute most of its prompts dozens of times.
-        """
-        rows: dict[tuple[int, ...], int] = {}
-        places = [rows.setdefault(tuple(prompt), len(rows)) for prompt in prompts]
-        if not self._own_cache or len(prompts[0]) == 1 or len(rows) > len(prompts) // 2:
-            return None
-        first = [places.index(row) for row in range(len(rows))]
-        device = self._model.device
-        cache = DynamicCache(config=self._model.config)
-        if not all(type(layer) is DynamicLayer for layer in cache.layers):
-            return None  # copying sliding windows and recurrent states is untested
-        attended = torch.tensor([mask[place][:-1] for place in first], device=device)
-        self._model(
-            torch.tensor([prompts[place][:-1] for place in first], device=device),
-            attention_mask=attended,
-            position_ids=(attended.cumsum(dim=1) - 1).clamp(min=0),  # like generate: padding has no position
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache.batch_select_indices(torch.tensor(places, device=device))
-        return cache
-
-
-def _check_cache(name: str | None, device: Any) -> bool:
-    """Return whether the cache is filled here.
+def _check_cache(name: str | None, device: Any) -> None:
+    """Check that a cache can be used.
 
     Raises:
         ConfigError: a cache that the engine or Transformers does not support.
     """
     if name is None:
-        return True
+        return
     why_not = _CACHES_REFUSED.get(name)
     if "offloaded" in name and device.type == "cpu":
         why_not = "the model is on the CPU already"
@@ -219,7 +193,6 @@ def _check_cache(name: str | None, device: Any) -> bool:
         why_not = why_not or str(error)
     if why_not is not None:
         raise ConfigError(f"TransformersEngine cannot use cache_implementation={name!r}: {why_not}")
-    return False
 
 
 class _Processor(LogitsProcessor):  # type: ignore[misc]  # Transformers is untyped

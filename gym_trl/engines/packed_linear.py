@@ -5,7 +5,7 @@ weights in each call, which reads and writes them again; oneDNN can multiply wit
 PyTorch's own compiler does the same with frozen weights.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -59,22 +59,24 @@ class PackedLinear:
 
 def _packed(model: Any) -> list[tuple[Any, Any]]:
     layers = [layer for layer in model.modules() if type(layer) is torch.nn.Linear and _can_be_packed(layer)]
-    pack = _pack()
-    if pack is None or not layers:
+    if not layers:
         return []
     from psutil import virtual_memory  # accelerate needs it, so [train] installs it
 
     if sum(layer.weight.nbytes for layer in layers) > virtual_memory().available // _SHARE:
         return []
     with torch.no_grad():
-        return [(layer, pack(layer.weight)) for layer in layers]
+        return [(layer, _pack(layer.weight)) for layer in layers]
 
 
 def _can_be_packed(layer: Any) -> bool:
     weight = layer.weight
-    return (
-        weight.device.type == "cpu" and weight.dtype in _DTYPES and weight.numel() > 0 and "forward" not in vars(layer)
-    )
+    on_cpu = weight.device.type == "cpu" and weight.numel() > 0 and "forward" not in vars(layer)
+    return on_cpu and weight.dtype in _DTYPES and _multiplies(weight.dtype)
+
+
+def _pack(weight: Any) -> Any:
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 def _forward(layer: Any, weight: Any, rows: Any) -> Any:
@@ -84,16 +86,14 @@ def _forward(layer: Any, weight: Any, rows: Any) -> Any:
 
 
 @cache
-def _pack() -> Callable[[Any], Any] | None:
-    """Return the function that packs a weight, or ``None`` if this PyTorch has none that works."""
+def _multiplies(dtype: Any) -> bool:
+    """Return whether this PyTorch packs weights of a type on this processor; bfloat16 needs AVX-512 or like it."""
     if not torch.backends.mkldnn.is_available():
-        return None
-    weight, rows = torch.arange(12.0).reshape(3, 4), torch.arange(8.0).reshape(2, 4)
+        return False
+    weight, rows = torch.arange(12.0).reshape(3, 4).to(dtype), torch.arange(8.0).reshape(2, 4).to(dtype)
     try:
-        pack = torch.ops.mkldnn._reorder_linear_weight
         with torch.no_grad():
-            product = torch.ops.mkldnn._linear_pointwise(rows, pack(weight, None), None, "none", [], "")
-            works = torch.equal(product, linear(rows, weight))
+            product = torch.ops.mkldnn._linear_pointwise(rows, _pack(weight), None, "none", [], "")
     except (AttributeError, RuntimeError):
-        return None
-    return (lambda weight: pack(weight, None)) if works else None
+        return False
+    return bool(torch.equal(product, linear(rows, weight)))

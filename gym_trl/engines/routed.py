@@ -9,10 +9,10 @@ from gym_trl.types import Completion, Request
 _IDLE_S = 0.001
 
 
-class RoutedEngine:
+class RoutedEngine(Engine):
     """Engine that sends each request to the engine of ``Request.model``.
 
-    >>> from gym_trl.engines.protocol import sample_all
+    >>> from gym_trl.engines.sample_all import sample_all
     >>> from gym_trl.engines.scripted import ScriptedEngine
     >>> others = {"old": ScriptedEngine(lambda request: [8])}
     >>> engine = RoutedEngine(ScriptedEngine(lambda request: [7]), others.__getitem__)
@@ -28,8 +28,7 @@ class RoutedEngine:
     """
 
     def __init__(self, own: Engine | None, others: Callable[[str], Engine]) -> None:
-        self.shared: bool = getattr(own, "shared", False)
-        """True if other processes wait for the engine of requests that name no model."""
+        self.shared = own is not None and own.shared
         self._others = others
         self._engines: dict[str, Engine] = {} if own is None else {"": own}
         self._running: dict[str, str] = {}  # model of each request
@@ -47,11 +46,11 @@ class RoutedEngine:
             began = perf_counter()
             busy = set(self._running.values()) | ({""} if self.shared else set())
             alone = block and len(busy) == 1 and not self.shared
-            found = [one for name in sorted(busy) for one in self._engines[name].collect(block=alone)]
-            for completion in found:
+            completions = [one for name in sorted(busy) for one in self._engines[name].collect(block=alone)]
+            for completion in completions:
                 self._running.pop(completion.request_id, None)
-            if found or not block or not self._running:
-                return found
+            if completions or not block or not self._running:
+                return completions
             if perf_counter() - began < _IDLE_S:  # all of them wait for something else
                 sleep(_IDLE_S)
 
@@ -62,6 +61,5 @@ class RoutedEngine:
 
     def meet(self) -> None:
         """Meet the other processes, if these wait for the engine (``CollectiveEngine.meet``)."""
-        meet: Callable[[], None] | None = getattr(self._engines.get(""), "meet", None)
-        if meet is not None:
-            meet()
+        if "" in self._engines:
+            self._engines[""].meet()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gym_trl.engines.kv_attention import compute
 from gym_trl.engines.kv_cache import Block, KVCache
 from gym_trl.engines.sampler import End, Sampler
 from gym_trl.errors import MissingDependencyError
@@ -68,6 +69,7 @@ class RunningBatch:
     """Requests that wait or run; a ``step`` samples a token for each running one.
 
     Args:
+        model: A model that ``gym_trl.engines.kv_support`` supports.
         cache: Holds the keys and values.
         sampler: Chooses the tokens.
         end: Says where a response ends.
@@ -76,8 +78,9 @@ class RunningBatch:
     """
 
     def __init__(
-        self, cache: KVCache, *, sampler: Sampler, end: End, max_running: int | None, stats: EngineStats
+        self, model: Any, cache: KVCache, *, sampler: Sampler, end: End, max_running: int | None, stats: EngineStats
     ) -> None:
+        self._model = model
         self._cache = cache
         self._sampler = sampler
         self._end = end
@@ -116,20 +119,20 @@ class RunningBatch:
         self._make_room()
         if not running:  # one that filled half of the memory has left to come back with all of it
             self._admit()
-        pieces, asking, left = [], [], _STEP_TOKENS
+        pieces, asking, room = [], [], _STEP_TOKENS
         # Rows that sample come first, so that a long prompt does not hold them up.
         for row in sorted(running, key=_missing):
-            number = min(left, _missing(row))
+            number = min(room, _missing(row))
             if not number:
                 break
             assert row.block is not None
             pieces.append((row.block, number))
             asking.append(row if number == _missing(row) else None)
-            left -= number
-        logits = self._cache.forward(pieces)
+            room -= number
+        logits = compute(self._model, self._cache, pieces)
         stats = self._stats
         stats.steps += 1
-        stats.computed += _STEP_TOKENS - left
+        stats.computed += _STEP_TOKENS - room
         stats.most_running = max(stats.most_running, len(pieces))
         stats.most_bytes = max(stats.most_bytes, self._cache.nbytes)
         stats.evicted += self._cache.evicted - evicted
@@ -218,5 +221,5 @@ def _missing(row: _Row) -> int:
 def _unread(row: _Row) -> TokenIds:
     """Return sampled ids that are not in the row's block yet."""
     assert row.block is not None
-    known = row.block.length - len(row.request.prompt_ids)
-    return row.sampled[known:]
+    read = row.block.length - len(row.request.prompt_ids)
+    return row.sampled[read:]

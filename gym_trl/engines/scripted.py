@@ -6,12 +6,13 @@ from heapq import heappop, heappush
 from itertools import count
 
 from gym_trl.engines.admission import Admission
+from gym_trl.engines.protocol import Engine
 from gym_trl.types import Completion, FinishReason, Request, TokenIds
 
 _LOGPROB = -1.0
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Engine that answers every request with ``answer(request)`` after ``delay(request)`` ticks of its clock.
 
     A tick is one engine step. At most ``slots`` requests run at once and the others wait, as in a real engine;

@@ -1,4 +1,4 @@
-"""Completion requests that share one HTTP request, whose response streams each completion as soon as it has ended."""
+"""Completion requests that share one HTTP request; its response streams each completion as soon as it has ended."""
 
 import asyncio
 import json
@@ -148,9 +148,9 @@ class SharedRequests:
         if shared.done:
             shared.task.cancel()
             return
-        left = {place for place, future in enumerate(shared.futures) if future.cancelled()} - shared.aborted
-        shared.aborted |= left
-        self._run(self._abort(shared, [f"cmpl-{shared.id}-{place}" for place in sorted(left)]))
+        cancelled = {place for place, future in enumerate(shared.futures) if future.cancelled()} - shared.aborted
+        shared.aborted |= cancelled
+        self._run(self._abort(shared, [f"cmpl-{shared.id}-{place}" for place in sorted(cancelled)]))
 
     async def _abort(self, shared: _Shared, ids: list[str]) -> None:
         import aiohttp
@@ -167,14 +167,14 @@ class SharedRequests:
 
 
 def _joined(parts: dict[int, Choice], choice: Choice) -> Choice:
-    """Return a choice with all of its parts, of which ``choice`` is the latest."""
-    known = parts.get(choice["index"])
+    """Return a choice with its earlier parts and the latest one, ``choice``."""
+    whole = parts.get(choice["index"])
     ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
-    if known is None:
+    if whole is None:
         choice.setdefault("finish_reason", None)
         parts[choice["index"]] = {**choice, "logprobs": {"token_logprobs": logprobs}}
         return parts[choice["index"]]
-    known["token_ids"] += ids or []
-    known["logprobs"]["token_logprobs"] += logprobs or []
-    known["finish_reason"] = choice.get("finish_reason")
-    return known
+    whole["token_ids"] += ids or []
+    whole["logprobs"]["token_logprobs"] += logprobs or []
+    whole["finish_reason"] = choice.get("finish_reason")
+    return whole

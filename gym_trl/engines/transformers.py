@@ -7,9 +7,12 @@ from typing import Any
 from weakref import WeakSet
 
 from gym_trl.engines.admission import admission_of
-from gym_trl.engines.kv_cache import KVCache, attending, support
+from gym_trl.engines.kv_attention import attending
+from gym_trl.engines.kv_cache import KVCache
+from gym_trl.engines.kv_support import support
 from gym_trl.engines.lockstep import ImageInputs, Lockstep, evaluating, uncompiled
 from gym_trl.engines.packed_linear import PackedLinear
+from gym_trl.engines.protocol import Engine
 from gym_trl.engines.running_batch import EngineStats, RunningBatch
 from gym_trl.engines.sampler import End, Sampler
 from gym_trl.engines.weights import WeightsSeen
@@ -24,21 +27,21 @@ except ImportError as error:
 _OTHER_DEVICES_BYTES = 2 * 2**30
 _log = logging.getLogger(__name__)
 _ANNOUNCED: WeakSet[Any] = WeakSet()
-"""Models of which it was logged that they are generated in lockstep."""
+"""Models for which lockstep has been logged."""
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """Engine that samples with a Transformers model in this process.
 
     Requests join the running batch and leave it at any step, and ``collect`` runs steps until one has finished, or one
     step if it may not block. The keys and values of a prompt stay in memory: the next turn of an episode, the other
-    episodes of its group and all that begin alike compute only the tokens that are new. Models for which that is not
-    tested (windowed, chunked or linear attention, ALiBi, and types other than those in
-    ``gym_trl.engines.kv_cache.FAMILIES``), and options that only ``model.generate`` has, such as
-    ``cache_implementation``, are generated in lockstep instead: ``collect`` then runs one batch of all pending requests
-    with their whole prompts to its end, which takes several times as long. The attribute ``lockstep`` says why, and a
-    warning is logged once for each model. Where padding changes a model's scores, which is tried, a batch of
-    ``model.generate`` has prompts of one length.
+    episodes of its group and all that begin alike compute only the tokens that are new; a layer with a sliding window
+    reads its part of them. Models for which that is not tested (state-space models, chunked or linear attention, ALiBi,
+    and types other than those in ``gym_trl.engines.kv_support.FAMILIES``), images, and options that only
+    ``model.generate`` has, such as ``cache_implementation``, are generated in lockstep instead: ``collect`` then runs
+    one batch of all pending requests with their whole prompts to its end, which takes several times as long. The
+    attribute ``lockstep`` says why, and a warning is logged once for each model. Where padding changes a model's
+    scores, which is tried, a batch of ``model.generate`` has prompts of one length.
 
     Every request is sampled from its own seed, so a completion does not depend on the other requests of its batch (up
     to the rounding of batched arithmetic), and the global generators are not used. Logprobs are those of the
@@ -111,7 +114,6 @@ class TransformersEngine:
             self.lockstep = "keys and values of images are not kept"
         self._other_options = self.lockstep
         self.takes_images = images is not None
-        """True if requests may have images."""
         self._max_batch = max_batch
         self._cache_bytes = cache_bytes
         self._batch: RunningBatch | None = None
@@ -193,7 +195,8 @@ class TransformersEngine:
         if self.lockstep is None:
             limit = free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
             self._batch = RunningBatch(
-                KVCache(self.model, limit // verdict.token_bytes),
+                self.model,
+                KVCache(limit // verdict.token_bytes),
                 sampler=self._sampler,
                 end=self._end,
                 max_running=self._max_batch,

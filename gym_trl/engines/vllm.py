@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, Self
 
 from gym_trl.engines.admission import Admission
+from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, EngineError, needs
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
@@ -26,7 +27,7 @@ IMPOSSIBLE = {
 _PREFIXES = count()
 
 
-class VLLMEngine:
+class VLLMEngine(Engine):
     """Engine that samples with a ``vllm.LLM`` in this process; ``collect`` runs one of its steps, or as many as needed.
 
     ::
@@ -207,7 +208,7 @@ def tensor_parallel_group() -> Any:
 
 @contextmanager
 def cache_awake(llm: Any) -> Iterator[None]:
-    """Wake the cache of a sleeping engine whose weights are awake; put everything to sleep at the end.
+    """Wake the cache of a sleeping engine after its weights; put everything to sleep at the end.
 
     Sleep level 2 discards the weights: they must be loaded again after waking up.
     """
@@ -284,5 +285,5 @@ def _completion(output: Any, request_id: str) -> Completion:
     ids, logprobs = list(sampled.token_ids), sampled.logprobs
     if getattr(logprobs, "token_ids", None) == ids:  # flat, with one entry for each position: the sampled id
         return Completion(request_id, ids, without_nan(logprobs.logprobs), finish)
-    found: Logprobs = [entry[id_].logprob for id_, entry in zip(ids, logprobs, strict=True)]
-    return Completion(request_id, ids, without_nan(found), finish)
+    values: Logprobs = [entry[id_].logprob for id_, entry in zip(ids, logprobs, strict=True)]
+    return Completion(request_id, ids, without_nan(values), finish)

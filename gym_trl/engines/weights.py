@@ -16,7 +16,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class WeightsSeen:
-    """Weights of a model at a moment, of which it is cheap to say that they have changed since.
+    """Weights of a model at a moment, with a cheap test for later changes.
 
     >>> model = torch.nn.Linear(4, 3)
     >>> seen = WeightsSeen(model)

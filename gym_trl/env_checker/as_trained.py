@@ -8,7 +8,7 @@ import gymnasium as gym
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.parse_action import action_writer
 
 MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
 
@@ -49,7 +49,7 @@ class _Written(gym.Wrapper[str, str, str, str]):
 
     def __init__(self, env: TextEnvironment, as_declared: bool) -> None:
         super().__init__(env)
-        self._write: Callable[[str], str] = attribute_of(env, "write_action", str)
+        self._write = action_writer(env)
         if not as_declared:
             # The task is another one than that of the declared numbers.
             self.optimal_success = self.optimal_return = None

@@ -8,14 +8,15 @@ from typing import Any, Unpack
 import gymnasium as gym
 
 from gym_trl.env_checker.as_trained import as_trained
-from gym_trl.env_checker.checks import PROMISES, Inspector
+from gym_trl.env_checker.checks import CHECKS
+from gym_trl.env_checker.inspector import Inspector
 from gym_trl.env_checker.play import difference, shortened
-from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, Finding, Report
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.worker import Worker, WorkerError
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
+from gym_trl.report import PROBLEM, Finding, Report, ok, problem, skipped
 from gym_trl.text.textify import counted
 
 _BLIND = "blind baseline"
@@ -39,7 +40,7 @@ def inspect_env(
 
     >>> from gym_trl.envs.echo import Echo
     >>> report = inspect_env(lambda: Echo(turns=3), episodes=5)
-    >>> report.count("problem"), report.count("warning"), {one.promise: one.got for one in report.findings}["solver"]
+    >>> report.count("problem"), report.count("warning"), {one.name: one.got for one in report.findings}["solver"]
     (0, 0, 'returns 1.000 and solves 1.000 of 5 episodes')
 
     Any Gymnasium environment can be checked. It is checked as it is, and converted to text (``as_text``), as in
@@ -65,67 +66,61 @@ def inspect_env(
     as_trained(make, trained_with)  # reports wrong values now
     if episodes < 2 or not patience_s > 0:
         raise ConfigError(f"episodes must be at least 2 and patience_s above 0, got {episodes} and {patience_s}")
-    findings, late = [], 0
     if search_steps < 0 or not search_seconds > 0:
-        given = f"{search_steps} and {search_seconds}"
-        raise ConfigError(f"search_steps must be at least 0 and search_seconds above 0, got {given}")
-    with _Other(make, episodes, patience_s, (search_steps, search_seconds, seed), trained_with) as other:
-        for promise in PROMISES:
-            found = _not_tried(promise) if late >= _LATE else _found(other, promise)
-            late += found.verdict == PROBLEM and found.got.startswith(_NO_ANSWER)
-            findings.append(found)
+        raise ConfigError(
+            f"search_steps must be at least 0 and search_seconds above 0, got {search_steps} and {search_seconds}"
+        )
+    findings, late = [], 0
+    with _Process(make, episodes, patience_s, (search_steps, search_seconds, seed), trained_with) as process:
+        for check in CHECKS:
+            finding = _not_tried(check) if late >= _LATE else _look(process, check)
+            late += finding.verdict is PROBLEM and finding.got.startswith(NO_ANSWER)
+            findings.append(finding)
             if on_finding:
-                on_finding(found)
-            if promise == "construction" and found.verdict == PROBLEM:
+                on_finding(finding)
+            if check == "construction" and finding.verdict is PROBLEM:
                 late = _LATE
     return Report(name, tuple(findings))
 
 
-_NO_ANSWER = "no answer within "
+NO_ANSWER = "no answer within "
+"""Beginning of the finding of a check that timed out."""
 
 
-def _not_tried(promise: str) -> Finding:
-    return Finding(promise, SKIPPED, "not checked: see above", PROMISES[promise])
+def _not_tried(name: str) -> Finding:
+    return CHECKS[name].named(skipped("see above"))
 
 
-def _found(other: "_Other", promise: str) -> Finding:
+def _look(process: "_Process", name: str) -> Finding:
     try:
-        if promise == "processes":
-            return _in_processes(other)
-        if promise == _BLIND:
-            found: Finding = other.ask("look_at", promise, more_s=other.blind[1])
-        else:
-            found = other.ask("look_at", promise)
-        return found
-    except _Hung as error:
+        if name == "processes":
+            return CHECKS[name].named(_compare_processes(process))
+        finding: Finding = process.ask("look_at", name, more_s=process.blind[1] if name == _BLIND else 0.0)
+        return finding
+    except _TimeoutError as error:
         fix = "look for an endless loop, a wait for input, or a service that does not answer; set time limits on waits"
-        return Finding(promise, PROBLEM, f"{_NO_ANSWER}{error} s", PROMISES[promise], fix)
+        return CHECKS[name].named(problem(f"{NO_ANSWER}{error} s", fix))
     except WorkerError as error:
         fix = "no code of an environment may end the process; see its output above"
-        return Finding(promise, PROBLEM, _last_line(str(error)), PROMISES[promise], fix)
+        return CHECKS[name].named(problem(shortened(str(error).strip().splitlines()[-1]), fix))
 
 
-def _last_line(text: str) -> str:
-    return shortened(text.strip().splitlines()[-1])
-
-
-def _in_processes(other: "_Other") -> Finding:
+def _compare_processes(process: "_Process") -> Finding:
     """Compare the same episodes in two processes, in which hashes and addresses differ."""
-    promise = "processes"
-    first, keys = other.ask("games"), other.ask("keys")
-    again = other.again()
-    second, keys_again = again.ask("games"), again.ask("keys")
+    first, keys = process.ask("games"), process.ask("keys")
+    process.restart()
+    second, keys_again = process.ask("games"), process.ask("keys")
     if first is None or second is None:
-        return _not_tried(promise)
+        return skipped("see above")
     tried = min(len(first), len(second))  # a process that is slow at its first episode plays fewer
     first, second = first[:tried], second[:tried]
     if (where := difference(first, second)) is None:
         pairs = [pair for one, two in zip(keys, keys_again, strict=False) for pair in zip(one, two, strict=False)]
         where = next((f"a state key is {this}, then {that}" for this, that in pairs if this != that), None)
     if where is None:
-        return Finding(promise, OK, f"{counted(len(first), 'episode')} the same in two processes", PROMISES[promise])
+        return ok(f"{counted(len(first), 'episode')} the same in two processes")
     fix = "do not depend on the order of a set, on hash(), id() or the process; sort sets before drawing from them"
-    return Finding(promise, PROBLEM, where, PROMISES[promise], fix)
+    return problem(where, fix)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -133,11 +128,11 @@ def _in_processes(other: "_Other") -> Finding:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Hung(Exception):  # noqa: N818 -- it becomes a finding
-    """Timeout of the process."""
+class _TimeoutError(Exception):
+    """The process did not answer in time."""
 
 
-class _Other:
+class _Process:
     """Process that runs the checks, replaced by another one when it is lost."""
 
     def __init__(
@@ -152,7 +147,7 @@ class _Other:
         self._make, self._episodes, self._patience_s, self.blind = make, episodes, patience_s, blind
         self._worker: Worker | None = None
 
-    def __enter__(self) -> "_Other":
+    def __enter__(self) -> "_Process":
         self._start()
         return self
 
@@ -169,19 +164,18 @@ class _Other:
             with DefaultSelector() as selector:
                 selector.register(worker, EVENT_READ)
                 if not selector.select(patience_s):
-                    raise _Hung(f"{patience_s:g}")
+                    raise _TimeoutError(f"{patience_s:g}")
             return worker.answer()
-        except (_Hung, WorkerError):
+        except (_TimeoutError, WorkerError):
             worker.kill()
             self._worker = None
             raise
 
-    def again(self) -> "_Other":
-        """Return this object with a new process."""
+    def restart(self) -> None:
+        """Replace the process by a new one."""
         if self._worker is not None:
             self._worker.kill()
         self._start()
-        return self
 
     def _start(self) -> Worker:
         import cloudpickle

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+from gym_trl.types import StepResult
+
 _PIECES = re.compile(r"\n|(?<=[.!?;,])\s+")
 _WORDS = re.compile(r"[^\s:=]+[:=]?|[:=]")
 _PERSON = re.compile(r"\b(you|your|yours|you're|i|i'm|my|mine|me)\b", re.IGNORECASE)
@@ -33,6 +35,16 @@ class SeatGame:
     successes: tuple[bool, ...] = ()
     ended: bool = False
     error: str | None = None
+
+    def add(self, result: StepResult) -> None:
+        """Note the result of the reset, or of a step."""
+        info = result.info
+        payoffs = info.get("payoffs", ())
+        self.payoffs = tuple(map(sum, zip(self.payoffs or (0.0,) * len(payoffs), payoffs, strict=True)))
+        if result.terminated or result.truncated:
+            self.ended, self.successes = True, tuple(info["successes"])
+        elif info.get("action_valid", True):
+            self.shown.append((int(info["to_move"]), result.observation))
 
 
 class Leak(NamedTuple):
@@ -87,15 +99,15 @@ def find_leak(games: Sequence[SeatGame], num_seats: int) -> Leak | None:
     by_slot = _by_slot(games)
     slots = sorted(by_slot, key=lambda slot: (not slot[1], len(slot[0]), slot[0]))
     for search in (_previous_seat, _other_seat):
-        found = [leak for slot in slots if (leak := search(games, slot, by_slot[slot], num_seats)) is not None]
-        if found:
-            return max(found, key=lambda leak: (leak.games, len(leak.text)))
+        leaks = [leak for slot in slots if (leak := search(games, slot, by_slot[slot], num_seats)) is not None]
+        if leaks:
+            return max(leaks, key=lambda leak: (leak.games, len(leak.text)))
     return None
 
 
 def _by_slot(games: Sequence[SeatGame]) -> Mapping[_Slot, Mapping[int, _Series]]:
     """Return the values of all slots, by the number of the game."""
-    found: dict[_Slot, dict[int, _Series]] = defaultdict(dict)
+    by_slot: dict[_Slot, dict[int, _Series]] = defaultdict(dict)
     for number, game in enumerate(games):
         for turn, (seat, text) in enumerate(game.shown):
             values: dict[_Slot, list[str]] = defaultdict(list)
@@ -104,8 +116,8 @@ def _by_slot(games: Sequence[SeatGame]) -> Mapping[_Slot, Mapping[int, _Series]]
                     if value not in values[slot]:
                         values[slot].append(value)
             for slot, several in values.items():
-                found[slot].setdefault(number, []).append((turn, seat, tuple(several)))
-    return found
+                by_slot[slot].setdefault(number, []).append((turn, seat, tuple(several)))
+    return by_slot
 
 
 def _slots(piece: str) -> Iterator[tuple[_Slot, str]]:
@@ -129,12 +141,7 @@ def _previous_seat(
     honest = broken = neither = longest = 0
     example: Leak | None = None
     begun, after = set[str](), set[str]()
-    for number, series in by_game.items():
-        values = [(seat, several[0]) for _, seat, several in series]
-        if len({value for _, value in values}) < 2 or any(len(several) > 1 for *_, several in series):
-            continue
-        if [turn for turn, *_ in series] != list(range(len(series))):
-            continue
+    for number, values in _whole(by_game):
         shifted = [values[0], *((before, value) for (before, _), (_, value) in pairwise(values))]
         of_seat, of_previous = _constant(values), _constant(shifted)
         honest += of_seat and not of_previous
@@ -158,6 +165,15 @@ def _previous_seat(
     return example._replace(games=broken)
 
 
+def _whole(by_game: Mapping[int, _Series]) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Yield the number of each game with one value in every observation, which is not always the same, and these."""
+    for number, series in by_game.items():
+        turns, seats, several = zip(*series, strict=True)
+        values = [value for value, *others in several if not others]
+        if len(set(values)) > 1 and len(values) == len(series) and turns == (*range(len(series)),):
+            yield number, list(zip(seats, values, strict=True))
+
+
 def _constant(values: Sequence[tuple[int, str]]) -> bool:
     """Return whether each seat has one value."""
     return len(set(values)) == len({seat for seat, _ in values})
@@ -169,8 +185,8 @@ def _text(slot: _Slot, value: str) -> str:
 
 def _other_seat(games: Sequence[SeatGame], slot: _Slot, by_game: Mapping[int, _Series], num_seats: int) -> Leak | None:
     """Return a leak if seats, which have a value each, are shown the value of another seat at times."""
-    played = {number: series for number, series in by_game.items() if len({seat for _, seat, _ in series}) > 1}
-    owners = {number: _owners(series) for number, series in played.items()}
+    owners = {number: own for number, series in by_game.items() if len(own := _owners(series)) > 1}
+    played = {number: by_game[number] for number in owners}
     worth = {value for own in owners.values() for value in own.values()}
     apart = sum(len(set(own.values())) == len(own) for own in owners.values())
     if len(played) < _FEWEST_GAMES or apart < _MOSTLY / 2 * len(played):
@@ -221,30 +237,33 @@ class _Evidence:
         """Count the observations of a game."""
         asked = Counter(seat for seat, _ in game.shown)
         strange = [set(values) - {own[seat]} for _, seat, values in series]
-        for seat in {seat for _, seat, _ in series}:
-            places = [place for place, (_, one, _) in enumerate(series) if one == seat]
-            self.present, self.possible = self.present + len(places), self.possible + asked[seat]
-            self.own += sum(not strange[place] for place in places)
-            if len(places) > 1 or self.always_known:
-                self.repeated += 1
-                self.steady += not any(strange[place] for place in places)
-            for before, at, then in zip(places, places[1:], places[2:], strict=False):
-                if strange[at] and not strange[before]:
-                    self.followed, self.returned = self.followed + 1, self.returned + (not strange[then])
+        by_seat: dict[int, list[bool]] = defaultdict(list)
+        for (_, seat, _), others in zip(series, strange, strict=True):
+            by_seat[seat].append(not others)
+        for seat, clean in by_seat.items():
+            self.possible += asked[seat]
+            self._add_seat(clean)
         for place, (turn, seat, values) in enumerate(series):
-            others = {value: one for one, value in own.items() if value != own[seat]}
-            if not strange[place]:
-                continue
-            if not strange[place] <= set(others):
+            owners = {value: one for one, value in own.items() if value != own[seat]}
+            if not strange[place] <= owners.keys():
                 self.misses += 1
-                continue
-            value = min(strange[place])
-            self.beside = self.beside and own[seat] in values
-            after = next((k for k in range(place + 1, len(series)) if series[k][1] != seat), None)
-            if after is not None:
-                self.exchanged, self.kept = self.exchanged + bool(strange[after]), self.kept + (not strange[after])
-            text, own_text = _text(slot, value), _text(slot, own[seat])
-            self.hits.append(Leak(game.seed, turn, seat, text, others[value], own_text, 0))
+            elif strange[place]:
+                value = min(strange[place])
+                self.beside = self.beside and own[seat] in values
+                after = next((later for later in range(place + 1, len(series)) if series[later][1] != seat), None)
+                if after is not None:
+                    self.exchanged, self.kept = self.exchanged + bool(strange[after]), self.kept + (not strange[after])
+                texts = _text(slot, value), _text(slot, own[seat])
+                self.hits.append(Leak(game.seed, turn, seat, texts[0], owners[value], texts[1], 0))
+
+    def _add_seat(self, clean: Sequence[bool]) -> None:
+        """Count the observations of a seat, which are clean if they have its own value alone."""
+        self.present, self.own = self.present + len(clean), self.own + sum(clean)
+        if len(clean) > 1 or self.always_known:
+            self.repeated, self.steady = self.repeated + 1, self.steady + all(clean)
+        for before, at, then in zip(clean, clean[1:], clean[2:], strict=False):
+            if before and not at:
+                self.followed, self.returned = self.followed + 1, self.returned + then
 
 
 def _lasting(played: Mapping[int, _Series], owners: Mapping[int, Mapping[int, str]]) -> dict[int, str] | None:

@@ -1,20 +1,21 @@
 """Episodes that the checks play and compare."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeAlias
 
 from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.errors import SeatError, described, place_of, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import images_of, read_result, read_step
+from gym_trl.executors.step import Witness, take_reset, take_step
+from gym_trl.rollout.log import EpisodeLog
 from gym_trl.rollout.random_play import Actor
 from gym_trl.text.textify import counted
-from gym_trl.types import Policy
-from gym_trl.wrappers.inner import text_of
+from gym_trl.types import EpisodeResult, StepResult, StopReason, Task
+from gym_trl.wrappers.traits import solver_of
 
 MOST_TURNS = 1_000
 SHORT = 160
@@ -32,18 +33,41 @@ Seen: TypeAlias = tuple[Any, ...]
 class PlayedEpisode:
     """One episode with text, up to its end or a failure."""
 
-    seed: int
+    log: EpisodeLog
     seen: list[Seen] = field(default_factory=list)
-    ended: bool = False
-    success: Any = None
-    """``info["success"]`` of the last step, if any."""
     error: str | None = None
-    reset_s: float = 0.0
-    step_s: list[float] = field(default_factory=list)
+    """Exception that ended it, with its place in the user's code, or the fault of a malformed result."""
+    exception: BaseException | None = None
+    """This exception."""
+    seconds: list[float] = field(default_factory=list)
+    """Seconds of the reset and of each step."""
+
+    def see(self, action: str | None) -> None:
+        """Note the result of a reset or step, unless it failed."""
+        if self.log.error is None:
+            last = self.log.last
+            declared = last.info.get("action_valid"), last.info.get("success")
+            flags = last.terminated, last.truncated
+            self.seen.append((action, last.observation, last.reward, *flags, *declared, last.images))
+
+    @cached_property
+    def result(self) -> EpisodeResult:
+        """The episode as training and evaluations judge it."""
+        return self.log.result()
+
+    @property
+    def seed(self) -> int:
+        """Seed of the task."""
+        return self.log.task.seed
+
+    @property
+    def ended(self) -> bool:
+        """True if the environment ended the episode."""
+        return self.log.last.terminated or self.log.last.truncated
 
     @property
     def actions(self) -> list[str]:
-        """Actions of all turns."""
+        """Actions of all turns but one that raised."""
         return [seen[0] for seen in self.seen[1:]]
 
     @property
@@ -54,16 +78,19 @@ class PlayedEpisode:
     @property
     def total(self) -> float:
         """Sum of the rewards."""
-        return math.fsum(seen[2] for seen in self.seen[1:])
+        return math.fsum(turn.reward for turn in self.result.turns)
 
     @property
     def solved(self) -> bool:
-        """The episode ended with success."""
-        return self.ended and bool(self.success)
+        """Success is declared."""
+        return self.result.success is True
 
 
-def without_info(policy: Policy) -> Actor:
-    """Return a policy as an actor that ignores ``info``."""
+def solver(env: TextEnvironment, seed: int) -> Actor:
+    """Return the environment's solver, which ignores ``info``."""
+    make = solver_of(env)
+    assert make is not None
+    policy = make()
     return lambda observation, info: policy(observation)
 
 
@@ -72,59 +99,56 @@ def play_one(
     seed: int,
     act: Actor | Sequence[str],
     most: int = MOST_TURNS,
+    *,
     options: Mapping[str, Any] | None = None,
+    on_result: Callable[[StepResult], None] | None = None,
 ) -> PlayedEpisode:
-    """Play an episode with a policy or the actions of another episode; an exception ends it."""
-    game = PlayedEpisode(seed)
-    actions = None if callable(act) else iter(act)
+    """Play an episode with a policy or the actions of another episode; an exception ends it.
+
+    Args:
+        env: Environment.
+        seed: Seed of the task.
+        act: Policy, or actions.
+        most: Maximum number of turns.
+        options: Options of the task.
+        on_result: Called with the result of the reset and of each step that did not fail.
+    """
+    witness, log = Witness(env), EpisodeLog(Task("", seed, options or {}))
+    game, actions = PlayedEpisode(log, seconds=witness.seconds), iter(() if callable(act) else act)
+
+    def see(action: str | None) -> None:
+        game.see(action)
+        if on_result is not None and log.error is None:
+            on_result(log.last)
+
     try:
-        began = perf_counter()
-        observation, info = env.reset(seed=seed, options=dict(options or {}) or None)
-        game.reset_s = perf_counter() - began
-        game.seen.append((None, text_of(observation), 0.0, False, False, None, None, images_of(info)))
-        for _ in range(most):
-            action = act(observation, info) if callable(act) else next(actions or iter(()), None)
+        log.begin(take_reset(witness, log.task))
+        see(None)
+        while log.reason is None and len(log.turns) < most:
+            action = act(log.last.observation, log.last.info) if callable(act) else next(actions, None)
             if action is None:
                 break
-            began = perf_counter()
-            step = env.step(action)
-            game.step_s.append(perf_counter() - began)
-            result = read_result(env, step)
-            observation, info, game.success = result.observation, dict(result.info), result.info.get("success")
-            flags = result.terminated, result.truncated
-            said = result.info.get("action_valid"), result.info.get("success")
-            game.seen.append((action, observation, result.reward, *flags, *said, result.images))
-            if any(flags):
-                game.ended = True
-                break
+            log.answer(action)
+            log.step(take_step(witness, action))
+            see(action)
     except BaseException as error:
         raise_interrupt(error)
-        game.error = describe_error(error)
+        witness.error = witness.error or error
+        log.stop(StopReason.ENV_ERROR, described(error))
+    if log.error is not None:
+        game.exception = witness.error
+        malformed = shortened(log.error.partition(" raised ")[2])
+        game.error = malformed if witness.error is None else describe_error(witness.error)
     return game
 
 
 def play_seats(env: TextEnvironment, seed: int, act: Actor, most: int = MOST_TURNS) -> SeatGame:
     """Play a game of several seats, wrapped in ``Seats``, with one policy for all of them; an exception ends it."""
     game = SeatGame(seed)
-    try:
-        observation, info = env.reset(seed=seed, options=None)
-        game.shown.append((int(info["to_move"]), text_of(observation)))
-        for _ in range(most):
-            step = read_step(*env.step(act(observation, info)))
-            observation, info = step.observation, dict(step.info)
-            payoffs = info.get("payoffs")
-            if payoffs is not None:
-                game.payoffs = tuple(map(sum, zip(game.payoffs or (0.0,) * len(payoffs), payoffs, strict=True)))
-            if step.terminated or step.truncated:
-                game.ended, game.successes = True, tuple(info["successes"])
-                break
-            if info.get("action_valid", True):
-                game.shown.append((int(info["to_move"]), observation))
-    except SeatError as error:
-        game.error = str(error)
-    except BaseException as error:
-        raise_interrupt(error)
-        game.error = f"raised {describe_error(error)}"
+    played = play_one(env, seed, act, most, on_result=game.add)
+    if played.error is not None:
+        broken = isinstance(played.exception, SeatError)
+        game.error = str(played.exception) if broken else f"raised {played.error}"
     return game
 
 
@@ -159,3 +183,15 @@ def describe_error(error: BaseException) -> str:
     place = place_of(error)
     where = place and f" ({Path(place.filename).name}:{place.lineno})"
     return f"{shortened(described(error))}{where or ''}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds with a unit.
+
+    >>> duration(2), duration(0.0015), duration(2e-5)
+    ('2 s', '1.5 ms', '20 µs')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.0f} µs"

@@ -95,22 +95,22 @@ def search_keys(
         walks: Maximum number of episodes of each task.
         pairs: Maximum number of pairs of histories that are compared in each task.
     """
-    found = KeySearch()
+    search = KeySearch()
     env = StateKey(make(), key)
     try:
         for seed in seeds:
             played = [_walk(env, seed, player(env)) for player in players]
-            found.markov, found.declared = env.markov_state_key, env.declared
-            if not found.declared:
-                return found
+            search.markov, search.declared = env.markov_state_key, env.declared
+            if not search.declared:
+                return search
             variants = islice(_variants([walk.actions() for walk in played]), max(0, walks - len(played)))
             played += [_walk(env, seed, actions) for actions in variants]
-            _compare_all(env, played, pairs, found)
-            if found.counterexample is not None:
+            _compare_all(env, played, pairs, search)
+            if search.counterexample is not None:
                 break
     finally:
         close_env(env)
-    return found
+    return search
 
 
 def keys_of(
@@ -129,7 +129,7 @@ def keys_of(
         close_env(env)
 
 
-def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, found: KeySearch) -> None:
+def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, search: KeySearch) -> None:
     """Compare histories of one task that share a key."""
     at: defaultdict[str, _Histories] = defaultdict(dict)
     places: defaultdict[str, _Histories] = defaultdict(dict)
@@ -139,15 +139,15 @@ def _compare_all(env: StateKey, played: Sequence[_Walk], pairs: int, found: KeyS
             at[state.key].setdefault(tuple(actions[:turn]), (walk, turn))
             if state.turns_left is not None:
                 places[state.place].setdefault(tuple(actions[:turn]), (walk, turn))
-    found.histories += sum(map(len, at.values()))
-    if not found.markov:
+    search.histories += sum(map(len, at.values()))
+    if not search.markov:
         return
     for there in [*islice(_shared(at), pairs), *islice(_shared(places), pairs)]:
         (walk, turn), (other, other_turn) = there[0], there[-1]
-        found.tested += 1
-        found.counterexample = _difference(env, walk, turn, other, other_turn)
-        found.counterexample = found.counterexample or _difference(env, other, other_turn, walk, turn)
-        if found.counterexample is not None:
+        search.tested += 1
+        search.counterexample = _difference(env, walk, turn, other, other_turn)
+        search.counterexample = search.counterexample or _difference(env, other, other_turn, walk, turn)
+        if search.counterexample is not None:
             return
 
 

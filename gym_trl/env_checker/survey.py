@@ -34,9 +34,9 @@ class Survey:
     info: Any = None
     """``info`` of a step."""
 
-    def add(self, promise: str, got: str, fix: str) -> None:
+    def add(self, check: str, got: str, fix: str) -> None:
         """Note a problem and its suggested change."""
-        self.issues.setdefault(promise, []).append((got, fix))
+        self.issues.setdefault(check, []).append((got, fix))
 
 
 def survey_resets(env: gym.Env[Any, Any], survey: Survey) -> None:
@@ -89,23 +89,23 @@ def survey_steps(env: gym.Env[Any, Any], survey: Survey) -> None:
     for turn in range(50):
         listed = listed_actions(env, info) if holds_text(space) else None
         action = listed[turn % len(listed)] if listed else sample_allowed(space, info.get("action_mask"))
-        said = f"step({shortened(repr(action), 30)})"
+        call = f"step({shortened(repr(action), 30)})"
         try:
             returned = env.step(action)
         except BaseException as error:
             raise_interrupt(error)
-            survey.add("step", f"{said} raised {describe_error(error)}", "accept every action in action_space")
+            survey.add("step", f"{call} raised {describe_error(error)}", "accept every action in action_space")
             return
         if not isinstance(returned, tuple) or len(returned) != 5:
-            got = f"{said} returned {len(returned)} values" if isinstance(returned, tuple) else f"{kind_of(returned)}"
+            got = f"{call} returned {len(returned)} values" if isinstance(returned, tuple) else f"{kind_of(returned)}"
             survey.add("step", got, "return observation, reward, terminated, truncated, info")
             return
         observation, _, terminated, truncated, info = returned
-        _survey_values(said, returned, survey)
+        _survey_values(call, returned, survey)
         if not isinstance(info, Mapping):
             return
         survey.info = deepcopied(info)
-        _survey_observation(env, observation, said, survey)
+        _survey_observation(env, observation, call, survey)
         if terminated or truncated:
             _, info = env.reset()
             if turn > 20:
@@ -121,21 +121,21 @@ def deepcopied(value: Any) -> Any:
         return value
 
 
-def _survey_values(said: str, returned: tuple[Any, ...], survey: Survey) -> None:
+def _survey_values(call: str, returned: tuple[Any, ...], survey: Survey) -> None:
     _, reward, terminated, truncated, info = returned
     if isinstance(reward, bool) or not isinstance(reward, int | float | np.number) or not math.isfinite(float(reward)):
-        survey.add("step", f"{said} gave the reward {kind_of(reward)}", "a reward is a finite number")
+        survey.add("step", f"{call} gave the reward {kind_of(reward)}", "a reward is a finite number")
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
-            survey.add("step", f"{said} gave {name} = {kind_of(flag)}", f"{name} is True or False")
+            survey.add("step", f"{call} gave {name} = {kind_of(flag)}", f"{name} is True or False")
     if terminated and truncated:
         fix = "set one: terminated if the environment ended the episode, truncated if a limit did"
-        survey.add("end", f"{said} gave terminated and truncated", fix)
+        survey.add("end", f"{call} gave terminated and truncated", fix)
     if not isinstance(info, Mapping):
-        survey.add("step", f"{said} gave info = {kind_of(info)}", "info is a dict")
+        survey.add("step", f"{call} gave info = {kind_of(info)}", "info is a dict")
         return
     if strange := [name for name in info if not isinstance(name, str)]:
         survey.add("info", f"a key is {kind_of(strange[0])}", "the keys of info are strings")
-    for name, promise in (("success", "success"), ("action_valid", "info")):
+    for name, check in (("success", "success"), ("action_valid", "info")):
         if name in info and not isinstance(info[name], bool | np.bool_):
-            survey.add(promise, f"{said} gave info[{name!r}] = {kind_of(info[name])}", "it is True or False")
+            survey.add(check, f"{call} gave info[{name!r}] = {kind_of(info[name])}", "it is True or False")

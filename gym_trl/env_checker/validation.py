@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
-from gym_trl.env_checker.checks import Inspector
-from gym_trl.env_checker.report import PROBLEM
-from gym_trl.envs.text_env import Baseline, Blind, Measured, TextEnv
+from gym_trl.env_checker.inspector import Inspector
+from gym_trl.envs.baselines import Blind, Measured
+from gym_trl.envs.text_env import TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import (
     EPISODES,
@@ -23,15 +23,16 @@ from gym_trl.evaluation.blind import (
     STEPS,
     BlindBaseline,
     HeldOut,
-    Objective,
     describe,
     is_near,
     play_blind,
     search_blind,
 )
+from gym_trl.evaluation.blind_search import Objective
 from gym_trl.evaluation.play import optimum, play_tasks
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.files import read_text, replace_text
+from gym_trl.report import PROBLEM
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.testing.checks import check_text_env
 from gym_trl.types import Policy, Task
@@ -91,10 +92,10 @@ class Validation:
     def near_optimum(self) -> bool:
         """True if a blind policy comes near the best score, so that scores do not show reading."""
         best = self.measured["solver"].success if self.optimal_success is None else self.optimal_success
-        found = [self.measured[name].success for name in ("blind",) if name in self.measured]
+        reached = [self.measured[name].success for name in ("blind",) if name in self.measured]
         if self.blind is not None and self.blind.success.mean is not None:
-            found.append(self.blind.success.mean)
-        return bool(found) and is_near(max(found), self.measured["random"].success, best)
+            reached.append(self.blind.success.mean)
+        return bool(reached) and is_near(max(reached), self.measured["random"].success, best)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the results as plain JSON values."""
@@ -118,14 +119,14 @@ def games(env_ids: Iterable[str]) -> list[Game]:
     Raises:
         ConfigError: an environment is not a ``TextEnv``.
     """
-    found = []
+    presets = []
     for env_id in env_ids:
         env = gym.make(env_id)
         if not isinstance(env.unwrapped, TextEnv):
             raise ConfigError(f"{env_id} is no TextEnv: it has no solver and no baselines to validate it with")
-        found += [Game(env_id, difficulty) for difficulty in env.unwrapped.presets or (None,)]
+        presets += [Game(env_id, difficulty) for difficulty in env.unwrapped.presets or (None,)]
         env.close()
-    return found
+    return presets
 
 
 def validate(
@@ -153,22 +154,27 @@ def validate(
     measured = measure(game, episodes=episodes, seed=seed, split="eval")
     if best.success is not None:
         problems += _compare("solver", "optimum", measured["solver"], best.success, exact=True)
-    for name, baseline in _baselines(game.make()).items():
+    for name, baseline in _text_env(game.make()).baselines.items():
         if baseline.measured is None:
             problems.append(f"{name} was never measured: gym-trl validate --measure")
         else:
             problems += _compare(name, "reference", measured[name], baseline.measured)
-    if game.make().get_wrapper_attr("reward_modes")[0] == "success":
+    if _text_env(game.make()).reward_modes[0] == "success":
         problems += _farmed(measured)
     key = Inspector(game.make, episodes=episodes, seed=seed).look_at("state key")
-    if key.verdict == PROBLEM:
+    if key.verdict is PROBLEM:
         problems.append(f"state key: {key.got}")
     blind = None
     if search_steps:
-        published: dict[str, Blind] = game.make().get_wrapper_attr("blind_baselines")
-        known = [one.actions for one in published.values()]
+        published = _text_env(game.make()).blind_baselines
+        published_actions = [one.actions for one in published.values()]
         blind = search_blind(
-            _unchecked(game), steps=search_steps, seconds=search_seconds, episodes=EPISODES, seed=seed, extra=known
+            _unchecked(game),
+            steps=search_steps,
+            seconds=search_seconds,
+            episodes=EPISODES,
+            seed=seed,
+            extra=published_actions,
         )
         problems += _beaten(published, blind)
     return Validation(game, measured, best.success, tuple(problems), blind)
@@ -178,15 +184,15 @@ def _unchecked(game: Game) -> Callable[[], gym.Env[Any, Any]]:
     return partial(gym.make, game.env_id, disable_env_checker=True, **game.arguments)
 
 
-def _beaten(published: dict[str, Blind], found: BlindBaseline) -> list[str]:
+def _beaten(published: dict[str, Blind], blind: BlindBaseline) -> list[str]:
     """Return a sentence if a blind policy is better than the published one by more than chance explains."""
-    known = published.get(found.objective)
-    if known is None:
+    baseline = published.get(blind.objective)
+    if baseline is None:
         return ["the blind baseline was never measured: gym-trl validate --measure"]
-    if found.score.low is None or found.score.low <= known.high:
+    if blind.score.low is None or blind.score.low <= baseline.high:
         return []
-    interval = f"[{known.low:.3f}, {known.high:.3f}]"
-    return [f"a blind policy {describe(found)}; the published blind baseline's interval is {interval}"]
+    interval = f"[{baseline.low:.3f}, {baseline.high:.3f}]"
+    return [f"a blind policy {describe(blind)}; the published blind baseline's interval is {interval}"]
 
 
 def on_all(function: Callable[[Game], _T], chosen: Sequence[Game], *, jobs: int = 1) -> Iterator[_T]:
@@ -221,9 +227,9 @@ def measure_blind(game: Game, *, episodes: int = 2000, steps: int = STEPS) -> di
     budget = int(min(steps, most))
     episodes = int(min(episodes, max(100, most / 10)))
     objectives: list[Objective] = ["success"] if env.reward_modes[0] == "success" else ["success", "return"]
-    known = [one.actions for one in env.blind_baselines.values()]
-    published, measured = len(known), dict[tuple[str, ...], HeldOut]()
-    found: dict[str, BlindBaseline] = {}
+    sequences = [one.actions for one in env.blind_baselines.values()]
+    published, measured = len(sequences), dict[tuple[str, ...], HeldOut]()
+    baselines: dict[str, BlindBaseline] = {}
     for objective in objectives:
         for number in range(_ROUNDS):
             one = search_blind(
@@ -233,19 +239,19 @@ def measure_blind(game: Game, *, episodes: int = 2000, steps: int = STEPS) -> di
                 episodes=2,
                 seed=number,
                 objective=objective,
-                extra=known,
+                extra=sequences,
             )
-            known.append(one.actions)
-        for actions in (*known[:published], one.actions):
+            sequences.append(one.actions)
+        for actions in (*sequences[:published], one.actions):
             if actions not in measured:
                 measured[actions] = play_blind(_unchecked(game), actions, episodes=episodes, seed=HELD_OUT_SEED)
         several = [replace(one, actions=actions, **reached._asdict()) for actions, reached in measured.items()]
-        found[objective] = max(several, key=_level)
-    return found
+        baselines[objective] = max(several, key=_level)
+    return baselines
 
 
-def _level(found: BlindBaseline) -> tuple[float, int]:
-    return found.score.mean or 0.0, -len(found.actions)
+def _level(baseline: BlindBaseline) -> tuple[float, int]:
+    return baseline.score.mean or 0.0, -len(baseline.actions)
 
 
 def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]]) -> None:
@@ -259,26 +265,30 @@ def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]
         before = table.setdefault(name, {}).get(preset, {})
         now = {objective: {**_as_published(one), "rounds": _ROUNDS} for objective, one in baselines.items()}
         for one in now.values():
-            for known in before.values():
-                if known["actions"] == one["actions"]:
-                    one |= {"steps": known["steps"], "rounds": known["rounds"]}
+            for earlier in before.values():
+                if earlier["actions"] == one["actions"]:
+                    one |= {"steps": earlier["steps"], "rounds": earlier["rounds"]}
         table[name][preset] = now
     replace_text(path, _lines(table))
 
 
-def _as_published(found: BlindBaseline) -> dict[str, Any]:
+def _as_published(baseline: BlindBaseline) -> dict[str, Any]:
     measured = Measured(
-        found.success.mean or 0.0, found.mean_return.mean or 0.0, found.deviation, found.turns, found.episodes
+        baseline.success.mean or 0.0,
+        baseline.mean_return.mean or 0.0,
+        baseline.deviation,
+        baseline.turns,
+        baseline.episodes,
     )
-    low, high = found.score.low or 0.0, found.score.high or 0.0
-    numbers = {"low": round(low, 6), "high": round(high, 6), "steps": found.budget}
-    return {"measured": _rounded(measured), **numbers, "actions": list(found.actions)}
+    low, high = baseline.score.low or 0.0, baseline.score.high or 0.0
+    numbers = {"low": round(low, 6), "high": round(high, 6), "steps": baseline.budget}
+    return {"measured": _rounded(measured), **numbers, "actions": list(baseline.actions)}
 
 
 def measure(game: Game, *, episodes: int, seed: int, split: str) -> dict[str, Measured]:
     """Play ``episodes`` of an environment with each of its baselines."""
     tasks = [Task(game.env_id, task_seed(seed, split, number)) for number in range(episodes)]
-    names = [name for name in _baselines(game.make()) if name != "blind" or split == "eval"]
+    names = [name for name in _text_env(game.make()).baselines if name != "blind" or split == "eval"]
     return {name: _measure(game, name, tasks) for name in names}
 
 
@@ -314,17 +324,18 @@ def _register() -> None:
     import gym_trl  # noqa: F401 -- registers the games
 
 
-def _baselines(env: gym.Env[str, str]) -> dict[str, Baseline]:
-    found: dict[str, Baseline] = env.get_wrapper_attr("baselines")
-    return found
+def _text_env(env: gym.Env[Any, Any]) -> TextEnv:
+    """Return the text game inside of the wrappers of an environment."""
+    game = env.unwrapped
+    assert isinstance(game, TextEnv)
+    return game
 
 
 def _measure(game: Game, name: str, tasks: list[Task]) -> Measured:
     numbers = iter(range(len(tasks)))
 
     def policy_for(env: TextEnvironment) -> Policy:
-        made: Policy = env.get_wrapper_attr("baselines")[name].policy(derive_seed("baseline", next(numbers)))
-        return made
+        return _text_env(env).baselines[name].policy(derive_seed("baseline", next(numbers)))
 
     results = play_tasks(lambda _: game.make(), tasks, policy_for)
     returns = [result.episode_return for result in results if result.episode_return is not None]
@@ -334,7 +345,7 @@ def _measure(game: Game, name: str, tasks: list[Task]) -> Measured:
         success=statistics.fmean(bool(result.success) for result in results),  # a TextEnv declares it
         mean_return=statistics.fmean(returns),
         deviation=statistics.pstdev(returns),
-        turns=statistics.fmean(result.turns for result in results),
+        turns=statistics.fmean(len(result.turns) for result in results),
         episodes=len(results),
     )
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
 from gym_trl.files import is_unwritable, open_to_append, replace_text
 from gym_trl.records.json_lines import read_object, to_json
-from gym_trl.types import Closing
 
 
 class OutputFolder(Closing):
@@ -24,6 +24,8 @@ class OutputFolder(Closing):
     """Name of what is played, with its article."""
     key: ClassVar[str]
     """Name of its settings in ``config.json``."""
+    unit: ClassVar[str]
+    """Name of what is played in it, in the plural."""
     doing: ClassVar[str]
     """Beginning of a sentence on a process that plays, to be ended by a folder."""
 
@@ -80,18 +82,29 @@ class OutputFolder(Closing):
             raise self.not_ours()
         return settings
 
-    def settings_of(self, settings: Mapping[str, Any] | None, key: str) -> dict[str, dict[str, Any]]:
-        """Return the settings of each player or policy, by name.
+    def joined(
+        self, before: Mapping[str, Any] | None, key: str, now: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return the settings of each player or policy in the folder, by name, with those that play now.
+
+        Args:
+            before: Settings of the folder; ``None`` if it has none.
+            key: Their entry with the settings by name.
+            now: Settings by name.
 
         Raises:
-            ConfigError: there are none in these settings.
+            ConfigError: Somebody's settings differ, or the folder has none by name.
         """
-        if settings is None:
-            return {}
-        found = settings.get(key)
-        if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        stored = {} if before is None else before.get(key)
+        if not isinstance(stored, dict) or not all(isinstance(one, dict) for one in stored.values()):
             raise self.not_ours()
-        return found
+        for name in now.keys() & stored.keys():
+            for option in {**now[name], **stored[name]}:
+                new, old = now[name].get(option), stored[name].get(option)
+                if new != old:
+                    differs = f"{option:.40}={old!r:.200}, not {new!r:.200}"
+                    raise ConfigError(f"{self.path} has {self.unit} of {name!r} with {differs}")
+        return {**stored, **now}
 
     def not_ours(self) -> ConfigError:
         """Return the error for a folder whose settings are those of something else."""

@@ -1,68 +1,45 @@
 """Episodes that a policy plays, one after another, and their scores."""
 
-import math
 import statistics
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from time import perf_counter
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar, cast
 
+from gym_trl.bases import Closing
 from gym_trl.errors import (
     InfrastructureError,
-    ModelFaultError,
     described,
-    ends_an_episode,
     raise_interrupt,
     stops_a_rollout,
 )
 from gym_trl.evaluation.scores import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
-from gym_trl.executors.step import MAX_TURNS, begin, close_env, take_step
+from gym_trl.executors.step import close_env
+from gym_trl.rollout.log import EpisodeLog
 from gym_trl.rollout.random_play import own_random_policy, random_policy
+from gym_trl.rollout.text_player import TextPlayer, drive, made_later
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.types import (
-    Closing,
-    EnvFailure,
-    EpisodeResult,
-    PicturedText,
-    Policy,
-    StepResult,
-    StopReason,
-    Task,
-    add_reward,
-    counted_successes,
-    declared_success,
-    reason_to_stop,
-)
-from gym_trl.wrappers.inner import attribute_of
-
-
-class Result(NamedTuple):
-    """Outcome of one episode; an unscored one has no ``episode_return``."""
-
-    episode_return: float | None
-    success: bool | None
-    """``None`` if success is not declared."""
-    turns: int
-    invalid_actions: int
-    env_id: str = ""
-    """Environment of the task."""
-
-    @classmethod
-    def of(cls, episode: EpisodeResult) -> Self:
-        """Return the outcome of an episode."""
-        counts = len(episode.turns), episode.invalid_actions
-        return cls(episode.episode_return, episode.success, *counts, episode.task.env_id)
+from gym_trl.success import counted_successes
+from gym_trl.types import EpisodeResult, Policy, StopReason, Task
+from gym_trl.wrappers.traits import baselines_of, optimal_return, optimal_success
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """Means over the scored episodes; ``None`` if there are none.
 
-    >>> score = Score.of([Result(1.0, True, 3, 0), Result(0.0, False, 4, 1), Result(None, None, 0, 0)])
+    >>> from gym_trl.types import Answer, Turn
+    >>> task, turns = Task("Any-v0", 0), [Turn("", Answer("", ""), reward, True, 0, 0) for reward in (0.0, 1.0)]
+    >>> won = EpisodeResult(task, StopReason.SUCCESS, tuple(turns), ())
+    >>> lost = EpisodeResult(task, StopReason.FAILURE, tuple(turns[:1]), ())
+    >>> score = Score.of([won, lost, EpisodeResult(task, StopReason.ENV_ERROR, (), ())])
     >>> score.episodes, score.unscored, score.success, score.mean_return, score.turns
-    (2, 1, 0.5, 0.5, 3.5)
+    (2, 1, 0.5, 0.5, 1.5)
     """
 
     episodes: int
@@ -81,27 +58,19 @@ class Score:
         return self.invalid_actions / self.turns if self.turns and self.invalid_actions is not None else None
 
     @classmethod
-    def of(cls, results: Iterable[Result], declaring: Collection[str] = ()) -> Self:
-        """Return the score of these results; ``declaring`` are environments that are known to declare success."""
-        results = list(results)
-        scored = [result for result in results if result.episode_return is not None]
-        successes = counted_successes([(result.env_id, result.success) for result in scored], declaring)
+    def of(cls, episodes: Iterable[EpisodeResult], declaring: Collection[str] = ()) -> Self:
+        """Return the score of some episodes; ``declaring`` are environments that are known to declare success."""
+        every = list(episodes)
+        scored = [(one, worth) for one in every if (worth := one.episode_return) is not None]
+        successes = counted_successes([(one.task.env_id, one.success) for one, _ in scored], declaring)
         return cls(
             episodes=len(scored),
-            unscored=len(results) - len(scored),
+            unscored=len(every) - len(scored),
             success=_mean([float(success) for success in successes if success is not None]),
-            mean_return=_mean([result.episode_return for result in scored if result.episode_return is not None]),
-            turns=_mean([float(result.turns) for result in scored]),
-            invalid_actions=_mean([float(result.invalid_actions) for result in scored]),
+            mean_return=_mean([worth for _, worth in scored]),
+            turns=_mean([float(len(one.turns)) for one, _ in scored]),
+            invalid_actions=_mean([float(one.invalid_actions) for one, _ in scored]),
         )
-
-
-class PlayedTurn(NamedTuple):
-    """One turn of a policy: the observation, the action, and the result of its step."""
-
-    observation: str
-    action: str
-    result: StepResult
 
 
 def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]) -> Score:
@@ -128,23 +97,20 @@ def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[T
 
 def play_tasks(
     make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]
-) -> list[Result]:
-    """Play ``tasks`` as ``play_policy`` does, and return the outcome of each.
+) -> list[EpisodeResult]:
+    """Play ``tasks`` as ``play_policy`` does, and return the episode of each.
 
     >>> import gymnasium as gym
-    >>> play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
-    [Result(episode_return=1.0, success=True, turns=1, invalid_actions=0, env_id='TrlEnv/Echo-v0')]
+    >>> [played] = play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
+    >>> played.episode_return, played.success, len(played.turns), played.invalid_actions
+    (1.0, True, 1, 0)
     """
     with Instances(make) as instances:
         return [_played(instances, task, policy_for) for task in tasks]
 
 
-def _played(instances: "Instances", task: Task, policy_for: Callable[[TextEnvironment], Policy]) -> Result:
-    """Return the outcome of one task, whose instance is given up if it failed."""
-    played = instances.play(task, policy_for)
-    if isinstance(played[-1], Exception):
-        instances.give_up(task)
-    return _result(task, played)
+def _played(instances: "Instances", task: Task, policy_for: Callable[[TextEnvironment], Policy]) -> EpisodeResult:
+    return instances.play(task, lambda env: TextPlayer(task, made_later(partial(policy_for, env))))
 
 
 class Instances(Closing):
@@ -165,62 +131,66 @@ class Instances(Closing):
             self._envs[task.env_id] = self._make(task.env_id)
         return self._envs[task.env_id]
 
-    def play(self, task: Task, policy_for: Callable[[TextEnvironment], Policy]) -> "list[PlayedTurn | Exception]":
-        """Play one episode as ``play_task`` does; an environment that cannot be made is a failure of the episode."""
+    def play(self, task: Task, player_for: Callable[[TextEnvironment], TextPlayer]) -> EpisodeResult:
+        """Play one episode; an environment that cannot be made is a failure of the episode.
+
+        The instance of an environment that failed is closed, and another one is made for the next episode.
+        """
         try:
             env = self.of(task)
         except BaseException as error:
             if stops_a_rollout(error):
                 raise
             raise_interrupt(error)
-            return [InfrastructureError(f"making it raised {described(error)}")]
-        return play_task(env, task, policy_for)
+            log = EpisodeLog(task)
+            log.stop(StopReason.ENV_ERROR, f"making it raised {described(error)}")
+            return log.result()
+        played = drive(env, player_for(env))
+        if played.stop_reason in (StopReason.CRASHED, StopReason.ENV_ERROR):
+            close_env(self._envs.pop(task.env_id), broken=True)
+        return played
 
-    def give_up(self, task: Task) -> None:
-        """Close and forget the instance that failed in a task."""
-        if (env := self._envs.pop(task.env_id, None)) is not None:
-            close_env(env, broken=True)
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
-def play_task(
-    env: TextEnvironment, task: Task, policy_for: Callable[[TextEnvironment], Policy]
-) -> list[PlayedTurn | Exception]:
-    """Play one episode; an exception of the environment or the policy ends it, and is the last item.
+def in_threads(
+    work: Callable[[Iterator[_Item]], Iterator[_Result]], items: Sequence[_Item], count: int
+) -> Generator[_Result]:
+    """Yield the results of ``work`` on ``items``, which up to ``count`` threads share, one result for each item.
 
-    A ``ModelFaultError`` follows the turn that caused it. A ``ConfigError``, the user's mistake, is raised.
+    >>> sorted(in_threads(lambda share: (item * item for item in share), [1, 2, 3], 2))
+    [1, 4, 9]
 
-    >>> import gymnasium as gym
-    >>> env = gym.make("TrlEnv/Echo-v0")
-    >>> [turn] = play_task(env, Task("TrlEnv/Echo-v0", 0), lambda env: lambda observation: "woodw")
-    >>> turn.observation, turn.action, turn.result.observation, turn.result.reward
-    ('woadw', 'woodw', '4 of 5 right.', 0.8)
+    An exception of one thread is raised here, and the others take no further item.
     """
-    turns: list[PlayedTurn | Exception] = []
+    left, done, stop = SimpleQueue[_Item](), SimpleQueue[tuple[_Result | None, BaseException | None]](), Event()
+    for item in items:
+        left.put(item)
+
+    def share() -> Iterator[_Item]:
+        with suppress(Empty):
+            while not stop.is_set():
+                yield left.get_nowait()
+
+    def run() -> None:
+        try:
+            for result in work(share()):
+                done.put((result, None))
+        except BaseException as error:  # raised in the calling thread
+            done.put((None, error))
+
+    for _ in range(min(count, len(items))):
+        Thread(target=run, daemon=True).start()
     try:
-        begun = begin(env, task)
-        observation = PicturedText.of(begun.observation, begun.images)
-        policy, total, owed = policy_for(env), 0.0, begun.settlement
-        declares = begun.declares_success
-        for _ in range(MAX_TURNS):
-            action = policy(observation)
-            result = take_step(env, action)
-            if isinstance(result, EnvFailure) and result.reason.scored:
-                crash = StepResult("", owed, info={"action_valid": False}, declares_success=declares)
-                return [*turns, PlayedTurn(observation, action, crash), ModelFaultError(result.error)]
-            if isinstance(result, EnvFailure):
-                result.raise_mistake()
-                raise InfrastructureError(result.error)
-            total, owed = add_reward(total, result.reward), result.settlement
-            if result.terminated or result.truncated:
-                result = replace(result, declares_success=declares)
-                return [*turns, PlayedTurn(observation, action, result)]
-            turns.append(PlayedTurn(observation, action, result))
-            observation = PicturedText.of(result.observation, result.images)
-        raise RuntimeError(f"the episode did not end in {MAX_TURNS} turns")
-    except BaseException as error:
-        if stops_a_rollout(error) or not ends_an_episode(error):
-            raise
-        return [*turns, error if isinstance(error, Exception) else InfrastructureError(described(error))]
+        for _ in items:
+            result, error = done.get()
+            if error is not None:
+                raise error
+            yield cast(_Result, result)
+    finally:
+        stop.set()
 
 
 _EPISODES, _STEPS = 1_000, 50_000
@@ -249,24 +219,23 @@ def random_reference(
         env = instances.of(Task(env_id, 0))
         if own_random_policy(env) is None:
             return None
-        known = attribute_of(env, "baselines", {}).get("random")
-        if known is not None and known.measured is not None and not success_replaced:
-            measured = known.measured
+        published = baselines_of(env).get("random")
+        if published is not None and published.measured is not None and not success_replaced:
+            measured = published.measured
             scores = measured.success, measured.mean_return, measured.deviation
             return Reference.published(*scores, measured.episodes)
-        results, steps, end = list[Result](), 0, perf_counter() + seconds
+        episodes, steps, end = list[EpisodeResult](), 0, perf_counter() + seconds
         for number in range(_EPISODES):
             task = Task(env_id, task_seed(0, "eval", number))
-            results.append(_played(instances, task, partial(_random_until, end, derive_seed(0, "random", number))))
-            steps += results[-1].turns
+            episodes.append(_played(instances, task, partial(_random_until, end, derive_seed(0, "random", number))))
+            steps += len(episodes[-1].turns)
             if steps >= _STEPS or perf_counter() >= end:
                 break
-    scored = [one for one in results if one.episode_return is not None]
+    scored = [(one, worth) for one in episodes if (worth := one.episode_return) is not None]
     if not scored:
         return None
-    successes = counted_successes([(one.env_id, one.success) for one in scored])
-    returns = [one.episode_return for one in scored if one.episode_return is not None]
-    return Reference.of(returns, [one for one in successes if one is not None])
+    successes = counted_successes([(one.task.env_id, one.success) for one, _ in scored])
+    return Reference.of([worth for _, worth in scored], [one for one in successes if one is not None])
 
 
 def _random_until(end: float, seed: int, env: TextEnvironment) -> Policy:
@@ -295,18 +264,7 @@ def optimum(env: TextEnvironment) -> Optimum:
     >>> optimum(gym.make("TrlEnv/GuessNumber-v0", turns=5))
     Optimum(success=0.62, mean_return=0.62)
     """
-    known = [attribute_of(env, name) for name in ("optimal_success", "optimal_return")]
-    return Optimum(*(None if number is None else float(number) for number in known))
-
-
-def _result(task: Task, turns: list[PlayedTurn | Exception]) -> Result:
-    results = [turn.result for turn in turns if isinstance(turn, PlayedTurn)]
-    invalid = sum(not result.info.get("action_valid", True) for result in results)
-    crashed = isinstance(turns[-1], ModelFaultError)
-    if len(results) < len(turns) and not crashed:
-        return Result(None, None, len(results), invalid, task.env_id)
-    success = declared_success(results, StopReason.CRASHED if crashed else reason_to_stop(results[-1]))
-    return Result(math.fsum(result.reward for result in results), success, len(results), invalid, task.env_id)
+    return Optimum(optimal_success(env), optimal_return(env))
 
 
 def _mean(values: list[float]) -> float | None:

@@ -206,7 +206,7 @@ def _check(games: Sequence[PlayedGame]) -> None:
 
 def _compared(games: Iterable[PlayedGame]) -> dict[tuple[_Seated, _Seated], Tally]:
     """Return the comparisons between seats of different players."""
-    found: dict[tuple[_Seated, _Seated], Tally] = {}
+    tallies: dict[tuple[_Seated, _Seated], Tally] = {}
     for (players, payoffs, forfeit), count in Counter(games).items():
         seated = [_Seated(player, seat) for seat, player in enumerate(players)]
         for one, other in combinations(seated, 2):
@@ -215,8 +215,8 @@ def _compared(games: Iterable[PlayedGame]) -> dict[tuple[_Seated, _Seated], Tall
                 if forfeit in (one.seat, other.seat):
                     ahead = -1.0 if one.seat == forfeit else 1.0
                 result = Tally(count * (ahead > _EQUAL), count * (abs(ahead) <= _EQUAL), count * (ahead < -_EQUAL))
-                found[one, other] = found.get((one, other), Tally()).and_(result)
-    return dict(sorted(found.items()))
+                tallies[one, other] = tallies.get((one, other), Tally()).and_(result)
+    return dict(sorted(tallies.items()))
 
 
 def _fit(compared: _Compared, names: Sequence[str], seats: int) -> tuple[_Floats, _Floats]:

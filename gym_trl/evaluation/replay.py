@@ -3,24 +3,23 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from gym_trl.envspec import SELF_PLAY, EnvSpec, spec_names
 from gym_trl.errors import ConfigError, described, raise_interrupt, refused
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import close_env, take_step
+from gym_trl.executors.step import close_env, take_reset, take_step
 from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record
-from gym_trl.rollout.episode import as_response
-from gym_trl.rollout.game import OWN_FAULT
+from gym_trl.rollout.episode import Act, Ask, Sample
+from gym_trl.rollout.game import Game
+from gym_trl.rollout.log import as_response
+from gym_trl.rollout.text_player import TextPlayer
+from gym_trl.text.chat_client import ModelStopped
 from gym_trl.trust import REGISTERED, Named, Trust, argument_names, env_names
-from gym_trl.types import EnvFailure, StepResult, StopReason, reason_to_stop
-from gym_trl.wrappers.settlement import settlement
-
-_CUT_OFF = frozenset(reason for reason in StopReason if reason.cut_off)
-_OUTSIDE = _CUT_OFF | {StopReason.CRASHED}
-"""Stop reasons of seats whose game the environment has not ended."""
+from gym_trl.types import EpisodeResult, StepResult, StopReason, Task
+from gym_trl.wrappers.traits import traits
 
 Reward = Callable[[Record], float]
 """Function that returns the return of an episode from its record."""
@@ -86,8 +85,8 @@ def replay(
                 if key not in made:
                     made[key] = _make(record, env_kwargs or {}, stack)
                 env = made[key]
-            for found in _Replay(env, game, paid=not env_kwargs).run():
-                yield found if reward is None else found._replace(record=_rescored(found.record, reward))
+            for replayed in _Replay(env, game, paid=not env_kwargs).run():
+                yield replayed if reward is None else replayed._replace(record=_rescored(replayed.record, reward))
 
 
 def _games(records: Iterable[Record]) -> Iterator[list[Record]]:
@@ -143,134 +142,137 @@ def _make(record: Record, env_kwargs: Mapping[str, Any], stack: ExitStack) -> Te
     return stack.enter_context(spec.checked(task["env_id"]))
 
 
+class _Turn(NamedTuple):
+    """Recorded turn."""
+
+    place: int
+    """Index among the turns of all seats."""
+    who: int
+    """Index of its record."""
+    turn: int
+    """Index in its record."""
+
+
 class _Replay:
-    """Replay of one episode, or of one game from the records of its seats: the results, and what each seat is paid."""
+    """Replay of one episode, or of one game from the records of its seats, by policies that say what is recorded."""
 
     def __init__(self, env: TextEnvironment, records: Sequence[Record], *, paid: bool) -> None:
         self._env, self._records, self._paid = env, records, paid
-        self._rewards: list[list[float]] = [[] for _ in records]
         self._differences: list[list[str]] = [[] for _ in records]
-        self._result = StepResult("")
-        self._mover = 0  # index of the record whose turn was the last
+        self._turns = sorted(
+            _Turn(place, who, index)
+            for who, record in enumerate(records)
+            for index, place in enumerate(record["order"] or range(len(record["turns"])))
+        )
+        self._number = 0  # of turns played
+        self._alone = False  # a seat that is to move has no record
+        self._end: StopReason | None = None  # of an episode that goes on after its last recorded turn
 
     def run(self) -> list[Replayed]:
         """Play all turns, and return the result of each record."""
         try:
-            self._play()
-        except BaseException as error:  # any exception becomes a difference
+            episodes = self._play()
+        except BaseException as error:  # a mistake that is not the environment's first is a difference as well
             raise_interrupt(error)
-            where = f"turn {len(self._rewards[self._mover])}"
-            self._differences[self._mover].append(f"{where}: it raised {described(error)}")
-            self._compare_rewards()
-        else:
-            if self._lacks_seats():
-                raise _alone(self._records)
-            self._compare_rewards()
-            self._compare_ends()
+            if self._alone:
+                raise
+            self._differ(self._last, f"it raised {described(error)}")
+            return [
+                Replayed(one, tuple(differences))
+                for one, differences in zip(self._records, self._differences, strict=True)
+            ]
+        self._compare_length(episodes)
+        for who, (record, episode) in enumerate(zip(self._records, episodes, strict=True)):
+            self._compare_turns(who, record, episode)
+            if record["turns"] and len(episode.turns) >= len(record["turns"]):
+                self._compare_end(who, record, episode)
         return [
-            Replayed(_paid(record, rewards), tuple(differences))
-            for record, rewards, differences in zip(self._records, self._rewards, self._differences, strict=True)
+            Replayed(_paid(record, [turn.reward for turn in episode.turns]), tuple(differences))
+            for record, episode, differences in zip(self._records, episodes, self._differences, strict=True)
         ]
 
-    def _play(self) -> None:
-        task = self._records[0]["task"]
-        observation, info = self._env.reset(seed=task["seed"], options=dict(task["options"]) or None)
-        self._result = StepResult(observation, info=info, settlement=settlement(self._env))
-        mover = None
-        turns = sorted(
-            (place, who, index)
-            for who, record in enumerate(self._records)
-            for index, place in enumerate(record["order"] or range(len(record["turns"])))
-        )
-        for number, (place, who, index) in enumerate(turns):
-            if place != number:  # a turn of another seat, or one that a game that failed has lost
-                break
-            self._mover, record, before = who, self._records[who], self._result
-            where = f"turn {index}"
-            if before.terminated or before.truncated:
-                self._differences[who].append(f"{where}: the episode was over, and went on when it was recorded")
-                break
-            if record["seat"] is not None:
-                mover = before.info.get("to_move", mover)  # missing where a wrapper has rejected the response
-                self._compare(who, where, "the seat to move was", mover, record["seat"])
-            self._compare(who, where, "the observation was", before.observation, record["turns"][index]["observation"])
-            self._step(record, index, before, last=number == len(turns) - 1)
-        if not (self._result.terminated or self._result.truncated):  # a limit of the rollout has ended it
-            for record, rewards in zip(self._records, self._rewards, strict=True):
-                if rewards and record["stop_reason"] in _CUT_OFF:
-                    rewards[-1] += self._result.settlement
+    def _play(self) -> Sequence[EpisodeResult]:
+        """Return the episode of each record, played again."""
+        first = self._records[0]
+        recorded, longest = first["task"], first["spec"].get("max_observation")
+        task = Task(cast(str, recorded["env_id"]), cast(int, recorded["seed"]), recorded["options"])
+        seats = [0] if first["seat"] is None else range(traits(self._env).num_seats)
+        players = [TextPlayer(task, partial(self._respond, seat), max_observation=longest) for seat in seats]
+        player = players[0] if first["seat"] is None else Game(players, task)
+        todo = player.started(take_reset(self._env, task))
+        while isinstance(todo, Act):
+            todo = player.stepped(take_step(self._env, todo.action)) if self._end is None else player.stopped(self._end)
+        assert not isinstance(todo, Sample | Ask)
+        return [todo] if isinstance(todo, EpisodeResult) else [todo[record["seat"] or 0] for record in self._records]
 
-    def _lacks_seats(self) -> bool:
-        """Return whether the game went on, or must have, with turns that are not recorded."""
-        records = [record for record in self._records if record["turns"]]
-        if not records or any(record["seat"] is None or record["return"] is None for record in records):
-            return False
-        if any(self._differences):
-            return False
-        if sum(map(len, self._rewards)) < sum(len(record["turns"]) for record in records):
-            return True
-        over = self._result.terminated or self._result.truncated
-        return not over and all(record["stop_reason"] not in _OUTSIDE for record in records)
+    def _respond(self, seat: int, result: StepResult) -> str:
+        """Return the next recorded response, or end the episode as it was ended where there is none."""
+        by_seat = {record["seat"] or 0: record for record in self._records}
+        played = self._turns[self._number : self._number + 1]
+        if not played or played[0].place != self._number:  # a turn of another seat, or one that a failed game has lost
+            whole = all(record["return"] is not None for record in self._records) and not any(self._differences)
+            if whole and (played or seat not in by_seat):
+                self._alone = True
+                raise _alone(self._records)
+            reasons = {who: StopReason(record["stop_reason"]) for who, record in by_seat.items()}
+            if {*reasons.values()} - {StopReason.UNPLAYED} == {reasons.get(seat)}:  # of all seats
+                self._end = _outside(reasons[seat])
+                return ""
+            raise ModelStopped(_outside(reasons.get(seat, StopReason.CANCELLED)), "")
+        self._number += 1
+        record = self._records[played[0].who]
+        self._compare(played[0], "the seat to move was", seat, record["seat"] or 0)
+        turn = record["turns"][played[0].turn]
+        return as_response(turn["answer"], cut=turn["action_cut"], longest=record["spec"].get("max_action"))
 
-    def _step(self, record: Record, index: int, before: StepResult, *, last: bool) -> None:
-        turn = record["turns"][index]
-        response = as_response(turn["answer"], cut=turn["action_cut"], longest=record["spec"].get("max_action"))
-        result = take_step(self._env, response)
-        if isinstance(result, EnvFailure):
-            if not (last and result.reason is StopReason.CRASHED and record["stop_reason"] == "crashed"):
-                raise RuntimeError(result.error)
-            result = StepResult("", before.settlement, info={"action_valid": False})
-        owed = before.settlement if result.truncated and result.info.get("stop_reason") not in OWN_FAULT else 0.0
-        payoffs = result.info.get("payoffs")
-        for who, rewards in enumerate(self._rewards):  # a seat is paid for its last action, also while others act
-            if who == self._mover:
-                rewards.append(result.reward)
-            elif rewards and payoffs is not None:
-                rewards[-1] += payoffs[self._records[who]["seat"]] + owed
-        self._result = result
-        valid = bool(result.info.get("action_valid", True))
-        self._compare(self._mover, f"turn {index}", "action_valid was", valid, turn["action_valid"])
+    @property
+    def _last(self) -> _Turn:
+        """Turn that was played last."""
+        return self._turns[self._number - 1] if self._number else _Turn(0, 0, 0)
 
-    def _compare_rewards(self) -> None:
-        for who, (record, rewards) in enumerate(zip(self._records, self._rewards, strict=True)):
-            if not self._paid or (record["seat"] is not None and record["return"] is None):
-                continue  # what a seat was paid in the lost turns of a game that failed is not known
-            for index, (reward, turn) in enumerate(zip(rewards, record["turns"], strict=False)):
-                self._compare(who, f"turn {index}", "the reward was", reward, turn["reward"])
+    def _compare_length(self, episodes: Sequence[EpisodeResult]) -> None:
+        """Note a failure, and turns that were recorded after the end."""
+        played = self._number < len(self._turns)
+        reason = episodes[self._last.who].stop_reason
+        error = episodes[self._last.who].error
+        if error and (played or reason.value != self._records[self._last.who]["stop_reason"]):
+            self._differ(self._last, error)
+        elif played and self._turns[self._number].place == self._number:
+            self._differ(self._turns[self._number], "the episode was over, and went on when it was recorded")
 
-    def _compare_ends(self) -> None:
-        over = self._result.terminated or self._result.truncated
-        for who, record in enumerate(self._records):
-            if not record["turns"] or len(self._rewards[who]) < len(record["turns"]):
-                continue
-            told = self._told(who, record)
-            if record["last_observation"] is not None and (record["seat"] is None or over):
-                self._compare(who, "the end", "the observation was", told.observation, record["last_observation"])
-            if record["return"] is not None:
-                self._compare(who, "the end", "terminated was", told.terminated, record["terminated"])
-                if over:
-                    reason = reason_to_stop(told).value
-                    self._compare(who, "the end", "the stop reason was", reason, record["stop_reason"])
+    def _compare_turns(self, who: int, record: Record, episode: EpisodeResult) -> None:
+        # What a seat was paid in the lost turns of a game that failed is not known.
+        paid = self._paid and (record["seat"] is None or record["return"] is not None)
+        for index, (turn, then) in enumerate(zip(episode.turns, record["turns"], strict=False)):
+            where = _Turn(index, who, index)
+            self._compare(where, "the observation was", turn.observation, then["observation"])
+            self._compare(where, "action_valid was", turn.action_valid, then["action_valid"])
+            if paid:
+                self._compare(where, "the reward was", turn.reward, then["reward"])
 
-    def _told(self, who: int, record: Record) -> StepResult:
-        """Return the last result as the seat of a record is told it."""
-        result, seat = self._result, record["seat"]
-        if seat is None:
-            return result
-        if result.info.get("stop_reason") in OWN_FAULT:
-            if who == self._mover:
-                return result
-            return StepResult("", truncated=True, info={"stop_reason": StopReason.FORFEIT.value})
-        texts = result.info.get("observations") or ({seat: result.observation} if who == self._mover else {})
-        successes = result.info.get("successes")
-        info = {name: value for name, value in result.info.items() if name != "success"}
-        if result.terminated and successes is not None:
-            info["success"] = successes[seat]
-        return replace(result, observation=texts.get(seat, ""), info=info)
+    def _compare_end(self, who: int, record: Record, episode: EpisodeResult) -> None:
+        over, ended = self._end is None, episode.messages[-1]
+        if record["last_observation"] is not None and ended.role == "user" and (record["seat"] is None or over):
+            self._compare(who, "the observation was", ended.content, record["last_observation"])
+        if record["return"] is not None:
+            self._compare(who, "terminated was", episode.terminated, record["terminated"])
+            if over:
+                self._compare(who, "the stop reason was", episode.stop_reason.value, record["stop_reason"])
 
-    def _compare(self, who: int, where: str, what: str, now: object, then: object) -> None:
+    def _compare(self, where: _Turn | int, what: str, now: object, then: object) -> None:
         if now != then:
-            self._differences[who].append(f"{where}: {what} {now!r:.200}, and {then!r:.200} when it was recorded")
+            self._differ(where, f"{what} {now!r:.200}, and {then!r:.200} when it was recorded")
+
+    def _differ(self, where: _Turn | int, difference: str) -> None:
+        """Note a difference in a turn, or at the end of the record with this index."""
+        who, place = (where, "the end") if isinstance(where, int) else (where.who, f"turn {where.turn}")
+        self._differences[who].append(f"{place}: {difference}")
+
+
+def _outside(reason: StopReason) -> StopReason:
+    """Return the reason for which a rollout ended an episode; unscored where the environment has ended it."""
+    limit = not reason.scored or reason.cut_off or reason is StopReason.TURN_LIMIT
+    return reason if limit else StopReason.CANCELLED
 
 
 def _paid(record: Record, rewards: list[float]) -> Record:
@@ -287,12 +289,12 @@ def _rescored(record: Record, reward: Reward) -> Record:
     if record["return"] is None or not record["turns"]:
         return record
     with refused(f"reward for {record['task']['id']}"):
-        given = reward(record)
+        worth = reward(record)
     try:
-        value = float(given)
+        value = float(worth)
     except BaseException as error:
         raise_interrupt(error)
         value = math.nan
     if not math.isfinite(value):
-        raise ConfigError(f"reward must return a finite number, got {given!r:.80} for {record['task']['id']}")
+        raise ConfigError(f"reward must return a finite number, got {worth!r:.80} for {record['task']['id']}")
     return _paid(record, [0.0] * (len(record["turns"]) - 1) + [value])

@@ -11,7 +11,7 @@ from typing import Any
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record, env_of
-from gym_trl.types import counted_successes, declaring_envs
+from gym_trl.success import counted_successes, declaring_envs
 
 _Z = NormalDist().inv_cdf(0.975)
 _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
@@ -83,11 +83,28 @@ def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
     count = sum(map(len, more))
     middle = sum(map(sum, more)) / count
     effect = _clustered_error(more, middle) ** 2 / (middle * (1 - middle) / count)
-    size, quantile = len(values) / max(1.0, effect), _student(len(tasks) - 1)
+    return _wilson(share, len(values) / max(1.0, effect), _student(len(tasks) - 1))
+
+
+def _wilson(share: float, size: float, quantile: float) -> Estimate:
     centre = (share + quantile**2 / (2 * size)) / (1 + quantile**2 / size)
     reach = quantile / (1 + quantile**2 / size) * math.sqrt(share * (1 - share) / size + quantile**2 / (4 * size**2))
     # Rounding must not put the share outside its interval.
     return Estimate(share, max(0.0, min(share, centre - reach)), min(1.0, max(share, centre + reach)))
+
+
+def share_of(share: float, episodes: int) -> Estimate:
+    """Return a share of successes of which only the number of episodes is known, each taken for another task.
+
+    >>> str(share_of(0.25, 8))
+    '0.250 [0.053, 0.666]'
+    """
+    if not 1 < episodes < 10**12 or not 0 <= share <= 1:
+        return Estimate(share)
+    # The design effect of tasks with one episode each, to which one solved and one unsolved are added.
+    return _wilson(
+        round(share * episodes) / episodes, episodes * (episodes + 1) / (episodes + 2), _student(episodes - 1)
+    )
 
 
 def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequence[bool]]) -> Estimate:
@@ -101,8 +118,8 @@ def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequ
     """
     if returns == successes:
         return share_estimate(successes)
-    found = mean_estimate(returns)
-    return Estimate(found.mean) if found.low == found.high else found
+    estimate = mean_estimate(returns)
+    return Estimate(estimate.mean) if estimate.low == estimate.high else estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +143,7 @@ class Reference:
     @classmethod
     def published(cls, success: float, mean_return: float, deviation: float, episodes: int) -> "Reference":
         """Return a score that was measured before, with the standard deviation of the return."""
-        solved = round(success * episodes)
-        share = share_estimate([[True]] * solved + [[False]] * (episodes - solved))
+        share = share_of(success, episodes)
         if mean_return == success:
             return cls(share, share, episodes)
         reach = _student(episodes - 1) * deviation / math.sqrt(episodes)
@@ -211,6 +227,11 @@ class Row:
     env_seconds: float | None
     stop_reasons: Mapping[str, int]
 
+    @property
+    def score(self) -> Reference:
+        """Success, return, and the number of scored episodes."""
+        return Reference(self.success, self.mean_return, self.episodes)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain JSON values, estimates as ``{"mean", "low", "high"}``."""
         return asdict(self)
@@ -244,9 +265,9 @@ class _Tally:
             self.unscored += 1
             return
         self.returns[record["task"]["id"]].append(record["return"])
-        said = env_of(record), record["success"]
-        self.declared[record["task"]["id"]].append(said)
-        self.numbers[said] += 1
+        declaration = env_of(record), record["success"]
+        self.declared[record["task"]["id"]].append(declaration)
+        self.numbers[declaration] += 1
         self.total += record["return"]
         for name in ("num_turns", "invalid_actions", "sampled_tokens", "model_seconds", "env_seconds"):
             if (value := record[name]) is not None:
@@ -340,12 +361,14 @@ class Scoreboard:
         return [self._tallies[key] for key in sorted(self._tallies)]
 
     def means(self, policy: str) -> dict[str, float]:
-        """Return mean success and return of a policy's episodes so far, for a progress bar, if there are any."""
+        """Return the number of a policy's episodes so far, and if there are any their mean success and return."""
         tallies = [tally for tally in self._tallies.values() if tally.policy == policy]
         numbers = sum((tally.numbers for tally in tallies), Counter[tuple[str, bool | None]]())
         pairs = list(zip(counted_successes(numbers, self.declaring), numbers.values(), strict=True))
         counted = sum(number for success, number in pairs if success is not None)
-        means = {"return": sum(tally.total for tally in tallies) / numbers.total()} if numbers else {}
+        means = {"episodes": float(sum(tally.stop_reasons.total() for tally in tallies))}
+        if numbers:
+            means["return"] = sum(tally.total for tally in tallies) / numbers.total()
         if counted:
             means["success"] = sum(number for success, number in pairs if success) / counted
         return means
@@ -396,10 +419,10 @@ def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> 
     before, after = Scoreboard(first), Scoreboard(second or ())
     pairs = combinations(before.tallies, 2) if second is None else _pairs(before.tallies, after.tallies)
     declaring = before.declaring | after.declaring
-    found = [_difference(a, b, declaring) for a, b in pairs if a.env == b.env]
-    if not any(one.tasks for one in found):
+    differences = [_difference(a, b, declaring) for a, b in pairs if a.env == b.env]
+    if not any(one.tasks for one in differences):
         raise ConfigError("there is nothing to compare: give runs of the same environments with the same --seed")
-    return [one for one in found if one.tasks]
+    return [one for one in differences if one.tasks]
 
 
 def _pairs(before: Sequence[_Tally], after: Sequence[_Tally]) -> Iterator[tuple[_Tally, _Tally]]:

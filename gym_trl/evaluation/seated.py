@@ -1,41 +1,34 @@
 """Games between policies of any kind: each seat with its own prompt and action format, models in batches."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from queue import Empty, SimpleQueue
-from threading import Event, Thread
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 
 from gym_trl.engines.routed import RoutedEngine
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
-from gym_trl.errors import EngineError
+from gym_trl.evaluation.play import in_threads
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.options import with_role
 from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.model import LoadedModel, Model
-from gym_trl.rollout.episode import Episode, Sample
-from gym_trl.rollout.game import OWN_FAULT, Game, GameResult, SeatPolicy
-from gym_trl.rollout.loop import run_games
+from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.rollout.game import OWN_FAULT, Game, run_games
+from gym_trl.rollout.loop import GameResult
+from gym_trl.rollout.text_player import SeatPolicy, made_later
 from gym_trl.seeding import derive_seed
-from gym_trl.text.chat_client import ModelStopped
-from gym_trl.types import (
-    EnvFailure,
-    EpisodeResult,
-    Policy,
-    RefusedResponse,
-    StepResult,
-    StopReason,
-    Task,
-)
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.types import EnvFailure, EpisodeResult, StepResult, StopReason, Task
+from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.settlement import settlement
+from gym_trl.wrappers.traits import traits
+from gym_trl.wrappers.turn_limit import TurnLimit
 
-_NUMBER = "sitting"
+_NUMBER = "game"
 """Option of ``reset`` with the number of the game."""
 _OF_FORMAT = with_role("marks") | {"instructions"}
 """Options that concern a single seat."""
@@ -48,25 +41,31 @@ class Seating(NamedTuple):
     seed: int
 
 
-class SeatedGame(NamedTuple):
+class GameRecord(NamedTuple):
     """One game that was played."""
 
-    seating: Seating
+    players: tuple[str, ...]
+    """Player of each seat."""
+    seed: int
+    """Seed of the deal, the same for all seatings and pairings."""
     payoffs: tuple[float, ...] | None
-    """Payoff of each seat; ``None`` for an unscored game."""
+    """Payoff of each seat; ``None`` for an unscored game, which counts for nobody."""
     forfeit: int | None
     """Seat that could not play on, and has lost."""
     stop_reasons: tuple[str, ...]
     """Stop reason of each seat's episode."""
     moves: tuple[tuple[int, str], ...]
     """Seats and their responses, in order."""
-    error: str | None
-    episodes: GameResult
-    """Episode of each seat."""
+    error: str | None = None
+
+    @property
+    def seating(self) -> Seating:
+        """Players and deal."""
+        return Seating(self.players, self.seed)
 
 
-OnGame: TypeAlias = Callable[[SeatedGame], None]
-"""Callback for every finished game."""
+OnGame: TypeAlias = Callable[[GameRecord, GameResult], None]
+"""Callback for every finished game, with the episode of each seat."""
 
 
 def play_seated(
@@ -85,7 +84,7 @@ def play_seated(
     >>> spec = EnvSpec("TrlEnv/TicTacToe-v0", seats="self", action_format=None)
     >>> players = {name: as_policy(name) for name in ("solver", "random")}
     >>> seatings = [Seating(("solver", "random"), 0), Seating(("random", "solver"), 0)]
-    >>> play_seated(spec, seatings, players, loaded={}, on_game=lambda game: print(game.seating.players, game.payoffs))
+    >>> play_seated(spec, seatings, players, loaded={}, on_game=lambda game, _: print(game.players, game.payoffs))
     ('solver', 'random') (1.0, -1.0)
     ('random', 'solver') (-1.0, 1.0)
 
@@ -104,55 +103,31 @@ def play_seated(
         seed: Seed of random policies and of sampling.
         loaded: Those of them that are models in this process, loaded.
         action_format: Format in which language models mark their actions, unless they have another of their own.
-        on_game: Called with every finished game.
+        on_game: Called with every finished game and the episode of each seat.
 
     Raises:
         EngineError: A server rejects requests.
     """
-    setup = _Setup(spec, players, loaded, seed, action_format)
+    shared = _Shared(spec, players, loaded, seed, action_format)
     names = {name for seating in seatings for name in seating.players}
     text = [players[name] for name in names if name not in loaded]
     threads = 1 if names & loaded.keys() else max((one.concurrency for one in text), default=1)
     if threads == 1:
         alive = min((loaded[name].model.concurrency for name in names & loaded.keys()), default=1)
-        _play(setup, seatings, on_game, alive)
+        _play(shared, seatings, on_game, alive)
         return
 
-    def work(seating: Seating, done: OnGame) -> None:
-        _play(setup, [seating], done, 1)
+    def work(share: Iterator[Seating]) -> Iterator[tuple[GameRecord, GameResult]]:
+        for seating in share:
+            played: list[tuple[GameRecord, GameResult]] = []
+            _play(shared, [seating], lambda game, episodes: played.append((game, episodes)), 1)  # noqa: B023
+            yield from played
 
-    for game in _in_threads(work, seatings, threads):
-        on_game(game)
-
-
-def _in_threads(work: Callable[[Seating, OnGame], None], seatings: Sequence[Seating], count: int) -> Any:
-    """Yield the games that threads play; they end with the last game or an exception."""
-    left, done, stop = SimpleQueue[Seating](), SimpleQueue[SeatedGame | BaseException](), Event()
-    for seating in seatings:
-        left.put(seating)
-
-    def run() -> None:
-        try:
-            while not stop.is_set():
-                work(left.get_nowait(), done.put)
-        except Empty:
-            pass
-        except BaseException as error:  # raised in the calling thread
-            done.put(error)
-
-    for _ in range(min(count, len(seatings))):
-        Thread(target=run, daemon=True).start()
-    try:
-        for _ in seatings:
-            found = done.get()
-            if isinstance(found, BaseException):
-                raise found
-            yield found
-    finally:
-        stop.set()
+    for game, episodes in in_threads(work, seatings, threads):
+        on_game(game, episodes)
 
 
-class _Setup(NamedTuple):
+class _Shared(NamedTuple):
     """Arguments that all games of a call share."""
 
     spec: EnvSpec
@@ -162,47 +137,51 @@ class _Setup(NamedTuple):
     action_format: str | None
 
 
-def _play(setup: _Setup, seatings: Sequence[Seating], on_game: OnGame, alive: int) -> None:
-    sittings = [_Sitting(seating, setup) for seating in seatings]
-    [env_id] = setup.spec.weights
+def _play(shared: _Shared, seatings: Sequence[Seating], on_game: OnGame, alive: int) -> None:
+    seated = [_SeatedGame(seating, shared) for seating in seatings]
+    [env_id] = shared.spec.weights
     games = []
-    for number, sitting in enumerate(sittings):
-        task = Task(env_id, sitting.seating.seed, {_NUMBER: number})
-        games.append(Game([sitting.seat(seat, task) for seat in range(len(sitting.seating.players))], task))
+    for number, one in enumerate(seated):
+        task = Task(env_id, one.seating.seed, {_NUMBER: number})
+        games.append(Game([one.player(seat, task) for seat in range(len(one.seating.players))], task))
 
-    def finish(number: int, result: GameResult) -> None:
-        if (failure := sittings[number].failure) is not None:
-            raise failure
-        on_game(sittings[number].result(result))
+    def finish(number: int, episodes: GameResult) -> None:
+        on_game(seated[number].record(episodes), episodes)
 
-    engine = RoutedEngine(None, lambda name: setup.loaded[name].engine)
-    with InlinePool(lambda name: _Table(setup.spec.make(name), sittings)) as pool:
+    limit, unlimited = shared.spec.turn_limit, replace(shared.spec, turn_limit=None)
+
+    def make(name: str) -> TextEnvironment:
+        env = _SeatedGames(unlimited.make(name), seated)
+        return env if limit is None else TurnLimit(env, limit)  # unreadable responses are turns, too
+
+    engine = RoutedEngine(None, lambda name: shared.loaded[name].engine)
+    with InlinePool(make) as pool:
         run_games(games, pool=pool, engine=engine, max_alive=alive, on_finish=finish)
 
 
-class _Table(gym.Wrapper[str, str, str, str]):
-    """Environment at which one sitting after another is played."""
+class _SeatedGames(gym.Wrapper[str, str, str, str]):
+    """Environment in which one game after another is played, each seen by its seats as their players need it."""
 
     reads_responses = True
 
-    def __init__(self, env: TextEnvironment, sittings: Sequence["_Sitting"]) -> None:
+    def __init__(self, env: TextEnvironment, games: Sequence["_SeatedGame"]) -> None:
         super().__init__(env)
-        self._sittings = sittings
-        self._sitting: _Sitting | None = None
+        self._games = games
+        self._game: _SeatedGame | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         options = dict(options or {})
-        self._sitting = self._sittings[options.pop(_NUMBER)]
+        self._game = self._games[options.pop(_NUMBER)]
         begun = self.env.reset(seed=seed, options=options or None)
-        self._sitting.begin(self.env, begun)
+        self._game.begin(self.env, begun)
         return begun
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        assert self._sitting is not None
-        return self._sitting.step(action)
+        assert self._game is not None
+        return self._game.step(action)
 
 
-class _Begun(gym.Wrapper[str, str, str, str]):
+class _AfterReset(gym.Wrapper[str, str, str, str]):
     """Environment whose game has begun: ``reset`` returns its beginning."""
 
     def __init__(self, env: TextEnvironment, begun: tuple[str, dict[str, Any]]) -> None:
@@ -213,14 +192,13 @@ class _Begun(gym.Wrapper[str, str, str, str]):
         return self._begun
 
 
-class _Sitting:
-    """One game: the environment as each seat sees it, and what happened."""
+class _SeatedGame:
+    """One game: the environment as each seat sees it, the moves and the payoffs."""
 
-    def __init__(self, seating: Seating, setup: _Setup) -> None:
+    def __init__(self, seating: Seating, shared: _Shared) -> None:
         self.seating = seating
-        self.failure: EngineError | None = None
-        self._setup = setup
-        self._policies = [setup.players[name] for name in seating.players]
+        self._shared = shared
+        self._policies = [shared.players[name] for name in seating.players]
         self._views: list[TextEnvironment] = []
         self._moves: list[tuple[int, str]] = []
         self._payoffs = [0.0] * len(seating.players)
@@ -232,11 +210,16 @@ class _Sitting:
 
     def begin(self, env: TextEnvironment, begun: tuple[str, dict[str, Any]]) -> None:
         """Start the game in an environment that was reset."""
-        self._views = [self._view(_Begun(env, begun), policy) for policy in self._policies]
+        self._views = [self._view(_AfterReset(env, begun), policy) for policy in self._policies]
         for view in self._views:
             view.reset()
-        self._next, self._owed = begun[1]["to_move"], settlement(env)
-        self._zero_sum = bool(attribute_of(env, "zero_sum", default=False))
+        self._next, self._owed = begun[1]["to_move"], settlement(env, turns=self._turns_left)
+        self._zero_sum = traits(env).zero_sum
+
+    @property
+    def _turns_left(self) -> float:
+        limit = self._shared.spec.turn_limit
+        return math.inf if limit is None else limit - len(self._moves)
 
     def step(self, response: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
         """Execute the response of the seat that is to move."""
@@ -251,43 +234,28 @@ class _Sitting:
         if self._over and info.get("stop_reason") in OWN_FAULT:
             self._forfeit = seat
         elif not self._over:
-            self._owed = settlement(view)
+            self._owed = settlement(view, turns=self._turns_left)
         return stepped
 
-    def seat(self, number: int, task: Task) -> Episode | SeatPolicy:
+    def player(self, number: int, task: Task) -> Episode | SeatPolicy:
         """Return what plays a seat."""
         name, policy = self.seating.players[number], self._policies[number]
-        seed = derive_seed(self._setup.seed, "seat", task.seed, number, *self.seating.players)
+        seed = derive_seed(self._shared.seed, "seat", task.seed, number, *self.seating.players)
         if isinstance(policy, Model):
 
-            def make(*given: Any, **named: Any) -> Episode:
-                return _SeatEpisode(*given, rules=lambda: instructions_of(self._views[number]), model=name, **named)
+            def make(*arguments: Any, **named: Any) -> Episode:
+                return _SeatEpisode(*arguments, rules=lambda: instructions_of(self._views[number]), model=name, **named)
 
-            return self._setup.loaded[name].episode(task, seed, make)
-        made: Policy | None = None
+            return self._shared.loaded[name].episode(task, seed, make)
+        return made_later(lambda: policy.make(self._views[number], seed))
 
-        def act(result: StepResult) -> str:
-            nonlocal made
-            try:
-                made = made or policy.make(self._views[number], seed)
-                return made(result.observation)
-            except ModelStopped as stopped:
-                if not stopped.reason.scored:
-                    raise
-                return RefusedResponse(str(stopped))
-            except EngineError as error:
-                self.failure = error
-                raise
-
-        return act
-
-    def result(self, episodes: GameResult) -> SeatedGame:
-        """Return the result of the game."""
+    def record(self, episodes: GameResult) -> GameRecord:
+        """Return the record of the game, from the episode of each seat."""
         reasons = [one.stop_reason for one in episodes]
         error = next((one.error for one in episodes if one.error is not None), None)
         unscored = any(not reason.scored and reason is not StopReason.UNPLAYED for reason in reasons)
         payoffs, forfeit = list(self._payoffs), self._forfeit
-        if not self._over and not unscored:
+        if not (self._over or unscored or StopReason.TURN_LIMIT in reasons):
             outside = (StopReason.FORFEIT, StopReason.UNPLAYED)
             forfeit = next(seat for seat, reason in enumerate(reasons) if reason not in outside)
         if forfeit is not None:
@@ -295,23 +263,22 @@ class _Sitting:
             paid = [-self._owed / others if self._zero_sum else 0.0] * len(payoffs)
             paid[forfeit] = self._owed
             payoffs = [sum(pair) for pair in zip(payoffs, paid, strict=True)]
-        return SeatedGame(
-            self.seating,
+        return GameRecord(
+            *self.seating,
             None if unscored else tuple(payoffs),
             None if unscored else forfeit,
             tuple(reason.value for reason in reasons),
             tuple(self._moves),
             error,
-            episodes,
         )
 
     def _view(self, env: TextEnvironment, policy: NamedPolicy) -> TextEnvironment:
         """Return the environment as a player sees it: models get their instructions and their action format."""
         if not policy.marks:
             return ParseAction(env, format=None, end_after=END_AFTER_INVALID)
-        usual: dict[str, Any] = {"action_format": self._setup.action_format, "end_after_invalid": END_AFTER_INVALID}
-        given = policy.options if isinstance(policy, Model) else {}
-        own = {**usual, **{name: given[name] for name in _OF_FORMAT if given.get(name) is not None}}
+        usual: dict[str, Any] = {"action_format": self._shared.action_format, "end_after_invalid": END_AFTER_INVALID}
+        options = policy.options if isinstance(policy, Model) else {}
+        own = {**usual, **{name: options[name] for name in _OF_FORMAT if options.get(name) is not None}}
         rules = own.get("instructions")
         parsed = ParseAction(
             Instructions(env, rules) if rules else env,
@@ -326,11 +293,11 @@ class _Sitting:
 class _SeatEpisode(Episode):
     """Episode of a seat, whose instructions are those of its own view of the environment."""
 
-    def __init__(self, *given: Any, rules: Callable[[], str], **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *arguments: Any, rules: Callable[[], str], **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._rules = rules
 
-    def started(self, result: StepResult | EnvFailure) -> Sample | EpisodeResult:
+    def started(self, result: StepResult | EnvFailure) -> Act | Sample | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
         if isinstance(result, StepResult):
             result = replace(result, instructions=self._rules())

@@ -4,18 +4,19 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from gym_trl.envspec import SELF_PLAY, EnvSpec
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.ratings import PlayedGame, Standings, rate
-from gym_trl.evaluation.seated import SeatedGame, Seating, play_seated
+from gym_trl.evaluation.seated import GameRecord, Seating, play_seated
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.options import Text
+from gym_trl.option_args import TournamentArgs
+from gym_trl.options import OF_TOURNAMENT, TournamentOptions, chosen
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import LoadedModel, Model
 from gym_trl.policies.protocol import TextPolicy
@@ -23,10 +24,11 @@ from gym_trl.policies.weights import free_memory, weights_size
 from gym_trl.records.fields import Fields
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, numbered, to_json
 from gym_trl.registration import EnvSource, env_name
+from gym_trl.rollout.loop import GameResult
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.traits import traits
 
 GAMES = "games.jsonl"
 """File of a tournament's folder with a line for each game."""
@@ -46,54 +48,31 @@ class _Line(TypedDict):
 _LINE = Fields(_Line, {})
 
 
-class GameRecord(NamedTuple):
-    """One game of a tournament, as it is stored."""
+def read_game(line: dict[str, Any], where: str) -> GameRecord:
+    """Return the game in a line of JSON.
 
-    players: tuple[str, ...]
-    """Player of each seat."""
-    seed: int
-    """Seed of the deal, the same for all seatings and pairings."""
-    payoffs: tuple[float, ...] | None
-    """Payoff of each seat; ``None`` for an unscored game, which counts for nobody."""
-    forfeit: int | None
-    """Seat that could not play on, and has lost."""
-    stop_reasons: tuple[str, ...]
-    moves: tuple[tuple[int, str], ...]
-    """Seats and their responses, in order."""
-    error: str | None = None
-
-    @classmethod
-    def of(cls, game: SeatedGame) -> Self:
-        """Return the record of a game."""
-        reasons, moves = game.stop_reasons, game.moves
-        return cls(*game.seating, game.payoffs, game.forfeit, reasons, moves, game.error)
-
-    @classmethod
-    def read(cls, line: dict[str, Any], where: str) -> Self:
-        """Return the record in a line of JSON.
-
-        Raises:
-            ConfigError: it is no game; the message begins with ``where`` and names the field.
-        """
-        line = _LINE.completed(line)
-        if problem := _LINE.problem(line):
-            raise ConfigError(f"{where} is not a game of a tournament: {problem[1]}")
-        players, payoffs, forfeit = tuple(line["players"]), line["payoffs"], line["forfeit"]
-        if any([type(one) for one in move] != [int, str] for move in line["moves"]):
-            raise ConfigError(f"{where} is not a game of a tournament: moves must be pairs of a seat and a response")
-        if payoffs is not None and (len(payoffs) != len(players) or None in payoffs):
-            raise ConfigError(f"{where} is not a game of a tournament: payoffs must be a number for each player")
-        if forfeit is not None and not 0 <= forfeit < len(players):
-            raise ConfigError(f"{where} is not a game of a tournament: forfeit must be a seat, got {forfeit}")
-        return cls(
-            players,
-            line["seed"],
-            None if payoffs is None else tuple(payoffs),
-            forfeit,
-            tuple(line["stop_reasons"]),
-            tuple((seat, response) for seat, response in line["moves"]),
-            line["error"],
-        )
+    Raises:
+        ConfigError: it is no game; the message begins with ``where`` and names the field.
+    """
+    line = _LINE.completed(line)
+    if problem := _LINE.problem(line):
+        raise ConfigError(f"{where} is not a game of a tournament: {problem[1]}")
+    players, payoffs, forfeit = tuple(line["players"]), line["payoffs"], line["forfeit"]
+    if any([type(one) for one in move] != [int, str] for move in line["moves"]):
+        raise ConfigError(f"{where} is not a game of a tournament: moves must be pairs of a seat and a response")
+    if payoffs is not None and (len(payoffs) != len(players) or None in payoffs):
+        raise ConfigError(f"{where} is not a game of a tournament: payoffs must be a number for each player")
+    if forfeit is not None and not 0 <= forfeit < len(players):
+        raise ConfigError(f"{where} is not a game of a tournament: forfeit must be a seat, got {forfeit}")
+    return GameRecord(
+        players,
+        line["seed"],
+        None if payoffs is None else tuple(payoffs),
+        forfeit,
+        tuple(line["stop_reasons"]),
+        tuple((seat, response) for seat, response in line["moves"]),
+        line["error"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +95,12 @@ class Tournament:
     @property
     def repeated(self) -> list[tuple[str, str]]:
         """Pairs of players whose games were all the same in each seating, so that more games of them say nothing."""
-        found: defaultdict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
+        by_pair: defaultdict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
         for game in self.games:
             if game.payoffs is not None:
-                found[tuple(sorted(set(game.players)))].append((game.players, game.moves))
+                by_pair[tuple(sorted(set(game.players)))].append((game.players, game.moves))
         same = (
-            names for names, games in found.items() if len(games) > len({one[0] for one in games}) == len(set(games))
+            names for names, games in by_pair.items() if len(games) > len({one[0] for one in games}) == len(set(games))
         )
         return [(names[0], names[1]) for names in same if len(names) == 2]
 
@@ -189,7 +168,7 @@ def plan_games(players: Sequence[str], seats: int, *, games: int, seed: int) -> 
         twice = next(name for name in players if list(players).count(name) > 1)
         raise ConfigError(f"players must have different names, got {twice} twice")
     check_counts(games=games)
-    found = []
+    pairings = []
     for pairing in combinations(players, min(seats, len(players))):
         count = len(seatings_of(pairing, seats))
         if games % count:
@@ -202,24 +181,18 @@ def plan_games(players: Sequence[str], seats: int, *, games: int, seed: int) -> 
             if len(order) > 2:
                 Random(derive_seed(seed, "order", deal)).shuffle(order)
             planned += [Seating(seating, task_seed(seed, "eval", deal)) for seating in seatings_of(order, seats)]
-        found.append(planned)
-    return found
+        pairings.append(planned)
+    return pairings
 
 
 def tournament(
     env: EnvSource,
     players: Sequence[str | Callable[[TextEnvironment], Policy] | NamedPolicy],
     *,
-    games: int = 100,
-    seed: int = 0,
-    env_kwargs: Mapping[str, Any] | None = None,
-    action_format: str | None = "tag",
-    anchor: str | None = None,
-    out: Path | str | None = None,
-    retry: bool = False,
     on_begin: Callable[[int, int], None] | None = None,
     on_game: Callable[[GameRecord], None] | None = None,
     note: Callable[[str], None] | None = None,
+    **options: Unpack[TournamentArgs],
 ) -> Tournament:
     """Play a round robin between policies on an environment of several seats, and return the ratings.
 
@@ -239,68 +212,79 @@ def tournament(
         env: An id, ``"my_game.py:MyGame"``, a class, or a function that makes an environment (see ``GymSpec``), with
             two seats or more. The games for two of this library are made with ``opponent="self"``.
         players: Policies as ``evaluate`` accepts them.
-        games: Number of games of each pairing.
-        seed: Seed of the deals and of random policies.
-        env_kwargs: Arguments for ``gym.make``.
-        action_format: Format in which language models mark their actions; a trained model keeps its own.
-        anchor: Player whose rating is 0. Default: the mean rating is 0.
-        out: Folder for the games.
-        retry: Play the unscored games of earlier calls again.
         on_begin: Called with the number of games, and the number of those that were played before.
         on_game: Called with every game that is played now.
         note: Called with a line on models that are loaded.
+        options: Options of a tournament (``TournamentOptions``): ``games`` of each pairing, ``seed``, ``env_kwargs``,
+            ``action_format`` of models that have none of their own, ``anchor``, ``out`` and ``retry``.
 
     Raises:
         ConfigError: an invalid argument, an environment of one seat, or a folder of another tournament.
         EngineError: a server rejects requests, or generation failed for every game.
         OSError: the folder cannot be written, and something is left to play.
     """
-    Text(action_format=action_format)  # which checks it
+    own = TournamentOptions.of(
+        {"env": env, **chosen(options, by="tournament", of=TournamentOptions, names=OF_TOURNAMENT)}
+    )
     policies = [as_policy(one) for one in players]
     by_name = {policy.name: policy for policy in policies}
-    env_id = env_name(env)
-    if (opponent := (env_kwargs or {}).get("opponent", SELF_PLAY)) != SELF_PLAY:
-        raise ConfigError(f"the players of a tournament have all seats: leave out the argument opponent={opponent!r}")
-    spec = EnvSpec(env, env_kwargs=env_kwargs or {}, action_format=None, seats=SELF_PLAY)
-    with spec.checked(env_id) as made:
-        seats = int(attribute_of(made, "num_seats"))
-        for policy in policies:
-            if isinstance(policy, TextPolicy):
-                policy.check(made)
-    plan = plan_games([policy.name for policy in policies], seats, games=games, seed=seed)
-    if anchor is not None:
-        rate([], players=list(by_name), anchor=anchor)  # reports a name that is none of theirs now, not at the end
-    found: dict[Seating, GameRecord] = {}
-    with _Folder(None if out is None else Path(out)) as folder:
-        settings = {"seed": seed, "env_id": env_id, "env_kwargs": dict(env_kwargs or {})}
-        folder.agree(settings, {name: _settings(policy, action_format) for name, policy in by_name.items()})
-        if retry:
+    spec, seats = _spec_of(env, own.env_kwargs, policies)
+    [env_id] = spec.weights
+    plan = plan_games([policy.name for policy in policies], seats, games=own.games, seed=own.seed)
+    if own.anchor is not None:
+        rate([], players=list(by_name), anchor=own.anchor)  # reports a name that is none of theirs now, not at the end
+    with _Folder(own.out) as folder:
+        settings = {"seed": own.seed, "env_id": env_id, "env_kwargs": dict(own.env_kwargs)}
+        folder.agree(settings, {name: _settings(policy, own.action_format) for name, policy in by_name.items()})
+        if own.retry:
             folder.forget_failures(by_name)
-        for record in folder.records():
-            found[Seating(record.players, record.seed)] = record
-        wanted = [seating for pairing in plan for seating in pairing]
-        before = sum(seating in found for seating in wanted)
-        folder.begin(len(wanted) - before)
+        played = {record.seating: record for record in folder.records()}
+        wanted = list(chain.from_iterable(plan))
+        missing = sum(seating not in played for seating in wanted)
+        folder.begin(missing)
         if on_begin:
-            on_begin(len(wanted), before)
+            on_begin(len(wanted), len(wanted) - missing)
 
-        def write(game: SeatedGame) -> None:
-            record = GameRecord.of(game)
+        def write(record: GameRecord, _: GameResult) -> None:
+            played[record.seating] = record
             folder.write(record)
-            found[game.seating] = record
             if on_game:
                 on_game(record)
 
-        todo = [left for pairing in plan if (left := [one for one in pairing if one not in found])]
-        models = _Models({name: one for name, one in by_name.items() if isinstance(one, Model)}, todo, note)
+        todo = _todo(plan, played)
+        models = _Models(by_name, todo, note)
         for pairing in todo:
-            names = {name for seating in pairing for name in seating.players}
-            options: dict[str, Any] = {"seed": seed, "action_format": action_format, "on_game": write}
-            play_seated(spec, pairing, by_name, loaded=models.of(names), **options)
-    records = tuple(found[seating] for seating in wanted)
+            marks: dict[str, Any] = {"seed": own.seed, "action_format": own.action_format, "on_game": write}
+            play_seated(spec, pairing, by_name, loaded=models.of(_names(pairing)), **marks)
+    records = tuple(map(played.__getitem__, wanted))
+    return Tournament(env_id, _standings(records, by_name, own.anchor), records, missing, folder.path)
+
+
+def _spec_of(env: EnvSource, env_kwargs: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> tuple[EnvSpec, int]:
+    """Return the environment in which policies play all seats, and the number of these."""
+    if (opponent := env_kwargs.get("opponent", SELF_PLAY)) != SELF_PLAY:
+        raise ConfigError(f"the players of a tournament have all seats: leave out the argument opponent={opponent!r}")
+    spec = EnvSpec(env, env_kwargs=env_kwargs, action_format=None, seats=SELF_PLAY)
+    with spec.checked(env_name(env)) as made:
+        for policy in policies:
+            if isinstance(policy, TextPolicy):
+                policy.check(made)
+        return spec, traits(made).num_seats
+
+
+def _todo(plan: Iterable[Sequence[Seating]], played: Collection[Seating]) -> list[list[Seating]]:
+    """Return the games of each pairing that were not played, without pairings that have none left."""
+    left = ([seating for seating in pairing if seating not in played] for pairing in plan)
+    return [pairing for pairing in left if pairing]
+
+
+def _names(pairing: Iterable[Seating]) -> set[str]:
+    return {name for seating in pairing for name in seating.players}
+
+
+def _standings(records: Iterable[GameRecord], players: Iterable[str], anchor: str | None) -> Standings:
     scored = (PlayedGame(one.players, one.payoffs, one.forfeit) for one in records if one.payoffs is not None)
-    standings = rate(scored, players=list(by_name), anchor=anchor)
-    return Tournament(env_id, standings, records, len(wanted) - before, folder.path)
+    return rate(scored, players=list(players), anchor=anchor)
 
 
 def _settings(policy: NamedPolicy, action_format: str | None) -> dict[str, Any]:
@@ -315,17 +299,16 @@ class _Models:
     """Models of a tournament, loaded when they are needed, and kept in memory as far as they fit."""
 
     def __init__(
-        self, models: Mapping[str, Model], todo: Iterable[Sequence[Seating]], note: Callable[[str], None] | None
+        self, players: Mapping[str, NamedPolicy], todo: Iterable[Sequence[Seating]], note: Callable[[str], None] | None
     ) -> None:
-        self._models = models
+        self._models = models = {name: one for name, one in players.items() if isinstance(one, Model)}
         self._loaded: dict[str, LoadedModel] = {}  # the least recently used first
         self._note = note or (lambda text: None)
-        needed = {name for pairing in todo for seating in pairing for name in seating.players} & models.keys()
+        needed = _names(chain.from_iterable(todo)) & models.keys()
         self._most = len(needed)
         if len(needed) > _AT_A_TIME:
             sizes, free = [weights_size(models[name].path) for name in needed], free_memory()
-            known = [size for size in sizes if size]
-            fit = int(free / 2 // max(known)) if len(known) == len(sizes) else 0
+            fit = int(free / 2 // max(size for size in sizes if size)) if all(sizes) else 0
             if any(models[name].vllm for name in needed):  # each takes a share of the memory that it is told
                 fit = 0
             self._most = max(_AT_A_TIME, min(len(needed), fit))
@@ -351,7 +334,7 @@ class _Models:
 class _Folder(OutputFolder):
     """Folder of a tournament's games."""
 
-    noun, key, doing = "a tournament", "tournament", "playing a tournament into"
+    noun, key, unit, doing = "a tournament", "tournament", "games", "playing a tournament into"
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path)
@@ -371,20 +354,13 @@ class _Folder(OutputFolder):
         if self.path is None:
             return
         now, before = json.loads(to_json(settings)), self.read_settings()
-        known, then = self.settings_of(before, "players"), now if before is None else before
+        joined, then = self.joined(before, "players", players), now if before is None else before
         if not then.keys() >= now.keys():
             raise self.not_ours()
         for name, value in now.items():
             if value != then[name]:
                 raise ConfigError(f"{self.path} is a tournament with {name}={then[name]!r:.200}, not {value!r:.200}")
-        for name in players.keys() & known.keys():
-            if changed := [
-                key for key in {**players[name], **known[name]} if players[name].get(key) != known[name].get(key)
-            ]:
-                was, is_ = known[name].get(changed[0]), players[name].get(changed[0])
-                differs = f"{changed[0]:.40}={was!r:.200}, not {is_!r:.200}"
-                raise ConfigError(f"{self.path} has games of {name!r} with {differs}")
-        self.save_settings({**now, "players": {**known, **players}}, before)
+        self.save_settings({**now, "players": joined}, before)
 
     def begin(self, missing: int) -> None:
         """Prepare for so many games, before the first is played.
@@ -402,7 +378,7 @@ class _Folder(OutputFolder):
             return
 
         def lasts(line: dict[str, Any]) -> bool:
-            game = GameRecord.read(line, f"a line of {path}")
+            game = read_game(line, f"a line of {path}")
             return game.payoffs is not None or not {*players} >= {*game.players}
 
         path = self.path / GAMES
@@ -413,7 +389,7 @@ class _Folder(OutputFolder):
         if self.path is None or not (self.path / GAMES).exists():
             return iter(())
         path = self.path / GAMES
-        return (GameRecord.read(line, f"line {number} of {path}") for number, line in numbered(path))
+        return (read_game(line, f"line {number} of {path}") for number, line in numbered(path))
 
     def write(self, record: GameRecord) -> None:
         """Append a game."""

@@ -29,8 +29,8 @@ def read_checkpoint(name: str) -> CheckpointName | None:
     >>> read_checkpoint("runs/x/checkpoint-40"), read_checkpoint("solver")
     (CheckpointName(run='runs/x', step=40), None)
     """
-    found = _CHECKPOINT.fullmatch(name)
-    return CheckpointName(found[1], int(found[2])) if found else None
+    match = _CHECKPOINT.fullmatch(name)
+    return CheckpointName(match[1], int(match[2])) if match else None
 
 
 def check_picture(path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from time import monotonic, sleep
 
+from gym_trl.bases import Closing
 from gym_trl.errors import PoolError
 from gym_trl.executors.protocol import EnvPool
-from gym_trl.types import Closing, EnvFailure, StepResult, Task
+from gym_trl.types import EnvFailure, StepResult, Task
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Environments that do not start
@@ -66,24 +67,24 @@ class GuardedPool(Closing):
         while True:
             if self._paused:
                 self._try_again()
-            found = self._pool.collect(block=block and not self._paused)
-            results = [(key, result) for key, result in found if self._settled(key, result)]
+            answers = self._pool.collect(block=block and not self._paused)
+            results = [(key, result) for key, result in answers if self._settled(key, result)]
             if results or not block or not (self._asked or self._paused):
                 return results
-            if self._paused and not found:
+            if self._paused and not answers:
                 sleep(_LOOK_S)
 
     def release(self, key: str) -> None:
         """End the episode ``key``."""
-        for book in (self._starting, self._attempts, self._paused):
-            book.pop(key, None)
+        for table in (self._starting, self._attempts, self._paused):
+            table.pop(key, None)
         self._asked.discard(key)
         self._pool.release(key)
 
     def close(self) -> None:
         """Close every instance."""
-        for book in (self._starting, self._attempts, self._paused, self._asked):
-            book.clear()
+        for table in (self._starting, self._attempts, self._paused, self._asked):
+            table.clear()
         self._pool.close()
 
     def _try_again(self) -> None:

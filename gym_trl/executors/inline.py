@@ -3,14 +3,15 @@
 import os
 from collections import defaultdict, deque
 
+from gym_trl.bases import Closing
 from gym_trl.errors import ends_an_episode
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import begin, close_env, failed, take_step
-from gym_trl.types import Closing, EnvFailure, StepResult, Task
+from gym_trl.types import EnvFailure, StepResult, Task
 
 
 class InlinePool(Closing):
-    """Pool that steps environments in the calling thread, for environments whose steps take microseconds.
+    """Pool that steps environments in the calling thread, for steps of microseconds.
 
     >>> import gymnasium as gym
     >>> with InlinePool(gym.make) as pool:

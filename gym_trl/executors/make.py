@@ -19,28 +19,26 @@ class ExecutorKind(NamedTuple):
 
     pool: str
     """Class of its pool, which is imported on first use."""
-    workers: bool
-    """It has workers, so it takes the options ``workers``, ``reset_timeout`` and ``step_timeout``."""
     processes: bool
     """Its workers are processes, so what makes the environments must be picklable."""
 
 
 EXECUTORS: dict[ExecutorName, ExecutorKind] = {
-    "inline": ExecutorKind("gym_trl.executors.inline:InlinePool", workers=False, processes=False),
-    "auto": ExecutorKind("gym_trl.executors.adaptive:AdaptivePool", workers=False, processes=False),
-    "thread": ExecutorKind("gym_trl.executors.thread:ThreadPool", workers=True, processes=False),
-    "process": ExecutorKind("gym_trl.executors.process:ProcessPool", workers=True, processes=True),
-    "ray": ExecutorKind("gym_trl.executors.ray:RayPool", workers=True, processes=True),
+    "inline": ExecutorKind("gym_trl.executors.inline:InlinePool", processes=False),
+    "auto": ExecutorKind("gym_trl.executors.adaptive:AdaptivePool", processes=False),
+    "thread": ExecutorKind("gym_trl.executors.thread:ThreadPool", processes=False),
+    "process": ExecutorKind("gym_trl.executors.process:ProcessPool", processes=True),
+    "ray": ExecutorKind("gym_trl.executors.ray:RayPool", processes=True),
 }
-"""Executors by name, each of which meets the needs of those before it. An executor is added here and nowhere else."""
+"""Executors by name; each meets the needs of those before it. An executor is added here and nowhere else."""
 
 
 @dataclass(frozen=True)
 class ExecutorConfig(Stepping):
     """Executor and its options; ``None`` is the executor's default.
 
-    >>> ExecutorConfig("thread", workers=4).kind.workers
-    True
+    >>> ExecutorConfig("thread", workers=4).kind.processes
+    False
     >>> ExecutorConfig("fork")
     Traceback (most recent call last):
         ...
@@ -61,8 +59,8 @@ class ExecutorConfig(Stepping):
     @property
     def options(self) -> dict[str, Any]:
         """Options that are not ``None``."""
-        given = {name: getattr(self, name) for name in option_types(Stepping) if name != "executor"}
-        return {name: value for name, value in given.items() if value is not None}
+        values = {name: getattr(self, name) for name in option_types(Stepping) if name != "executor"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def most_capable(names: Iterable[ExecutorName]) -> ExecutorName:

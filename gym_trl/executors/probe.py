@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from gymnasium.utils.env_checker import data_equivalence
 
-from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.errors import described, raise_interrupt
-from gym_trl.executors.adaptive import COMPUTES_S, WAITS_S, Spent, Watch
 from gym_trl.executors.protocol import EnvFactory
+from gym_trl.executors.stopwatch import LOOKS, Spent, Stopwatch
 from gym_trl.text.action_samples import ActionSampler
+from gym_trl.wrappers.own_global_random import OwnGlobalRandom
+from gym_trl.wrappers.traits import traits
 
 _log = logging.getLogger(__name__)
-_LOOKS = 3
 # A random text could be a command that is executed on a real machine, and declared text spaces are often inaccurate.
 _DRAWN = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 _PATIENCE_S = 120.0
@@ -52,8 +52,8 @@ def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Ch
         env: An instance; afterwards it is in the middle of an episode.
         make: Makes another instance from the id.
     """
-    if env.has_wrapper_attr("preferred_executor"):
-        return Choice(env.get_wrapper_attr("preferred_executor"), "it says so")
+    if (preferred := traits(env).preferred_executor) is not None:
+        return Choice(preferred, "it says so")
     choice = _probed(env_id, env, make)
     _log.info("%s is stepped with executor=%r: %s", env_id, choice.executor, choice.reason)
     return choice
@@ -62,78 +62,72 @@ def choose_executor(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Ch
 def _probed(env_id: str, env: gym.Env[Any, Any], make: EnvFactory) -> Choice:
     try:
         with OwnGlobalRandom(0):
-            first, spent = look(env.unwrapped)
+            first, call, spent = measure(env.unwrapped)
     except BaseException as error:  # training will show, with a real episode's actions
         raise_interrupt(error)
         return Choice("auto", f"a look at it raised {described(error)}")
-    if spent.waiting >= WAITS_S:
-        found = f"{spent.of} waits {1000 * spent.waiting:.1f} ms for something outside Python"
+    if spent.waits:
+        reason = f"a {call} waits {1000 * spent.waiting:.1f} ms for something outside Python"
         if (objection := _in_a_thread(partial(make, env_id), first)) is None:
-            return Choice("thread", found)
-        found += f" and in a thread {objection}"
-    elif spent.computing >= COMPUTES_S:
-        found = f"{spent.of} computes for {1000 * spent.computing:.1f} ms"
+            return Choice("thread", reason)
+        reason += f" and in a thread {objection}"
+    elif spent.computes:
+        reason = f"a {call} computes for {1000 * spent.computing:.1f} ms"
     else:
-        executor = "auto" if spent.of == "a reset" else "inline"
-        return Choice(executor, f"{spent.of} takes {1000 * (spent.computing + spent.waiting):.2f} ms")
+        executor = "auto" if call == "reset" else "inline"
+        return Choice(executor, f"a {call} takes {1000 * (spent.computing + spent.waiting):.2f} ms")
     if (objection := why_not_picklable(make)) is not None:
-        return Choice("inline", f"{found}, but it cannot be sent to another process: {objection}")
-    return Choice("process", found)
+        return Choice("inline", f"{reason}, but it cannot be sent to another process: {objection}")
+    return Choice("process", reason)
 
 
-def look(env: gym.Env[Any, Any]) -> tuple[Any, Spent]:
-    """Reset an environment, and return its first observation and the fastest of three steps, or resets.
+def measure(env: gym.Env[Any, Any]) -> tuple[Any, str, Spent]:
+    """Reset an environment, and return its first observation, and the fastest of three steps, or resets.
 
-    >>> _, spent = look(gym.make("FrozenLake-v1"))
-    >>> spent.computing < 0.1
-    True
+    >>> _, call, spent = measure(gym.make("FrozenLake-v1"))
+    >>> call, spent.computing < 0.1
+    ('step', True)
     """
-    (first, _), begun = _timed(partial(env.reset, seed=0))
+    (first, _), spent = _timed(partial(env.reset, seed=0))
     if not isinstance(env.action_space, _DRAWN):
-        resets = [begun, *(_timed(partial(env.reset, seed=0))[1] for _ in range(_LOOKS - 1))]
-        return first, _quickest(resets)._replace(of="a reset")
+        resets = [spent, *(_timed(partial(env.reset, seed=0))[1] for _ in range(LOOKS - 1))]
+        return first, "reset", Spent.least(resets)
     steps, draw = [], ActionSampler(env.action_space, 0)
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         (_, _, terminated, truncated, _), spent = _timed(partial(env.step, draw()))
         steps.append(spent)
         if terminated or truncated:
             env.reset(seed=0)
-    return first, _quickest(steps)
-
-
-def _quickest(spent: list[Spent]) -> Spent:
-    return Spent(min(one.computing for one in spent), min(one.waiting for one in spent))
+    return first, "step", Spent.least(steps)
 
 
 def _timed(act: Callable[[], Any]) -> tuple[Any, Spent]:
-    """Return the result of a call, with the seconds of computing and of waiting."""
-    watch = Watch()
-    watch.start()
+    watch = Stopwatch()
     returned = act()
     return returned, watch.spent()
 
 
 def _in_a_thread(make: Callable[[], gym.Env[Any, Any]], first: Any) -> str | None:
     """Return the reason why an environment cannot be stepped in a thread, or ``None``."""
-    found: list[str | None] = []
+    objections: list[str | None] = []
 
     def try_it() -> None:
         try:
             with OwnGlobalRandom(0):
                 env = make()
                 try:
-                    begun, _ = env.unwrapped.reset(seed=0)
+                    begin, _ = env.unwrapped.reset(seed=0)
                 finally:
                     env.close()
-            found.append(None if data_equivalence(begun, first) else "it begins otherwise")
+            objections.append(None if data_equivalence(begin, first) else "it begins otherwise")
         except BaseException as error:
             raise_interrupt(error)
-            found.append(f"it raises {described(error)}")
+            objections.append(f"it raises {described(error)}")
 
     thread = Thread(target=try_it, name="gym-trl probes an environment", daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
-    return found[0] if found else "it does not answer"
+    return objections[0] if objections else "it does not answer"
 
 
 def why_not_picklable(make: EnvFactory) -> str | None:

@@ -158,20 +158,20 @@ class ProcessPool(WorkerPool["_Process"]):
             crashed = isinstance(error, WorkerEnded) and error.by_itself and process.stepping
             self._retire(process, str(error), StopReason.CRASHED if crashed else StopReason.ENV_ERROR)
             return
-        for ticket, key, *said in answers:
+        for ticket, key, *fields in answers:
             process.started = True
             process.on_its_way -= process.asked.popleft()[3]
             result: StepResult | EnvFailure
-            if len(said) > 3:
-                result = StepResult(*said)
-            elif len(said) > 1:
-                result = EnvFailure(*said)
+            if len(fields) > 3:
+                result = StepResult(*fields)
+            elif len(fields) > 1:
+                result = EnvFailure(*fields)
             elif self._tickets.get(key) == ticket:
-                raise said[0]
+                raise fields[0]
             else:
                 continue
-            if (heard := self._heard(ticket, key, result)) is not None:
-                results.append((key, heard))
+            if (accepted := self._accepted(ticket, key, result)) is not None:
+                results.append((key, accepted))
         if answers or process.worker.answering:  # a long result arrives in pieces
             self._set_due(process)
         self._keep_busy(process)
@@ -191,11 +191,11 @@ class ProcessPool(WorkerPool["_Process"]):
         self._look = min((process.due for process in self._processes), default=float("inf"))
 
     def _given_up(self, process: "_Process") -> bool:
-        """Return whether its current call is one whose result is no longer needed."""
+        """Return whether the result of its current call is no longer needed."""
         return bool(process.asked) and self._tickets.get(process.asked[0][1]) != process.asked[0][0]
 
     def _retire(self, process: "_Process", error: str, reason: StopReason) -> None:
-        """Kill a process, and fail the episode whose call it executed; its other episodes go on in other processes."""
+        """Kill a process and fail the episode of its current call; its other episodes go on in other processes."""
         self._forget(process)
         process.worker.kill()
         ticket, guilty = process.asked[0][:2] if process.asked else (None, None)
@@ -284,11 +284,11 @@ class _Host:
         if result.info:  # a process that has slept finds its caches cold: every line costs ten times as much as usual
             items = result.info.items()
             info = {_exact(k): _exact(v) for k, v in items if isinstance(k, _PLAIN) and isinstance(v, _PLAIN)}
-        said = ticket, key, _exact(result.observation), result.reward, result.terminated, result.truncated, info
+        fields = ticket, key, _exact(result.observation), result.reward, result.terminated, result.truncated, info
         if isinstance(work, str) and not result.settlement and result.state is UNNAMED and not result.images:
-            return said  # the other fields have their defaults
+            return fields  # the other fields have their defaults
         rest = result.instructions, result.declares_success, result.settlement, result.action_costs, result.state
-        return *said, *rest, result.markov_keys, result.task_key, result.images
+        return *fields, *rest, result.markov_keys, result.task_key, result.images
 
     def close(self) -> None:
         self._pool.close()
@@ -304,15 +304,15 @@ def _exact(it: Any) -> Any:
 
 
 def registered() -> list[bytes]:
-    """Return pickled specs of this program's environments whose entry points cannot be imported by name."""
+    """Return pickled specs of this program's environments that cannot be imported by name."""
     import cloudpickle
 
-    found = []
+    specs = []
     for spec in gym.registry.values():
         if callable(spec.entry_point):
             with suppress(Exception):  # it may not be needed; if it is, making it raises
-                found.append(cloudpickle.dumps(spec))
-    return found
+                specs.append(cloudpickle.dumps(spec))
+    return specs
 
 
 def register(specs: Iterable[bytes]) -> None:

@@ -53,12 +53,12 @@ def marked(mark: str) -> list[int]:
     This finds processes whose worker has ended. On systems without ``/proc`` there are none.
     """
     entry = f"{MARK}={mark}".encode()
-    found = []
+    processes = []
     for number in _numbers():
         with suppress(OSError):  # it has ended meanwhile, or belongs to another user
             if entry in (_PROC / str(number) / "environ").read_bytes().split(b"\0"):
-                found.append(number)
-    return found
+                processes.append(number)
+    return processes
 
 
 def end_descendants(pid: int) -> None:

@@ -156,8 +156,8 @@ class RayPool(WorkerPool["_Actor"]):
             return
         worker.started = True
         for ticket, key, result in answers:
-            if (heard := self._heard(ticket, key, result)) is not None:
-                results.append((key, heard))
+            if (accepted := self._accepted(ticket, key, result)) is not None:
+                results.append((key, accepted))
 
     def _retire(self, worker: "_Actor", error: str, reason: StopReason = StopReason.ENV_ERROR) -> None:
         """Drop an actor and fail its episodes."""
@@ -251,11 +251,11 @@ class _Agent:
                 answers += [
                     (self._tickets.get(key, -1), key, result) for key, result in self._pool.collect(block=False)
                 ]
-                left = began + (linger if answers else _BEAT_S) - monotonic()
-                if left <= 0:
+                rest = began + (linger if answers else _BEAT_S) - monotonic()
+                if rest <= 0:
                     self._answered += bool(answers)
                     return answers
-                await self._something(left)
+                await self._something(rest)
 
     def close(self) -> None:
         """Close every instance and end the processes."""
@@ -305,8 +305,8 @@ class _Sent:
         if self._make is None:
             import cloudpickle
 
-            known = set(sys.path)
-            sys.path += [path for path in self._path if path not in known and Path(path).exists()]
+            here = set(sys.path)
+            sys.path += [path for path in self._path if path not in here and Path(path).exists()]
             self._make, specs = cloudpickle.loads(self._packed)
             register(specs)
         assert self._make is not None
@@ -330,8 +330,8 @@ def _ray() -> Any:
 
 def _nodes() -> dict[str, float]:
     """Return the number of CPUs of each machine that has any."""
-    found = {one["NodeID"]: one["Resources"].get("CPU", 0.0) for one in _ray().nodes() if one["Alive"]}
-    return {node: cpus for node, cpus in found.items() if cpus} or found
+    cpus_of = {one["NodeID"]: one["Resources"].get("CPU", 0.0) for one in _ray().nodes() if one["Alive"]}
+    return {node: cpus for node, cpus in cpus_of.items() if cpus} or cpus_of
 
 
 def _near(node: str) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def _end(actors: list[_Actor], connection: list[bool]) -> None:
 
 def _short(error: Exception) -> str:
     """Return an error of Ray as one short line."""
-    said = " ".join(_COLORS.sub("", str(error)).split())
-    if len(said) > _ERROR_LENGTH:  # the cause is at the end
-        said = f"{said[: _ERROR_LENGTH // 3]} ... {said[-2 * _ERROR_LENGTH // 3 :]}"
-    return f"its actor was lost: {said}"
+    message = " ".join(_COLORS.sub("", str(error)).split())
+    if len(message) > _ERROR_LENGTH:  # the cause is at the end
+        message = f"{message[: _ERROR_LENGTH // 3]} ... {message[-2 * _ERROR_LENGTH // 3 :]}"
+    return f"its actor was lost: {message}"

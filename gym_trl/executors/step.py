@@ -1,31 +1,35 @@
 """Executors that make, reset, step, reuse and close environments, and turn their failures into data."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from time import perf_counter
+from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
 from gym_trl.errors import caused_by_model, described, raise_interrupt, safe_str, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.images import PngImage
+from gym_trl.outcome import add_reward
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
     UNNAMED,
     EnvFailure,
-    PngImage,
     RefusedResponse,
     StateName,
     StepResult,
     StopReason,
     Task,
     UnfinishedResponse,
-    add_reward,
 )
+from gym_trl.wrappers.admissible_actions import LISTS
 from gym_trl.wrappers.image_observation import IMAGES
-from gym_trl.wrappers.inner import attribute_of, instructions_of, text_of
+from gym_trl.wrappers.inner import instructions_of, text_of
 from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.state_key import StateKey
+from gym_trl.wrappers.traits import traits
 
 
 def name_of(work: Task | str) -> str:
@@ -63,8 +67,8 @@ def shown_to_the_model(result: StepResult) -> tuple[Hashable, ...]:
     return result.observation, result.reward, result.terminated, result.truncated, result.instructions, result.images
 
 
-_TOLD_AT_RESET = ("to_move", "admissible_actions")
-"""Entries of the ``info`` of ``reset`` that a game of several seats needs."""
+_TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
+"""Entries of the ``info`` of ``reset`` that a game of several seats, or a policy, needs."""
 
 
 def begin(env: TextEnvironment, task: Task) -> StepResult:
@@ -82,13 +86,61 @@ def begin(env: TextEnvironment, task: Task) -> StepResult:
         text_of(observation),
         info={name: info[name] for name in _TOLD_AT_RESET if name in info},
         instructions=instructions_of(env),
-        declares_success=read_declares_success(env),
+        declares_success=bool(traits(env).declares_success),
         state=state_of(env),
         markov_keys=isinstance(env, StateKey) and env.markov_state_key,
         task_key=env.task_key if isinstance(env, StateKey) else "",
         images=images_of(info),
     )
     return with_settlement(result, env)
+
+
+def take_reset(env: TextEnvironment, task: Task) -> StepResult | EnvFailure:
+    """Reset an environment for a task and check the result; an exception becomes a failure.
+
+    >>> take_reset(gym.make("TrlEnv/Echo-v0"), Task("TrlEnv/Echo-v0", seed=0)).observation
+    'woadw'
+    """
+    try:
+        return begin(env, task)
+    except BaseException as error:
+        raise_interrupt(error)
+        return failed(task, error)
+
+
+class Witness(gym.Wrapper[Any, Any, Any, Any]):
+    """Wrapper that keeps what results do not: the seconds of each call, and the exception of one that raised.
+
+    >>> env = Witness(gym.make("TrlEnv/Echo-v0"))
+    >>> take_step(env, "woadw").error, type(env.error).__name__, len(env.seconds)
+    ('step raised ResetNeeded: Cannot call env.step() before calling env.reset()', 'ResetNeeded', 1)
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.seconds: list[float] = []
+        self.error: BaseException | None = None
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment."""
+        with self._watched():
+            return self.env.reset(**given)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step the environment."""
+        with self._watched():
+            return self.env.step(action)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.seconds.append(perf_counter() - began)
 
 
 _NO_ACTION = UnfinishedResponse, RefusedResponse
@@ -107,10 +159,10 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     An unfinished or refused response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
     does), it is rejected here without a step.
     """
-    if isinstance(action, _NO_ACTION) and not env.has_wrapper_attr("reads_responses"):
+    if isinstance(action, _NO_ACTION) and not traits(env).reads_responses:
         cut = isinstance(action, UnfinishedResponse)
-        said, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
-        return with_settlement(StepResult(said, info=info, state=state_of(env)), env)
+        observation, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
+        return with_settlement(StepResult(observation, info=info, state=state_of(env)), env)
     try:
         returned = env.step(action)
     except BaseException as error:
@@ -153,15 +205,6 @@ def with_settlement(result: StepResult, env: gym.Env[Any, Any]) -> StepResult:
     # Only credit per turn asks what of it is the cost of actions.
     costs = settlement(env, turns=0.0) - owed if isinstance(env, StateKey) else 0.0
     return replace(result, settlement=owed, action_costs=costs)
-
-
-def read_declares_success(env: gym.Env[Any, Any]) -> bool:
-    """Return whether an environment or one of its wrappers declares success (its attribute ``declares_success``).
-
-    >>> read_declares_success(gym.make("TrlEnv/Echo-v0")), read_declares_success(gym.make("CliffWalking-v1"))
-    (True, False)
-    """
-    return bool(attribute_of(env, "declares_success", default=False))
 
 
 def state_of(env: gym.Env[Any, Any]) -> StateName:
@@ -208,8 +251,8 @@ def read_step(
             raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
         info = {**info}
         for name in _SAID:
-            if (said := info.get(name)) is not None:
-                info[name] = bool(said)
+            if (flag := info.get(name)) is not None:
+                info[name] = bool(flag)
         if IMAGES in info:
             images = images_of(info)
             del info[IMAGES]
@@ -226,8 +269,8 @@ def images_of(info: Mapping[str, Any]) -> tuple[PngImage, ...]:
     >>> images_of({}), images_of({"images": ["not of ImageObservation"]})
     ((), ())
     """
-    held = info.get(IMAGES, ())
-    return tuple(held) if isinstance(held, tuple) and all(isinstance(one, PngImage) for one in held) else ()
+    images = info.get(IMAGES, ())
+    return tuple(images) if isinstance(images, tuple) and all(isinstance(one, PngImage) for one in images) else ()
 
 
 def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:

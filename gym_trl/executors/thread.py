@@ -59,32 +59,27 @@ class ThreadPool(WorkerPool["_Worker"]):
         self._workers: list[_Worker] = []
         self._results: SimpleQueue[_Result] = SimpleQueue()
 
-    def collect(self, *, block: bool, patience: float = math.inf) -> list[tuple[str, StepResult | EnvFailure]]:
-        """Return the results since the last call; if ``block``, wait for at least one, or for ``patience`` seconds."""
-        until = monotonic() + patience
+    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
+        """Return the results since the last call; if ``block``, wait for at least one."""
         results: list[tuple[str, StepResult | EnvFailure]] = self._take_failed()
         while self._tickets:
             if self._moving:
                 self._move_on()
             wait = block and not results
             try:
-                ticket, key, result = self._results.get(block=wait, timeout=self._patience(until) if wait else None)
+                ticket, key, result = self._results.get(block=wait, timeout=self._patience() if wait else None)
             except Empty:
                 self._give_up()
                 results += self._take_failed()
-                if wait and not results and monotonic() < until:
+                if wait and not results:
                     continue
                 break
             if isinstance(result, BaseException):
                 if self._tickets.get(key) == ticket:
                     raise result
-            elif (heard := self._heard(ticket, key, result)) is not None:
-                results.append((key, heard))
+            elif (accepted := self._accepted(ticket, key, result)) is not None:
+                results.append((key, accepted))
         return results
-
-    def thread(self, key: str) -> Thread:
-        """Return the thread of the episode ``key``."""
-        return self._worker_of[key].thread
 
     def close(self) -> None:
         """Close every instance and end the threads; a thread that is still busy after five seconds is abandoned."""
@@ -109,14 +104,14 @@ class ThreadPool(WorkerPool["_Worker"]):
             return math.inf
         return doing.since + limit
 
-    def _patience(self, until: float) -> float | None:
-        """Return the seconds until ``until``, or until a call has to be checked; ``None`` if neither comes."""
+    def _patience(self) -> float | None:
+        """Return the seconds until a call has to be checked; ``None`` if there is no limit."""
         # The times of calls that start meanwhile are unknown: check again after the shortest limit.
-        shortest = min((limit for limit in self._limits.values() if limit is not None), default=math.inf)
-        due = until
-        if shortest < math.inf:
-            due = min(due, *(self._due(worker) for worker in self._workers), monotonic() + shortest)
-        return None if due == math.inf else max(0.0, due - monotonic())
+        shortest = min((limit for limit in self._limits.values() if limit is not None), default=None)
+        if shortest is None:
+            return None
+        due = min(self._due(worker) for worker in self._workers)
+        return max(0.0, min(due - monotonic(), shortest))
 
     def _give_up(self) -> None:
         """Abandon threads whose current call exceeded its limit."""
@@ -142,7 +137,7 @@ class ThreadPool(WorkerPool["_Worker"]):
     ) -> None:
         """Abandon a thread, and fail its episodes."""
         self._workers.remove(worker)
-        worker.left = True
+        worker.abandoned = True
         worker.work.put(None)  # ends the thread if its call returns after all
         if guilty in worker.episodes:
             self._fail(guilty, EnvFailure(late, reason))
@@ -176,7 +171,7 @@ class _Worker:
         self.episodes: set[str] = set()
         self.given_up: set[str] = set()
         self.doing: _Doing | None = None
-        self.left = False
+        self.abandoned = False
         self.work: SimpleQueue[tuple[int, str, Task | str | None] | None] = SimpleQueue()
         self._pool = pool
         self._results = results
@@ -198,7 +193,7 @@ class _Worker:
             except BaseException as interrupt:  # raised in the thread of the pool
                 result = interrupt
             self.doing = None
-            if self.left:
+            if self.abandoned:
                 break
             self._results.put((ticket, key, result))
         self._pool.close()

@@ -60,8 +60,8 @@ class WorkerEnded(WorkerError):  # noqa: N818 -- what has happened
     ``by_itself`` is false if a signal from outside ended it.
     """
 
-    def __init__(self, said: str, *, by_itself: bool = False) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *, by_itself: bool = False) -> None:
+        super().__init__(message)
         self.by_itself = by_itself
 
 
@@ -257,15 +257,15 @@ def serve() -> None:
     build = next(questions, None)
     if build is None:
         return
-    held, going = _tried(_built, build)
-    _answer(answers, going, None if going else held)
+    target, going = _tried(_built, build)
+    _answer(answers, going, None if going else target)
     if not going:
         return
     for message in questions:
-        result, right = _tried(_called, held, message)
+        result, right = _tried(_called, target, message)
         _answer(answers, right, result)
-    if hasattr(held, "close"):
-        held.close()
+    if hasattr(target, "close"):
+        target.close()
     end_descendants(os.getpid())
 
 
@@ -297,9 +297,9 @@ def _built(message: memoryview) -> Any:
     return pickle.loads(message)()  # noqa: S301 -- the parent's
 
 
-def _called(held: Any, message: memoryview) -> Any:
+def _called(target: Any, message: memoryview) -> Any:
     method, arguments = pickle.loads(message)  # noqa: S301 -- the parent's
-    return getattr(held, method)(*arguments)
+    return getattr(target, method)(*arguments)
 
 
 def _tried(act: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:

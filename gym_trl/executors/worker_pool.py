@@ -1,4 +1,4 @@
-"""Base of executors whose environments live in workers outside this process."""
+"""Base of executors with environments in threads, processes or actors."""
 
 import logging
 from abc import abstractmethod
@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
+from gym_trl.bases import Closing
 from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import check_timeouts
 from gym_trl.executors.step import name_of, shown_to_the_model
-from gym_trl.types import Closing, EnvFailure, StepResult, Task
+from gym_trl.types import EnvFailure, StepResult, Task
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class _Played:
 
 
 class WorkerPool(Closing, Generic[HandleT]):
-    """Base class of pools whose workers may be lost: tracks each episode's worker and current call.
+    """Base class of pools that may lose workers: tracks each episode's worker and current call.
 
     An episode whose worker was lost by no fault of its own goes on in another worker. A new instance is given its task
     and its actions once more, and it goes on from there if the results are the same; otherwise the episode fails.
@@ -88,8 +89,8 @@ class WorkerPool(Closing, Generic[HandleT]):
 
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance is reused by other episodes of its worker."""
-        for book in (self._tickets, self._lost, self._moving, self._played):
-            book.pop(key, None)
+        for table in (self._tickets, self._lost, self._moving, self._played):
+            table.pop(key, None)
         self._failed = [item for item in self._failed if item[0] != key]
         if (worker := self._worker_of.pop(key, None)) is not None:
             worker.episodes.discard(key)
@@ -115,7 +116,7 @@ class WorkerPool(Closing, Generic[HandleT]):
         self._tickets[key] = ticket = next(self._counter)
         self._send(self._worker_of[key], ticket, key, work)
 
-    def _heard(self, ticket: int, key: str, result: StepResult | EnvFailure) -> StepResult | EnvFailure | None:
+    def _accepted(self, ticket: int, key: str, result: StepResult | EnvFailure) -> StepResult | EnvFailure | None:
         """Return a result, or ``None`` if it does not answer the episode's current call or is one that it had."""
         if self._tickets.get(key) != ticket:
             return None
@@ -134,7 +135,7 @@ class WorkerPool(Closing, Generic[HandleT]):
     # -----------------------------------------------------------------------------------------------------------------
 
     def _move(self, keys: Iterable[str], lost: str) -> None:
-        """Let episodes whose worker was lost go on in another one: now if they wait for a result, or with a step."""
+        """Let episodes of a lost worker go on in another one: now if they wait for a result, or with a step."""
         keys = list(keys)
         for key in keys:
             del self._worker_of[key]
@@ -174,7 +175,7 @@ class WorkerPool(Closing, Generic[HandleT]):
         return result
 
     def _fail(self, key: str, failure: EnvFailure) -> None:
-        """Fail an episode whose worker was lost: now if it waits for a result, otherwise at its next step."""
+        """Fail an episode of a lost worker: now if it waits for a result, otherwise at its next step."""
         del self._worker_of[key]
         if self._tickets.pop(key, None) is None:
             self._lost[key] = failure
@@ -188,13 +189,13 @@ class WorkerPool(Closing, Generic[HandleT]):
         return failed
 
     def _clear(self) -> None:
-        for book in (self._worker_of, self._played, self._moving, self._tickets, self._lost, self._failed):
-            book.clear()
+        for table in (self._worker_of, self._played, self._moving, self._tickets, self._lost, self._failed):
+            table.clear()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessOptions:
-    """Options of the pools whose workers are processes; ``None`` is no limit.
+    """Options of pools of processes; ``None`` is no limit.
 
     >>> ProcessOptions(workers=0)
     Traceback (most recent call last):

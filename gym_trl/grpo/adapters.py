@@ -1,7 +1,7 @@
 """Adapters of the trained model in rollouts and in what vLLM receives."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from gym_trl.grpo import trl_versions
@@ -39,21 +39,22 @@ def merged_adapter(model: Any) -> Iterator[None]:
                     layer.unmerge()
 
 
-def keep_weights_in_syncs(trainer: Any) -> None:
-    """Let ``trainer`` send its weights to vLLM without a trace in them: TRL merges an adapter for it and subtracts it.
+def adapter_kept(trainer: Any) -> AbstractContextManager[None] | None:
+    """Return a context in which ``trainer`` may send its weights to vLLM: TRL merges an adapter and subtracts it again.
 
-    Trainers without vLLM or an adapter, and those whose weights are sharded, are left alone.
+    Afterwards the weights below the adapter are what they were, to the last bit. ``None`` without vLLM or an adapter,
+    and where weights are sharded.
     """
-    if not getattr(trainer, "use_vllm", False) or trl_versions.shards_weights(trainer):
-        return
-    if not (layers := _adapted_layers(trainer.model)):
-        return
+    if not trainer.use_vllm or trl_versions.shards_weights(trainer):
+        return None
+    layers = _adapted_layers(trainer.model)
+    return _copied(layers) if layers else None
 
-    def sync(method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        with _copied(layers):
-            return method(*given, **named)
 
-    trl_versions.intercept(trainer.vllm_generation, "sync_weights", sync)
+def sync_weights(trainer: Any) -> None:
+    """Send the trainer's weights to its vLLM."""
+    with adapter_kept(trainer) or nullcontext():
+        trainer.vllm_generation.sync_weights()
 
 
 @contextmanager

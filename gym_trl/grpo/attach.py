@@ -1,54 +1,46 @@
-"""Attachment of a ``rollout_func`` to the trainer that calls it.
+"""Episodes of a trainer's rollouts: their position in a training, and what is scored and logged of them.
 
-TRL calls only ``rollout_func(prompts, trainer)``, so the first call attaches without any action of the user. On a
-``GRPOTrainer`` or a subclass the attachment
+TRL calls only ``rollout_func(prompts, trainer)``. The attachment of a trainer (``GymTraining``)
 
 * sets the rewards of an unscored episode to NaN in every column, regardless of the reward functions; TRL then gives the
   row no advantage and excludes it from its group's mean and deviation;
 * excludes the rows that accelerate repeats to fill the last batch from an evaluation's rewards and metrics;
 * gives reward functions the prompt and the columns of the dataset row that was played, where that is not the row's own;
 * logs the metrics of all processes as one exact value, which TRL's averaging leaves unchanged;
-* sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off;
-* computes log-probabilities at sampled positions only, where TRL would compute more, and less padding (``passes``).
+* sets ``mask_truncated_completions`` to False and instead masks the episodes that a budget cut off.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from gym_trl.displays import with_episodes
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.adapters import keep_weights_in_syncs
 from gym_trl.grpo.checkpoints import BATCHES, DECLARING, batches, check_batches
-from gym_trl.grpo.passes import attach_passes
+from gym_trl.grpo.dataset import DATASET_ROW
+from gym_trl.grpo.passes import Passes
 from gym_trl.grpo.totals import UNFINISHED, Replaced, Row, StepTotals, rows_of
-from gym_trl.grpo.training_tasks import DATASET_ROW
+from gym_trl.grpo.trainer_parts import Batch, TrainerPart
 from gym_trl.seeding import derive_seed
 from gym_trl.types import StopReason
 
 CUT_OFF = frozenset(reason for reason in StopReason if reason.cut_off)
 """Stop reasons of episodes that a budget cut off, which ``mask_truncated_completions`` masks."""
-
-_NAME = "_gym_trl_attachment"
 OnTotals = Callable[[StepTotals], None]
 
 
-def attach(trainer: Any) -> "Attachment":
-    """Return the attachment of ``trainer``, creating it at the first call.
+@runtime_checkable
+class ToolRow(Protocol):
+    """Object of an ``environment_factory`` of this library; other methods would be tools."""
 
-    A stand-in trainer without TRL's methods gets an attachment that only counts calls.
-    """
-    made: Attachment | None = getattr(trainer, _NAME, None)
-    if made is None:
-        made = Attachment(trainer)
-        setattr(trainer, _NAME, made)
-    return made
+    def _column(self) -> dict[str, Any]: ...
 
-
-def attach_caller(on_totals: "OnTotals | None" = None) -> None:
-    """Attach the trainer that generates now, if there is one, for objects of ``environment_factory``."""
-    if (trainer := trl_versions.calling_trainer()) is not None:
-        attach(trainer).tell(on_totals)
+    def _count(self) -> OnTotals | None: ...
 
 
 class Place(NamedTuple):
@@ -75,10 +67,21 @@ class _Notes(NamedTuple):
 
 
 class Attachment:
-    """State kept for one trainer, and the wrappers around its reward and evaluation methods."""
+    """Rollouts of one trainer, from the call that plays them until they are scored and logged.
 
-    def __init__(self, trainer: Any) -> None:
+    ``trainer`` is a ``GymTraining``, whose methods call those of this class.
+    """
+
+    def __init__(self, trainer: Any, overridden: Mapping[str, type] | None = None) -> None:
         self._trainer = trainer
+        self.overridden = overridden or {}
+        """Methods of TRL's passes that a subclass overrides, with that class."""
+        self.parts: tuple[TrainerPart, ...] = ()
+        """Features that change the trainer's batches."""
+        self.batch: Batch | None = None
+        """Batch that is generated and scored now."""
+        self.loss_tokens: Any = None
+        """True where a token counts for the loss that is computed now."""
         self._notes: list[_Notes] = []  # since the last rewards
         self._noted: tuple[Any, ...] = ()  # the position of these calls
         self._began = (-1, 0)  # global step and micro-step of its first rollout
@@ -88,17 +91,35 @@ class Attachment:
         self._on_totals: list[OnTotals] = []
         self._columns: set[str] = set()  # of the last rollout
         self._windows: dict[str, StepTotals] = {}  # since the trainer last logged
-        self.masks_cut_off = bool(getattr(trainer, "mask_truncated_completions", False))
+        self.resumed_from: Path | None = None
+        """Checkpoint that this training was told to resume from, if it is one by name."""
+        self.masks_cut_off = bool(trainer.mask_truncated_completions)
         """True if episodes that a budget cut off are masked."""
-        if not trl_versions.intercept_trainer(
-            trainer, place=self._place, settle=self._settle, mask=self._mask_environments, evaluates=self._evaluate
-        ):
-            return
-        attach_passes(trainer)
-        keep_weights_in_syncs(trainer)
+
+    @property
+    def own_loss(self) -> bool:
+        """True if a subclass overrides the loss and does not say that it calls TRL's."""
+        owner = self.overridden.get(trl_versions.LOSS)
+        return owner is not None and not vars(owner).get("calls_trl_loss", False)
+
+    def take(self, parts: tuple[TrainerPart, ...]) -> None:
+        """Have these parts from now on, after they have checked the trainer."""
+        self.parts = parts
+        for part in parts:
+            part.check(self._trainer)
+
+    @cached_property
+    def passes(self) -> Passes:
+        """Choice of how the trainer's passes are computed, made when the model is on its device."""
+        return Passes(self._trainer)
+
+    def begin(self) -> None:
+        """Take over from TRL what it would do otherwise, and follow the trainer's trainings and evaluations."""
+        trainer = self._trainer
+        trainer.mask_truncated_completions = False  # TRL's own rule checks the last token only
         # Before the callbacks that restore a checkpoint. A new list, because one of these may be the caller.
         handler = trainer.callback_handler
-        handler.callbacks = [_callback(self), *handler.callbacks]
+        handler.callbacks = [_callback(self), *with_episodes(handler.callbacks)]
         if trainer.model.training:
             self._check_resumed()
         else:  # the first call may come from within an evaluation
@@ -149,6 +170,15 @@ class Attachment:
         self._training = object()
         trl_versions.set_progress(self._trainer, 0, None)
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Return a context for an evaluation of the trainer."""
+        self._evaluate(True)
+        try:
+            yield
+        finally:
+            self._evaluate(False)
+
     def _evaluate(self, begins: bool) -> None:
         self._notes, self._noted, self._evaluated, self._evaluating = [], (), 0, begins
         if begins:
@@ -173,14 +203,18 @@ class Attachment:
         self._columns = set(columns)
         self.tell(on_totals)
 
+    def note_tokens(self, trained: int) -> None:
+        """Keep the number of this process's trained tokens, where no ``rollout_func`` has noted its columns."""
+        self._notes = [_Notes([], trained)]
+
     def tell(self, on_totals: OnTotals | None) -> None:
         """Call ``on_totals`` with the totals of this batch."""
         if on_totals is not None and on_totals not in self._on_totals:
             self._on_totals.append(on_totals)
 
-    def _mask_environments(self, ids: list[list[int]], masks: list[list[int]] | None, completions: list[Any]) -> None:
+    def mask_environments(self, ids: list[list[int]], masks: list[list[int]] | None, completions: list[Any]) -> None:
         """Mask unscored and cut-off episodes of an ``environment_factory``; a ``rollout_func`` sets its own mask."""
-        if getattr(self._trainer, "environments", None) is None or masks is None:
+        if self._trainer.environments is None or masks is None:
             return
         ends = {*trl_versions.end_ids(self._trainer), trl_versions.tokenizer_of(self._trainer).pad_token_id}
         for mask, row, sampled, messages in zip(masks, self._rows(()), ids, completions, strict=True):
@@ -189,9 +223,9 @@ class Attachment:
             cut = cut and (sampled[-1] not in ends or bool(messages[-1].get("tool_calls")))
             if (row is not None and row.episode_return is None) or (cut and self.masks_cut_off):
                 mask[:] = [0] * len(mask)
-        self._notes = [_Notes([], sum(map(sum, masks)))]
+        self.note_tokens(sum(map(sum, masks)))
 
-    def _place(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> tuple[list[dict[str, Any]], list[Any]]:
+    def placed(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> tuple[list[dict[str, Any]], list[Any]]:
         """Return inputs and prompts with the columns of the dataset row that was played, if it is not the row's own."""
         drawn = [row.get(DATASET_ROW) for row in inputs]
         if all(index is None for index in drawn):
@@ -205,8 +239,15 @@ class Attachment:
         played = zip(prompts, inputs, drawn, strict=True)
         return inputs, [prompt if index is None else row["prompt"] for prompt, row, index in played]
 
-    def _settle(self, inputs: Sequence[Mapping[str, Any]], rewards: Any) -> Any:
+    def settle(self, inputs: Sequence[Mapping[str, Any]], rewards: Any) -> Any:
         """Set the rewards of unscored episodes to NaN on all processes, and log the metrics."""
+        if left_out := self.count(inputs):
+            rewards = rewards.clone()
+            rewards[left_out] = float("nan")
+        return rewards
+
+    def count(self, inputs: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Log the metrics of a batch, and return the rows of all processes that have no reward."""
         from accelerate.utils import gather_object
 
         trainer = self._trainer
@@ -214,21 +255,18 @@ class Attachment:
         replaced = [note.replaced for note in self._notes if note.replaced is not None]
         hooks, self._notes, self._on_totals = self._on_totals, [], []
         self._noted = ()
-        everywhere: list[tuple[list[Row | None], int, list[Replaced]]] = gather_object([(rows, tokens, replaced)])
-        placed = [row for local, _, _ in everywhere for row in local]
+        lists, counts, discarded = zip(*gather_object([(rows, tokens, replaced)]), strict=True)
+        placed: list[Row | None] = [*chain.from_iterable(lists)]
         split = "train" if trainer.model.training else "eval"
         counted = len(placed) if split == "train" else self._left_to_evaluate(len(placed))
         unscored = [place for place, row in enumerate(placed) if row is not None and row.episode_return is None]
-        if left_out := sorted({*unscored, *range(counted, len(placed))}):
-            rewards = rewards.clone()
-            rewards[left_out] = float("nan")
         played = [row for row in placed[:counted] if row is not None]
         totals = StepTotals.of(
             played,
             split=split,
             step=trainer.state.global_step,
-            trained_tokens=sum(count for _, count, _ in everywhere),
-            replaced=[one for _, _, discarded in everywhere for one in discarded],
+            trained_tokens=sum(counts),
+            replaced=[*chain.from_iterable(discarded)],
             declaring=self.declaring,
         )
         self.learn(totals.declared)
@@ -238,15 +276,15 @@ class Attachment:
                 warnings.warn(self._why_nothing_is_trained(totals), RuntimeWarning, stacklevel=2)
             for hook in hooks:
                 hook(replace(totals, training=self._training))
-        return rewards
+        return sorted({*unscored, *range(counted, len(placed))})
 
     def _why_nothing_is_trained(self, totals: StepTotals) -> str:
         ends = ", ".join(f"{count} {reason}" for reason, count in sorted(totals.stops.items()))
         advice = (
             "; mask_truncated_completions=True masks episodes cut off by a budget: leave it out, or raise the budget"
         )
-        found = f"no token of step {totals.step + 1} is trained on: its {totals.episodes} episodes ended with {ends}"
-        return found + (advice if totals.scored and self.masks_cut_off else "")
+        finding = f"no token of step {totals.step + 1} is trained on: its {totals.episodes} episodes ended with {ends}"
+        return finding + (advice if totals.scored and self.masks_cut_off else "")
 
     def _left_to_evaluate(self, rows: int) -> int:
         """Return how many of this batch's rows are not repetitions that fill up the last batch."""
@@ -261,12 +299,14 @@ class Attachment:
 
     def _rows(self, inputs: Sequence[Mapping[str, Any]]) -> list[Row | None]:
         """Return this process's rows in the trainer's order; ``None`` for a row that this library did not play."""
-        if (environments := getattr(self._trainer, "environments", None)) is not None:
-            return [Row.of(env._column()) if hasattr(env, "_column") else None for env in environments]
-        known = [Row.of(row) if "stop_reason" in row and "episode_return" in row else None for row in inputs]
+        if (environments := self._trainer.environments) is not None:
+            for env in environments:
+                self.tell(env._count() if isinstance(env, ToolRow) else None)
+            return [Row.of(env._column()) if isinstance(env, ToolRow) else None for env in environments]
+        rows = [Row.of(row) if "stop_reason" in row and "episode_return" in row else None for row in inputs]
         noted = [row for note in self._notes for row in note.rows]
         # A user's rollout_func around ours may not return our columns.
-        return list(noted) if not any(known) and len(noted) == len(inputs) else known
+        return list(noted) if not any(rows) and len(noted) == len(inputs) else rows
 
     def _log(self, totals: StepTotals) -> None:
         metrics = trl_versions.pending_metrics(self._trainer, totals.split)

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -12,11 +13,16 @@ from gym_trl.errors import ConfigError, TaskError, needs
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.executors.step import close_env
-from gym_trl.grpo.attach import OnTotals, attach_caller
+from gym_trl.grpo import trl_versions
+from gym_trl.grpo.adopt import attach
+from gym_trl.grpo.attach import OnTotals
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.totals import UNFINISHED
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task, add_reward, declared_success, reason_to_stop
+from gym_trl.grpo.trainer import GymTraining
+from gym_trl.rollout.log import EpisodeLog
+from gym_trl.types import EnvFailure, StepResult
 from gym_trl.wrappers.tool import Tool, function_tool
+from gym_trl.wrappers.traits import action_tools_of
 
 _OVER = "The game is over."
 _FAILED = "The environment failed, which ended the game."
@@ -48,15 +54,14 @@ class EnvironmentFactory:
     methods are the environment's ``action_tools``: functions that return an action as text, with type hints and a
     docstring from which TRL makes the JSON schema. An environment without ``action_tools`` has ``act(action)``.
 
-    ``reset`` reads the task from the prompt of a row of ``spec.train_dataset``, so all members of a group play the same
-    task. It returns the text that TRL appends to the prompt: the instructions, unless the prompt contains them already,
-    and the first observation. Each call is one step. Calls after the end are counted and have no effect. A call with
-    invalid arguments is an error, which TRL reports to the model, and not a step.
+    ``reset`` returns the text that TRL appends to the prompt: the instructions, unless the prompt has them already, and
+    the first observation. ``get_reward`` returns the sum of the rewards so far, less the settlement of an episode that
+    the model has left; ``None`` if it is unscored.
 
-    ``get_reward`` returns the sum of the rewards so far. TRL ends an episode when the model stops calling tools or has
-    used up its tokens, even if the environment has not ended it; the rest is then settled as a loss
-    (``settlement``), which includes the cost of invalid actions. If the environment failed, ``get_reward``
-    returns ``None``, which TRL excludes from the group's baseline.
+    A stock ``GRPOTrainer`` is found when it calls ``spec.reward_funcs``, in the midst of its first batch, and gets the
+    class ``GymGRPOTrainer``; if an episode of this one batch is unscored, the training is refused. One without
+    ``spec.reward_funcs`` is never found: it logs no ``env/...``, and an unscored episode is a warning, because the
+    tokens of its calls count in the loss, with the advantage 0.
 
     A factory can be pickled if its ``make`` can be, and so can an object that is stepped in the calling thread. An
     object closes its environment when it is garbage-collected or the process ends, because TRL never closes any.
@@ -99,7 +104,7 @@ class EnvironmentFactory:
     def _class(self) -> type["ToolEnvironment"]:
         env = self.make(self.env_id)
         try:
-            declared = env.get_wrapper_attr("action_tools") if env.has_wrapper_attr("action_tools") else [act]
+            declared = tools if (tools := action_tools_of(env)) is not None else [act]
         finally:
             close_env(env)
         methods = {function.__name__: _method(function) for function in declared}
@@ -120,10 +125,9 @@ class ToolEnvironment:
 
     def __init__(self, factory: EnvironmentFactory) -> None:
         self._factory = factory
-        self._task: Task | None = None
-        self._results: list[StepResult] = []  # of the reset and of each step
-        self._failure: EnvFailure | None = None
+        self._log: EpisodeLog | None = None
         self._calls_after_end = 0
+        self._counted = False  # by a trainer of this library
         self._own(factory.make_pool(factory.make))
 
     def reset(self, *, prompt: Any = None, **columns: Any) -> str:
@@ -148,43 +152,36 @@ class ToolEnvironment:
             )
         if task.env_id != self._factory.env_id:
             raise ConfigError(f"a task asks for {task.env_id!r}, and this environment is {self._factory.env_id!r}")
-        attach_caller(self._factory.on_totals)
-        self._task, self._results, self._failure, self._calls_after_end = task, [], None, 0
+        self._log, self._calls_after_end = EpisodeLog(task), 0
         self._pool.release(_KEY)
         self._pool.reset(_KEY, task)
-        if (result := self._receive()) is None:
+        if self._log.begin(self._result()) is not None:
             return _FAILED
-        said = prompt[-1]["content"]
-        shown = said if isinstance(said, str) else "".join(part.get("text", "") for part in said)
-        rules = without_format(result.instructions, "plain")
-        parts = (rules if rules != shown.strip() else "", result.observation)
+        content = prompt[-1]["content"]
+        shown = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+        rules = without_format(self._log.last.instructions, "plain")
+        parts = (rules if rules != shown.strip() else "", self._log.last.observation)
         added = "\n\n".join(part for part in parts if part)
         return f"\n\n{added}" if shown and added else added
 
     def get_reward(self) -> float | None:
         """Return the episode's return, or ``None`` if it is unscored."""
-        reason = self._stop_reason
-        if self._task is None or (reason is not None and not reason.scored):
+        value = self._return()
+        if value is None and self._log is not None and not self._counted:
+            warnings.warn(
+                f"an episode of {self._factory.env_id} is unscored, and no trainer of this library leaves it out: make "
+                "the trainer with GymGRPOTrainer, or give it reward_funcs=spec.reward_funcs",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return value
+
+    def _return(self) -> float | None:
+        if self._log is None:
             return None
-        return sum(self._rewards) + (0.0 if reason else self._results[-1].settlement)
-
-    @property
-    def _stop_reason(self) -> StopReason | None:
-        if self._failure is not None:
-            return self._failure.reason
-        if not self._results or not (self._results[-1].terminated or self._results[-1].truncated):
-            return None
-        return reason_to_stop(self._results[-1])
-
-    @property
-    def _crashed(self) -> bool:
-        return self._failure is not None and self._failure.reason is StopReason.CRASHED
-
-    @property
-    def _rewards(self) -> list[float]:
-        """Reward of each turn; a call that crashed the environment is a turn of a scored episode."""
-        settled = [self._results[-1].settlement if self._results else 0.0] if self._crashed else []
-        return [result.reward for result in self._results[1:]] + settled
+        if self._log.reason is None and not self._log.turns:  # the model has called nothing, and is scored all the same
+            return self._log.last.settlement
+        return self._log.result().episode_return
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._factory, (), {name: value for name, value in self.__dict__.items() if name != "_factory"}
@@ -198,47 +195,41 @@ class ToolEnvironment:
         weakref.finalize(self, pool.close)
 
     def _play(self, action: str) -> str:
-        if self._task is None:
+        if self._log is None:
             raise RuntimeError("there is no game yet: call reset() first")
-        if self._stop_reason is not None:
+        if self._log.reason is not None:
             self._calls_after_end += 1
             return _OVER
         self._pool.step(_KEY, action)
-        if (result := self._receive()) is None:
+        self._log.answer(action)
+        self._log.step(self._result())
+        if self._log.error is not None:
             return _FAILED
-        return result.observation if self._stop_reason is None else f"{result.observation} {_OVER}".strip()
+        observation = self._log.last.observation
+        return observation if self._log.reason is None else f"{observation} {_OVER}".strip()
 
-    def _receive(self) -> StepResult | None:
-        """Keep the result of a reset or step, and return it; ``None`` for a failure."""
+    def _result(self) -> StepResult | EnvFailure:
         ((_, result),) = self._pool.collect(block=True)
-        if isinstance(result, StepResult):
-            try:
-                add_reward(sum(self._rewards), result.reward)
-            except ValueError as error:
-                result = EnvFailure(str(error))
-        if isinstance(result, EnvFailure):
-            result.raise_mistake()
-            self._failure = result
-            return None
-        self._results.append(result)
         return result
+
+    def _count(self) -> OnTotals | None:
+        """Return what is called with the totals of a trainer that counts this episode from now on."""
+        self._counted = True
+        return self._factory.on_totals
 
     def _column(self) -> dict[str, Any]:
         """Return the columns that ``env_reward`` reports for this episode."""
-        assert self._task is not None
-        reason, rewards = self._stop_reason, self._rewards
-        # An episode that the model left counts as cut off.
-        success = declared_success(self._results, reason or StopReason.TURN_LIMIT)
+        assert self._log is not None
+        played = self._log.result()
         return {
-            "episode_return": self.get_reward(),
-            "success": success,
-            "stop_reason": UNFINISHED if reason is None else reason.value,
-            "num_turns": len(rewards),
-            "invalid_actions": self._crashed
-            + sum(not result.info.get("action_valid", True) for result in self._results[1:]),
+            "episode_return": self._return(),
+            "success": played.declared,
+            "stop_reason": UNFINISHED if self._log.reason is None else played.stop_reason.value,
+            "num_turns": len(played.turns),
+            "invalid_actions": played.invalid_actions,
             "calls_after_end": self._calls_after_end,
-            "task": self._task.to_json(),
-            "error": None if self._failure is None else self._failure.error,
+            "task": played.task.to_json(),
+            "error": played.error,
         }
 
 
@@ -255,6 +246,29 @@ def outcomes(environments: Sequence[Any]) -> dict[str, list[Any]]:
             )
     rows = [environment._column() for environment in environments]
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {"episode_return": []}
+
+
+def take_over(log_extra: Callable[[str, list[Any]], None] | None, completion_ids: Sequence[Sequence[int]]) -> None:
+    """Give a stock trainer this library's class from its first reward function on, if its batch is exact without.
+
+    Args:
+        log_extra: Argument of a reward function, which is a method of the trainer.
+        completion_ids: Completions of this process.
+
+    Raises:
+        ConfigError: It is not: an episode of this first batch is unscored, or one that a budget cut off is masked.
+    """
+    trainer = trl_versions.caller_of(log_extra)
+    if trainer is None or isinstance(trainer, GymTraining):
+        return
+    attachment = attach(trainer)
+    attachment.note_tokens(sum(map(len, completion_ids)))
+    if attachment.count([]) or attachment.masks_cut_off:
+        raise ConfigError(
+            "this first batch has episodes that must not be trained on (unscored, or cut off with "
+            "mask_truncated_completions), which a GRPOTrainer with environment_factory cannot leave out: make the "
+            "trainer with GymGRPOTrainer(..., environment_factory=spec.environment_factory)"
+        )
 
 
 def act(action: str) -> str:

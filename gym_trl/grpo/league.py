@@ -63,8 +63,8 @@ class LeagueState:
             if not isinstance(name, str) or not _SNAPSHOT.fullmatch(name):
                 raise ConfigError(f"a checkpoint's league has snapshots called step-NUMBER, got {name!r:.100}")
         self.past = list(state["past"])[-self.settings.most :]
-        known = {*self.past, *self.policies}
-        self._played = {name: list(counts) for name, counts in state["played"].items() if name in known}
+        names = {*self.past, *self.policies}
+        self._played = {name: list(counts) for name, counts in state["played"].items() if name in names}
 
     @property
     def names(self) -> list[str]:
@@ -89,8 +89,8 @@ class LeagueState:
     def join(self, step: int) -> None:
         """Add the snapshot of a step; the oldest one leaves if there are more than ``most``."""
         self.past = [*self.past, snapshot_name(step)][-self.settings.most :]
-        known = {*self.past, *self.policies}
-        self._played = {name: counts for name, counts in self._played.items() if name in known}
+        names = {*self.past, *self.policies}
+        self._played = {name: counts for name, counts in self._played.items() if name in names}
 
     def win_rate(self, name: str) -> float:
         """Return the estimated win rate of the model against an opponent, in which a draw is half a win."""
@@ -155,12 +155,12 @@ class LeagueState:
             wins, draws, losses = self._played.get(name, (0.0, 0.0, 0.0))
             if total := wins + draws + losses:
                 rates[name] = (wins + draws / 2) / total
-        found: dict[str, float] = {"league/opponents": len(self.policies) + len(self.past)}
+        metrics: dict[str, float] = {"league/opponents": len(self.policies) + len(self.past)}
         if rates:
-            found["league/win_rate"] = sum(rates.values()) / len(rates)
+            metrics["league/win_rate"] = sum(rates.values()) / len(rates)
         if past := [name for name in self.past if name in rates]:
-            found |= {"league/win_rate_newest": rates[past[-1]], "league/win_rate_oldest": rates[past[0]]}
-        return found
+            metrics |= {"league/win_rate_newest": rates[past[-1]], "league/win_rate_oldest": rates[past[0]]}
+        return metrics
 
 
 def snapshot_name(step: int) -> str:
@@ -186,8 +186,8 @@ def outcome_of(mine: EpisodeResult, others: Iterable[EpisodeResult]) -> int | No
     theirs = list(others)
     if not mine.scored:
         return None
-    left = any(other.stop_reason is StopReason.FORFEIT for other in theirs)
-    if mine.stop_reason is StopReason.FORFEIT or left:
+    forfeited = any(other.stop_reason is StopReason.FORFEIT for other in theirs)
+    if mine.stop_reason is StopReason.FORFEIT or forfeited:
         return 1 if mine.stop_reason is StopReason.FORFEIT else -1
     won, beaten = bool(mine.success), any(other.success for other in theirs)
     if all(other.stop_reason is StopReason.UNPLAYED for other in theirs):
@@ -195,18 +195,17 @@ def outcome_of(mine: EpisodeResult, others: Iterable[EpisodeResult]) -> int | No
     return int(won) - int(beaten) if won != beaten else 0
 
 
-def _policy(given: Opponent) -> NamedPolicy:
-    if not isinstance(given, str):
-        return as_policy(given)
-    if given == "self" or _SNAPSHOT.fullmatch(given):
-        raise ConfigError(
-            f"no opponent can be called {given!r}: "
-            + ("the share of self-play is self_play=..." if given == "self" else f"give the folder as './{given}'")
-        )
-    if given.startswith(("http://", "https://")):
-        address, _, model = given.partition("#")
+def _policy(opponent: Opponent) -> NamedPolicy:
+    if not isinstance(opponent, str):
+        return as_policy(opponent)
+    if opponent == "self" or _SNAPSHOT.fullmatch(opponent):
+        shares = opponent == "self"
+        advice = "the share of self-play is self_play=..." if shares else f"give the folder as './{opponent}'"
+        raise ConfigError(f"no opponent can be called {opponent!r}: {advice}")
+    if opponent.startswith(("http://", "https://")):
+        address, _, model = opponent.partition("#")
         return server(address, model=model or None)
-    return as_policy(given)
+    return as_policy(opponent)
 
 
 def _place(totals: Sequence[float], seed: int) -> int:
@@ -215,5 +214,5 @@ def _place(totals: Sequence[float], seed: int) -> int:
 
 
 def _step_of(name: str) -> int:
-    found = _SNAPSHOT.fullmatch(name)
-    return int(found[1]) if found else 0
+    match = _SNAPSHOT.fullmatch(name)
+    return int(match[1]) if match else 0

@@ -84,8 +84,9 @@ def in_parts(
     *,
     at_once: int,
     padding: Padding,
+    order: Any = None,
 ) -> tuple[Any, Any]:
-    """Return log-probabilities and entropies of rows that are computed ``at_once`` at a time, the longest together.
+    """Return log-probabilities and entropies of rows that are computed ``at_once`` at a time.
 
     Args:
         compute: Function from ids, attended and sampled of some rows to their log-probabilities and entropies, of the
@@ -95,20 +96,21 @@ def in_parts(
         sampled: True where a log-probability is needed, shape (rows, completion length); elsewhere it is 0.
         at_once: Number of rows of one call of ``compute``.
         padding: Columns that are left out.
+        order: Order of the rows, of which successive ones are computed together; by default the longest first.
     """
     import torch
 
     rows, completion = sampled.shape
     border = ids.shape[1] - completion
-    lengths = attended[:, :border].sum(1) + last_columns(sampled)
-    found = []
-    order = by_length(lengths, rows)
+    if order is None:
+        order = by_length(attended[:, :border].sum(1) + last_columns(sampled), rows)
+    computed = []
     for part in order.split(at_once):
         prompts, completions = padding.used(attended[part, :border], sampled[part])
         both = slice(prompts.start, border + completions.stop)
         values = compute(ids[part, both], attended[part, both], sampled[part, completions])
         after = completion - completions.stop
-        found.append([None if one is None else torch.nn.functional.pad(one, (0, after)) for one in values])
+        computed.append([None if one is None else torch.nn.functional.pad(one, (0, after)) for one in values])
     back = order.argsort()
-    logprobs, entropies = zip(*found, strict=True)
+    logprobs, entropies = zip(*computed, strict=True)
     return torch.cat(logprobs)[back], None if entropies[0] is None else torch.cat(entropies)[back]

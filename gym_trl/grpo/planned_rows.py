@@ -1,18 +1,16 @@
-"""Tasks that the rows of a rollout play: those of their prompts, or drawn from the training dataset."""
+"""Rows of a rollout, with the tasks of their prompts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.curriculum import Follower
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.training_tasks import Choice, Drawn, TrainingTasks, at_level
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, Task
 
-_TRIES = 16
-"""Number of draws, as the curriculum chooses, in which another task is looked for."""
+Assign: TypeAlias = Callable[[str, int], Task]
+"""Function that makes the task of a prompt without one, from a split and a number."""
 
 
 class GameSeat(NamedTuple):
@@ -48,6 +46,8 @@ class Planned:
     """Row of the training dataset that it was drawn from; ``None`` for the prompt's own task."""
     attempt: int = 0
     """Number of replacements of its group before it."""
+    opening: tuple[str, ...] = ()
+    """Responses that are given before the model's first, the same for all members of the group."""
 
     @property
     def first_of_group(self) -> bool:
@@ -70,79 +70,16 @@ class Planned:
         return derive_seed(seed, "sampling", place.split, place.step, place.call, self.number, *again)
 
 
-class Planner:
-    """Choice of the tasks of a ``rollout_func``, the same for all members of a group on every process.
-
-    What it draws depends on the seed, the step, the call of the rollout, the group and the attempt, and on the
-    curriculum's state, which checkpoints hold: a resumed training draws the same.
-
-    Args:
-        assign: Function that makes the task of a prompt without one, from a split and a number.
-        seed: Seed of the draws and of the assigned tasks.
-        follower: Curriculum that chooses.
-    """
-
-    def __init__(self, assign: Callable[[str, int], Task], seed: int, follower: Follower | None) -> None:
-        self._assign = assign
-        self._seed = seed
-        self._follower = follower
-        self._tasks: TrainingTasks | None = None
-
-    def tasks(self, trainer: Any) -> TrainingTasks:
-        """Return the tasks of the trainer's training dataset."""
-        dataset = getattr(trainer, "train_dataset", None)
-        if self._tasks is None or self._tasks.dataset is not dataset:
-            self._tasks = TrainingTasks(dataset, self._assign)
-        return self._tasks
-
-    def rows(self, prompts: Sequence[Any], trainer: Any, place: Place) -> list[Planned]:
-        """Return the rows of a rollout as they are played first."""
-        training = place.split == "train"
-        curriculum = self._follower.curriculum if self._follower is not None and training else None
-        size = trainer.num_generations if training else trainer.num_generations_eval
-        drawn: dict[int, Drawn] = {}
-        rows = []
-        for number, prompt in enumerate(prompts, start=place.first):
-            group, member = divmod(number, size)
-            if curriculum is not None and curriculum.draws:
-                if group not in drawn:
-                    drawn[group] = self._draw(trainer, place, group, 0, None)
-                row = drawn[group]
-                rows.append(Planned(number, group, member, row.preamble, row.task, row.row))
-                continue
-            preamble, task = read_prompt(prompt)
-            if task is None:
-                # The group's index among all processes, because a group may be split between two. Evaluations play the
-                # same tasks at every step, so that their numbers are comparable.
-                when = place.step if training else 0
-                task = self._assign(place.split, derive_seed(self._seed, when, place.call, group))
-            elif curriculum is not None:
-                task = at_level(task, curriculum.level)
-            rows.append(Planned(number, group, member, preamble, task))
-        return rows
-
-    def others(self, rows: Sequence[Planned], trainer: Any, place: Place) -> list[Planned]:
-        """Return the rows of groups that are replaced, with other tasks; members of a group share the task."""
-        drawn: dict[int, Drawn] = {}
-        for row in rows:
-            if row.group not in drawn:
-                drawn[row.group] = self._draw(trainer, place, row.group, row.attempt + 1, row.task)
-        return [
-            replace(
-                row,
-                preamble=drawn[row.group].preamble,
-                task=drawn[row.group].task,
-                dataset_row=drawn[row.group].row,
-                attempt=row.attempt + 1,
-            )
-            for row in rows
-        ]
-
-    def _draw(self, trainer: Any, place: Place, group: int, attempt: int, now: Task | None) -> Drawn:
-        seed = derive_seed(self._seed, "drawn", place.step, place.call, group, attempt)
-        tasks = self.tasks(trainer)
-        choices = (self._choose(tasks, derive_seed(seed, number)) for number in range(_TRIES))
-        return tasks.draw(choices, other_than=now, number=seed)
-
-    def _choose(self, tasks: TrainingTasks, seed: int) -> Choice:
-        return Choice(seed % len(tasks)) if self._follower is None else self._follower.curriculum.choose(tasks, seed)
+def read_rows(prompts: Sequence[Any], place: Place, size: int, *, assign: Assign, seed: int) -> list[Planned]:
+    """Return the rows of prompts, with groups of ``size``; a prompt without a task is assigned one."""
+    rows = []
+    for number, prompt in enumerate(prompts, start=place.first):
+        group, member = divmod(number, size)
+        preamble, task = read_prompt(prompt)
+        if task is None:
+            # The group's index among all processes, because a group may be split between two. Evaluations play the
+            # same tasks at every step, so that their numbers are comparable.
+            when = place.step if place.split == "train" else 0
+            task = assign(place.split, derive_seed(seed, when, place.call, group))
+        rows.append(Planned(number, group, member, preamble, task))
+    return rows

@@ -5,9 +5,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gym_trl.engines.protocol import sample_all
+from gym_trl.engines.sample_all import sample_all
 from gym_trl.errors import ConfigError
-from gym_trl.grpo import trl_versions
+from gym_trl.grpo.adopt import adopt
+from gym_trl.grpo.parts.part import parts_of
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.types import Completion, Request
 
@@ -48,7 +49,7 @@ def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
 
     ::
 
-        trainer = GRPOTrainer(..., rollout_func=spec.rollout_func)
+        trainer = GymGRPOTrainer(..., spec=spec)
         print(prepare(trainer))   # then make the trainer again and train
 
     An untrained model often responds in a few tokens, so a training may start well and run out of memory hours later.
@@ -69,13 +70,10 @@ def prepare(trainer: Any, *, steps: int = 2) -> PeakMemory:
         raise ConfigError("prepare needs a trainer with a rollout_func: GRPOTrainer(rollout_func=spec.rollout_func)")
     if steps < 2:
         raise ConfigError(f"steps must be at least 2, got {steps}: the optimizer has no state in the first")
-    if trl_versions.may_have_segments(trainer):
-        raise ConfigError(
-            "prepare measures one row per episode, and with history an episode has several: prepare a spec without "
-            "history and with as many episodes as there will be rows"
-        )
-    if getattr(trainer.rollout_func, "images", False):
-        raise ConfigError("prepare makes up completions without images: prepare a spec without images")
+    adopt(trainer)
+    for part in parts_of(trainer.rollout_func):
+        if part.no_dry_run:
+            raise ConfigError(part.no_dry_run)
     import torch
 
     rehearsal = _Rehearsal(trainer)

@@ -10,7 +10,7 @@ from typing import Any
 from gym_trl.errors import needs
 from gym_trl.files import replace_bytes
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.attach import attach
+from gym_trl.grpo.adopt import adopt
 from gym_trl.grpo.checkpoints import TRAINED, UNFINISHED, rollouts_file
 from gym_trl.grpo.rollout_worker import RolloutWorker
 
@@ -24,7 +24,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
 
     ::
 
-        trainer = GRPOTrainer(..., rollout_func=spec.rollout_func)
+        trainer = GymGRPOTrainer(..., spec=spec)
         ExactResume().attach(trainer)
         trainer.train(resume_from_checkpoint=True)
 
@@ -52,7 +52,6 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
 
     def __init__(self) -> None:
         self._trainer: Any = None
-        self._checkpoint: str | None = None
 
     def attach(self, trainer: Any) -> None:
         """Add this callback to ``trainer``."""
@@ -62,20 +61,13 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
                 trainer.callback_handler.callbacks.insert(0, _Groups(trainer))
             return
         _know_numbered_cpus()
-        attach(trainer)  # first, because its callback checks the resumed settings
-        self._trainer = trainer
+        self._trainer = adopt(trainer)  # first, because its callback checks the resumed settings
         trainer.add_callback(self)
-        trl_versions.intercept(trainer, "train", self._train)
 
-    def _train(self, train: Any, resume_from_checkpoint: str | bool | None = None, *given: Any, **named: Any) -> Any:
-        # Callbacks do not get this argument, and it may name a checkpoint of another training.
-        self._checkpoint = resume_from_checkpoint if isinstance(resume_from_checkpoint, str | Path) else None
-        return train(resume_from_checkpoint, *given, **named)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Restore the state of the checkpoint if the training is resumed."""
         if state.global_step:
-            _go_to_epoch(given["train_dataloader"], state.global_step, args.gradient_accumulation_steps)
+            _go_to_epoch(others["train_dataloader"], state.global_step, args.gradient_accumulation_steps)
             if (saved := state.stateful_callbacks.get(UNFINISHED)) is not None and saved["unfinished"]:
                 self._restore(saved)
 
@@ -111,7 +103,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
         from accelerate.utils import gather_object, send_to_device
 
         trainer = self._trainer
-        file = self._file(self._own_folder if self._checkpoint is None else Path(self._checkpoint))
+        file = self._file(trainer.gym_trl.resumed_from or self._own_folder)
         if saved["processes"] != trainer.accelerator.num_processes:
             problem = f"it is of {saved['processes']} processes"
         elif not all(gather_object([file.exists()])):  # all processes must decide alike, or they deadlock
@@ -142,21 +134,20 @@ class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
                 warnings.warn("the checkpoint was saved without ExactResume: it begins at the first task", stacklevel=2)
             return
         if worker is not None:  # the main process has it
-            if worker.curriculum is not None and saved["curriculum"] is not None:
-                worker.curriculum.state = saved["curriculum"]
+            worker.state = saved["parts"]
             worker.begin_after(self._before)
             worker.update_model_version(trainer.model_version)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Store the trained groups in the trainer's state, which may be saved now."""
-        curriculum = getattr(self._trainer.rollout_worker, "curriculum", None)
+        worker = self._trainer.rollout_worker
         trained = self._before.union(trl_versions.trained_groups(self._trainer))
         end = max(trained, default=-1) + 1
         state.stateful_callbacks[TRAINED] = {
             "next": end,
             "left_out": sorted(set(range(end)) - trained),
             "model_version": self._trainer.model_version,
-            "curriculum": None if curriculum is None else curriculum.state,
+            "parts": {} if worker is None else worker.state,
         }
 
 

@@ -4,7 +4,8 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -15,21 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from gym_trl.engines.protocol import Engine
+from gym_trl.engines.protocol import Engine, checked_engine
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.curriculum import LevelCurriculum
-from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.attach import Place
+from gym_trl.grpo.parts.part import Call, Part, Rollout
+from gym_trl.grpo.planned_rows import Planned
 from gym_trl.grpo.totals import StepTotals, outcomes, rows_of
 from gym_trl.grpo.trainer_engine import SAMPLING, warn_of_bias
-from gym_trl.grpo.training_tasks import at_level
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.loop import stream_episodes
+from gym_trl.rollout.limits import Limits
+from gym_trl.rollout.stream import stream_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.types import EpisodeResult, Message, Task, counted_successes
+from gym_trl.types import EpisodeResult, Message, Task
 
 _PATIENCE_S = 15.0
 """Seconds that ``stop`` waits for the current step of an environment or the engine."""
@@ -41,7 +43,7 @@ _REMEMBERED = 4096
 class _Group:
     """Members of one GRPO group, which play the same task."""
 
-    task: Task
+    call: Call
     version: int
     """Model version when the first member began; no token of the group is older."""
     played: dict[int, EpisodeResult] = field(default_factory=dict)
@@ -60,17 +62,10 @@ class RolloutWorker:
         ).train()
 
     It plays the spec's training tasks in order, repeatedly, with ``num_generations`` episodes each, and keeps
-    ``max_inflight_tasks`` episodes running: an episode's next turn is submitted as soon as its environment has
-    returned, and a finished episode is replaced by the next. A complete group is scored with the environment's returns
-    and put into ``rollout_buffer`` as one ``RolloutSample`` per episode: the ids that the engine received and returned,
-    the mask of the sampled ids, and their logprobs from the engine. No episode begins while the buffer is full.
-
-    A group's ``model_version`` is that of the model when its first episode began; the trainer drops groups older than
-    ``max_staleness``. Unscored episodes are not trained on, are excluded from their group's baseline, and are counted
-    under ``env/unscored`` and ``env/stop/...``. A sampled token without a logprob is not trained on either.
-
-    The trainer's ``reward_funcs`` are never called, because TRL does not call them for a custom worker. TRL does not
-    pass the position of a resumed training to a custom worker either; use ``ExactResume().attach(trainer)``.
+    ``max_inflight_tasks`` episodes running. A complete group is scored with the environment's returns and put into
+    ``rollout_buffer`` as one ``RolloutSample`` per episode: the ids that the engine received and returned, the mask of
+    the sampled ids, and their logprobs. No episode begins while the buffer is full. Unscored episodes are left out and
+    counted; a sampled token without a logprob is not trained on. The trainer's ``reward_funcs`` are never called.
 
     Args:
         make: Function that makes an environment from its id.
@@ -81,7 +76,7 @@ class RolloutWorker:
             ``args``.
         seed: Seed of the sampling.
         system_prompt: First message of every prompt.
-        curriculum: Difficulty schedule driven by the success rate.
+        parts: Features, in the order in which their hooks are called; each group is a call of its own.
         config: Options of the rollout; ``cutoff`` may have ``episode_s`` and ``on_cutoff`` only, because there is no
             rollout to cut off.
         stepping: Executor and its options. Default: inline.
@@ -100,12 +95,17 @@ class RolloutWorker:
         engine: Callable[[], Engine] | None = None,
         seed: int = 0,
         system_prompt: str | None = None,
-        curriculum: LevelCurriculum | None = None,
+        parts: Sequence[Part] = (),
         config: RolloutConfig | None = None,
         stepping: ExecutorConfig | None = None,
         on_rollout: Callable[[Rollout], None] | None = None,
         on_totals: Callable[[StepTotals], None] | None = None,
     ) -> None:
+        for part in parts:
+            if not part.in_streams:
+                raise ConfigError(
+                    f"{part.name} needs rollout_func, not rollout_worker: {part.needs_rollouts}; leave it out"
+                )
         config = config or RolloutConfig()
         if config.deterministic:
             raise ConfigError("asynchronous training cannot be deterministic: leave out deterministic=True")
@@ -120,10 +120,9 @@ class RolloutWorker:
         self._make_engine = engine
         self._seed = seed
         self._preamble = [] if system_prompt is None else [Message("system", system_prompt)]
-        self.curriculum = curriculum
-        """Difficulty schedule, or ``None``."""
-        self._history = config.history
+        self._parts = parts
         self._chat = config.chat or config.template_chat(self._tokenizer, args.chat_template_kwargs or {})
+        self._make = make
         self._make_pool = partial(make_pool, make, stepping)
         self._on_rollout = on_rollout
         self._on_totals = on_totals
@@ -147,6 +146,17 @@ class RolloutWorker:
         self._waiting: deque[Any] = deque()  # samples that did not fit into the buffer yet
         self._blocked_at: float | None = None
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """States of the parts by name; can be assigned to restore them."""
+        return {part.name: deepcopy(part.state) for part in self._parts if part.state is not None}
+
+    @state.setter
+    def state(self, state: Mapping[str, Any]) -> None:
+        for part in self._parts:
+            if part.state is not None and part.name in state:
+                part.state = deepcopy(state[part.name])
+
     def begin_after(self, trained: Collection[int]) -> None:
         """Restart at the first group, and skip the groups with the numbers in ``trained``.
 
@@ -165,7 +175,7 @@ class RolloutWorker:
         if self._thread is not None:
             return
         self._sample = trl_versions.rollout_sample()
-        engine = self._make_engine() if self._make_engine else self._server()
+        engine = checked_engine(self._make_engine()) if self._make_engine else self._server()
         self._stopping.clear()
         self._failure = None
         self._seen_at = self._scored_at = time.monotonic()
@@ -215,7 +225,7 @@ class RolloutWorker:
         try:
             pool = self._make_pool()
             stream_episodes(
-                self._episodes(),
+                self._episodes(pool),
                 pool=pool,
                 engine=engine,
                 max_alive=min(self._inflight(), self._config.max_alive or self._inflight()),
@@ -231,10 +241,9 @@ class RolloutWorker:
                 if pool is not None:
                     pool.close()
             finally:
-                if close := getattr(engine, "close", None):
-                    close()
+                engine.close()
 
-    def _episodes(self) -> Iterator[tuple[tuple[int, int], Episode] | None]:
+    def _episodes(self, pool: EnvPool) -> Iterator[tuple[tuple[int, int], Episode] | None]:
         """Generate episodes endlessly, group by group; ``None`` while the buffer is full."""
         limits = self._config.limits(self._args.max_completion_length, context=self._context())
         while True:
@@ -242,23 +251,37 @@ class RolloutWorker:
                 number = next(self._numbers)
                 if number in self._left_out:
                     continue
-                if self.curriculum is not None:
-                    task = at_level(task, self.curriculum.level)  # noqa: PLW2901 -- the task of this group
-                for member in range(self._args.num_generations):
+                call, rows = self._begin(number, task, limits, pool)
+                for row in rows:
                     while self._waiting:
                         yield None
-                    group = self._groups.setdefault(number, _Group(task, self._version))
-                    seed = derive_seed(self._seed, "sampling", "async", number, member)
-                    episode = Episode(
-                        group.task,
-                        chat=self._chat,
-                        limits=limits,
-                        preamble=self._preamble,
-                        seed=seed,
-                        history=self._history,
-                    )
+                    self._groups.setdefault(number, _Group(call, self._version))
+                    seed = derive_seed(self._seed, "sampling", "async", number, row.member)
                     self._playing += 1
-                    yield (number, member), episode
+                    yield (number, row.member), call.episode(row, seed=seed)
+
+    def _begin(self, number: int, task: Task, limits: Limits, pool: EnvPool) -> tuple[Call, list[Planned]]:
+        """Return the call and the rows of a group."""
+        size = self._args.num_generations
+        call = Call(
+            trainer=None,
+            place=Place("train", self._version, number, number * size, number),
+            seed=self._seed,
+            chat=self._chat,
+            limits=limits,
+            config=self._config,
+            pool=pool,
+            make=self._make,
+            rows=size,
+            group_size=size,
+            seats={},
+        )
+        rows = [Planned(number * size + member, number, member, self._preamble, task) for member in range(size)]
+        for part in self._parts:
+            part.begin(call)
+        for part in self._parts:
+            rows = part.plan(rows, call)
+        return call, rows
 
     def _go_on(self) -> bool:
         self._seen_at = time.monotonic()
@@ -279,11 +302,11 @@ class RolloutWorker:
             self._measure({"rollout/backpressure_s": time.monotonic() - self._blocked_at})
             self._blocked_at = None
 
-    def _finished(self, key: tuple[int, int], trajectory: EpisodeResult) -> None:
+    def _finished(self, key: tuple[int, int], episode: EpisodeResult) -> None:
         number, member = key
         self._playing -= 1
         group = self._groups[number]
-        group.played[member] = trajectory
+        group.played[member] = episode
         if len(group.played) == self._args.num_generations:
             del self._groups[number]
             self._score(number, group)
@@ -294,48 +317,51 @@ class RolloutWorker:
         returns = [value for one in members if (value := one.episode_return) is not None]
         mean, deviation = (fmean(returns), pstdev(returns)) if returns else (math.nan, math.nan)
         for one in members:
-            if (value := one.episode_return) is None:
-                continue
-            messages = [message.as_dict() for message in one.messages]
-            metrics = {"reward": value, "reward_std": deviation, "rewards/env_reward": value}
-            for segment in one.trace.segments:  # the loss is a mean over tokens, whatever sample they are in
-                known = [logprob is not None for logprob in segment.logprobs]
-                trained = [int(sampled and has) for sampled, has in zip(segment.mask, known, strict=True)]
-                if not any(trained):
-                    continue
-                first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
-                before = len(segment.prompt_ids)
-                self._waiting.append(
-                    self._sample(
-                        prompt=messages[:first],
-                        completion=messages[first:],
-                        input_ids=np.array(segment.prompt_ids + segment.completion_ids, dtype=np.int64),
-                        completion_mask=np.array([0] * before + trained, dtype=np.int64),
-                        old_log_probs=np.array(
-                            [0.0] * before + [logprob or 0.0 for logprob in segment.logprobs], np.float32
-                        ),
-                        advantage=(value - mean) / (deviation + 1e-8),  # as in TRL's own worker
-                        model_version=group.version,
-                        group_id=number,
-                        metrics=metrics,
-                    )
+            if (value := one.episode_return) is not None:
+                self._waiting += self._samples(
+                    one,
+                    {"reward": value, "reward_std": deviation, "rewards/env_reward": value},
+                    advantage=(value - mean) / (deviation + 1e-8),  # as in TRL's own worker
+                    model_version=group.version,
+                    group_id=number,
                 )
-                metrics = {}  # are logged once for the episode
         if returns:
             self._scored_at, self._unscored_since = time.monotonic(), 0
         self._unscored_since += len(members) - len(returns)
         self._report(members)
-        if self.curriculum is not None:
-            level = group.task.options["level"]
-            scored = [(one.task.env_id, one.success) for one in members if one.episode_return is not None]
-            self.curriculum.report([(level, success) for success in counted_successes(scored, self._declaring)])
+        rollout, call = Rollout("train", group.version, members), replace(group.call, declaring=self._declaring)
+        for part in self._parts:
+            part.end(rollout, call)
         if self._on_rollout:
-            self._on_rollout(Rollout("train", group.version, members))
+            self._on_rollout(rollout)
         self._played += members
         if self._on_totals and len(self._played) >= self._step():
             played, self._played = self._played, []
             totals = StepTotals.of(rows_of(outcomes(played)), step=group.version, declaring=self._declaring)
             self._on_totals(replace(totals, training=self._thread))
+
+    def _samples(self, episode: EpisodeResult, metrics: dict[str, float], **fields: Any) -> Iterator[Any]:
+        """Yield the samples of an episode, of which the first has the metrics: they are logged once."""
+        messages = [message.as_dict() for message in episode.messages]
+        for segment in episode.trace.segments:  # the loss is a mean over tokens, whatever sample they are in
+            has_logprob = [logprob is not None for logprob in segment.logprobs]
+            trained = [int(sampled and has) for sampled, has in zip(segment.mask, has_logprob, strict=True)]
+            if not any(trained):
+                continue
+            responses = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+            first = responses[episode.given_turns]
+            before = len(segment.prompt_ids)
+            logprobs = [0.0] * before + [logprob or 0.0 for logprob in segment.logprobs]
+            yield self._sample(
+                prompt=messages[:first],
+                completion=messages[first:],
+                input_ids=np.array(segment.prompt_ids + segment.completion_ids, dtype=np.int64),
+                completion_mask=np.array([0] * before + trained, dtype=np.int64),
+                old_log_probs=np.array(logprobs, np.float32),
+                metrics=metrics,
+                **fields,
+            )
+            metrics = {}
 
     def _report(self, members: Sequence[EpisodeResult]) -> None:
         """Report the measurements of TRL's own worker, by its names, and the episodes' metrics as sum and count."""

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
+from gym_trl.grpo.checked_models import checked
+from gym_trl.grpo.joint_pass import JointPass
+from gym_trl.grpo.padding import last_columns
+from gym_trl.grpo.shared_prefix import Sharing, Tree, hidden_states, sharing
 
 _CHUNK = 2**26
 """Maximum number of scores that are kept for the backward pass; of more positions they are computed twice."""
@@ -27,6 +31,25 @@ _PLAIN: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 _SHIFTED: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
+class ScoredRows(NamedTuple):
+    """Rows of a batch whose log-probabilities the trainer needs."""
+
+    ids: Any
+    """Token ids of prompts and completions, shape (rows, length); prompts are padded on the left."""
+    attended: Any
+    """1 where there is a token, shape (rows, length)."""
+    sampled: Any
+    """True where a token was sampled, shape (rows, completion length)."""
+    entropy: bool
+    """True if entropies are needed, too."""
+    entropy_gradient: bool = False
+    """True if the loss depends on them."""
+    top: bool = False
+    """True if it is needed whether a token was the most probable one."""
+    joint: tuple[JointPass, int] | None = None
+    """Pass over these and other rows, and the number of these in it; ``None`` for a pass of their own."""
+
+
 class Scores(NamedTuple):
     """Tensors of shape (rows, completion length), 0 where nothing was sampled."""
 
@@ -34,28 +57,42 @@ class Scores(NamedTuple):
     """Log-probability of each sampled token, float32."""
     entropies: Any
     """Entropy in nats of the distribution that it was sampled from; ``None`` if not asked for."""
+    top: Any
+    """1 where the token was the most probable one; ``None`` if not asked for."""
 
 
-def sampled_scores(trainer: Any) -> Callable[[Any, trl_versions.ScoredRows], Scores] | None:
+def sampled_scores(trainer: Any) -> Callable[[Any, ScoredRows], Scores] | None:
     """Return a function for a trainer's log-probabilities and entropies at sampled positions only.
 
     Losses, gradients and metrics are those of TRL's own computation, up to rounding. It is ``None`` if that computes
     no more itself (on GPUs with Triton, since TRL 1.16), if the model is wrapped for several processes or devices, if a
     subclass overrides it, and if the model's scores are not simply the product of its last hidden states and its head.
     """
-    if not trl_versions.scores_all_positions(trainer) or not is_plain(trainer.model):
+    if not _scores_all_positions(trainer) or not is_plain(trainer.model):
         return None
     if trainer.ref_model is not None and not is_plain(trainer.ref_model):
         return None
 
-    def score(model: Any, rows: trl_versions.ScoredRows) -> Scores:
+    def score(model: Any, rows: ScoredRows) -> Scores:
         with trainer.accelerator.autocast():
             return score_sampled(model, rows, temperature=trainer.temperature)
 
     return score
 
 
-def score_sampled(model: Any, rows: trl_versions.ScoredRows, *, temperature: float) -> Scores:
+def _scores_all_positions(trainer: Any) -> bool:
+    """Return True if the trainer applies the head to tokens that were not sampled, and this can be changed.
+
+    TRL 1.16 does not where it has a Triton kernel. A wrapped model (DDP, FSDP, DeepSpeed, DataParallel), Liger's kernel
+    and a subclass's own computation cannot be changed.
+    """
+    if trainer.gym_trl.overridden.keys() & {trl_versions.SCORE, trl_versions.LOSS}:
+        return False
+    wrapped = trainer.accelerator.num_processes > 1 or trainer.args.n_gpu > 1 or trl_versions.shards_weights(trainer)
+    return not wrapped and trl_versions.heads_all_positions(trainer)
+
+
+def score_sampled(model: Any, rows: ScoredRows, *, temperature: float) -> Scores:
     """Return the log-probabilities of the sampled tokens, and their entropies.
 
     Args:
@@ -67,31 +104,80 @@ def score_sampled(model: Any, rows: trl_versions.ScoredRows, *, temperature: flo
     from torch.utils.checkpoint import checkpoint
 
     sampled = rows.sampled
-    completion = sampled.shape[1]
-    states = _whole(model).base_model(input_ids=rows.ids, attention_mask=rows.attended, use_cache=False)
-    hidden, targets = states.last_hidden_state[:, -completion - 1 : -1][sampled], rows.ids[:, -completion:][sampled]
+    hidden, targets, places = _last_states(model, rows)
     head = _whole(model).get_output_embeddings()
 
     def log_softmax(hidden: Any, targets: Any) -> Any:
         scores = head(hidden).float()
         scores = (scores if temperature == 1 else scores / temperature).log_softmax(-1)
-        found = scores.gather(-1, targets[:, None])[:, 0]
-        if not rows.entropy:
-            return found, found.new_zeros(len(found))
+        logprobs = scores.gather(-1, targets[:, None])[:, 0]
+        nothing = logprobs.new_zeros(len(logprobs))
         with torch.set_grad_enabled(torch.is_grad_enabled() and rows.entropy_gradient):
-            return found, -(scores.exp() * scores).sum(-1)
+            entropies = -(scores.exp() * scores).sum(-1) if rows.entropy else nothing
+        return logprobs, entropies, (scores.argmax(-1) == targets).to(logprobs.dtype) if rows.top else nothing
 
     size = max(1, _CHUNK // head.weight.shape[0])
     if len(targets) <= size:
-        logprobs, entropies = log_softmax(hidden, targets)
+        values = log_softmax(hidden, targets)
     else:
         pieces = zip(hidden.split(size), targets.split(size), strict=True)
-        found = [checkpoint(log_softmax, *piece, use_reentrant=False) for piece in pieces]
-        logprobs, entropies = (torch.cat(columns) for columns in zip(*found, strict=True))
+        by_piece = [checkpoint(log_softmax, *piece, use_reentrant=False) for piece in pieces]
+        values = tuple(torch.cat(columns) for columns in zip(*by_piece, strict=True))
     # The result depends on the model also where nothing was sampled, so that a backward pass is possible.
-    nothing = logprobs.new_zeros(sampled.shape)
-    spread = nothing.masked_scatter(sampled, entropies) if rows.entropy else None
-    return Scores(nothing.masked_scatter(sampled, logprobs), spread)
+    nothing = values[0].new_zeros(sampled.shape)
+    by_row = values if places is None else (each[places] for each in values)
+    logprobs, entropies, top = (nothing.masked_scatter(sampled, each) for each in by_row)
+    return Scores(logprobs, entropies if rows.entropy else None, top if rows.top else None)
+
+
+def _last_states(model: Any, rows: ScoredRows) -> tuple[Any, Any, Any]:
+    """Return hidden states, the ids that were sampled from them, and which of them belongs to each sampled token.
+
+    The last is ``None`` if there is one for each sampled token, in their order.
+    """
+    completion = rows.sampled.shape[1]
+    backbone = _whole(model).base_model
+    if rows.joint is not None:
+        joint, number = rows.joint
+        return _packed_states(rows, *joint.states(backbone, number))
+    shares = prefix_sharing(model)
+    if not isinstance(shares, str) and (tree := shares.tree(token_rows(rows), rows.ids.device)) is not None:
+        return _packed_states(rows, tree, hidden_states(backbone, tree))
+    states = backbone(input_ids=rows.ids, attention_mask=rows.attended, use_cache=False).last_hidden_state
+    return states[:, -completion - 1 : -1][rows.sampled], rows.ids[:, -completion:][rows.sampled], None
+
+
+def _packed_states(rows: ScoredRows, tree: Tree, hidden: Any) -> tuple[Any, Any, Any]:
+    """Return the same as ``_last_states``, of the hidden states of a tree of the rows."""
+    import torch
+
+    prompts = rows.attended[:, : -rows.sampled.shape[1]].sum(1).tolist()
+    columns = [row.nonzero()[:, 0] for row in rows.sampled.cpu()]
+    depths = [first + at for first, at in zip(prompts, columns, strict=True)]
+    sampled, before = (
+        torch.cat([path[depth - back] for path, depth in zip(tree.places, depths, strict=True)]) for back in (0, 1)
+    )
+    # Rows may have a sampled token in common: it is scored once.
+    places, own = sampled.unique(return_inverse=True)
+    parents = torch.zeros_like(places).scatter_(0, own, before)
+    device = hidden.device
+    return hidden[parents.to(device)], tree.ids[places].to(device), own.to(device)
+
+
+def prefix_sharing(model: Any) -> Sharing | str:
+    """Return how a model for which ``is_plain`` holds computes common beginnings once, or why it does not."""
+    if not ignores_left_padding(model):
+        return "the model's positions count from the first column, padding or not"
+    return sharing(_whole(model).base_model)
+
+
+def token_rows(rows: ScoredRows) -> list[Any]:
+    """Return the ids of each row up to its last sampled token, without padding."""
+    completion = rows.sampled.shape[1]
+    ends = last_columns(rows.sampled).tolist()
+    starts = rows.attended[:, :-completion].sum(1).tolist()
+    ids, border = rows.ids.cpu().numpy(), rows.ids.shape[1] - completion
+    return [row[border - start : border + end] for row, start, end in zip(ids, starts, ends, strict=True)]
 
 
 def is_plain(model: Any) -> bool:
@@ -100,7 +186,7 @@ def is_plain(model: Any) -> bool:
     Softcapping and scaling are found in the configuration, and like several heads by comparison with the model's own
     scores of hidden states of several sizes.
     """
-    return _checked(_PLAIN, model, _compare)
+    return _holds(_PLAIN, model, _compare)
 
 
 def ignores_left_padding(model: Any) -> bool:
@@ -108,27 +194,13 @@ def ignores_left_padding(model: Any) -> bool:
 
     They are not where positions count from the first column (GPT-2): TRL does not pass positions.
     """
-    return _checked(_SHIFTED, model, _compare_shifted)
+    return _holds(_SHIFTED, model, _compare_shifted)
 
 
-def _checked(known: "weakref.WeakKeyDictionary[Any, bool]", model: Any, compare: Callable[[Any], bool]) -> bool:
+def _holds(results: "weakref.WeakKeyDictionary[Any, bool]", model: Any, compare: Callable[[Any], bool]) -> bool:
     import torch
 
-    if not callable(getattr(model, "get_output_embeddings", None)):  # a stand-in
-        return False
-    if model not in known:
-        training = [part for part in _whole(model).modules() if part.training]
-        for part in training:
-            part.training = False
-        try:
-            with torch.no_grad():
-                known[model] = compare(model)
-        except Exception:  # of any type: the model needs other inputs
-            known[model] = False
-        finally:
-            for part in training:
-                part.training = True
-    return known[model]
+    return isinstance(model, torch.nn.Module) and checked(results, model, compare, lambda error: False)
 
 
 def _compare(model: Any) -> bool:

@@ -1,13 +1,17 @@
 """State of an object that the checkpoints of a training hold."""
 
+import json
+from copy import deepcopy
 from typing import Any, Protocol
+
+from gym_trl.errors import ConfigError
 
 
 class Stateful(Protocol):
     """Object with a state that JSON can hold."""
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Any:
         """The state; can be assigned to restore it."""
         ...
 
@@ -16,7 +20,7 @@ class Stateful(Protocol):
 
 
 class SavedState:
-    """Keeper of an object's state in the state of a trainer, which its checkpoints hold.
+    """Saves an object's state in the trainer's checkpoints, and restores it when a training is resumed.
 
     Args:
         owner: Object whose state it is.
@@ -37,12 +41,35 @@ class SavedState:
         """
         if trainer.state is self._training:
             return
-        self._training, now = trainer.state, self._owner.state
+        self._training, now = trainer.state, deepcopy(self._owner.state)
         if self._first is None:
             self._first = now
         fresh, self._last = self._first if now == self._last else now, None
-        self._owner.state = trainer.state.stateful_callbacks.get(self._name, fresh)
+        self._owner.state = deepcopy(trainer.state.stateful_callbacks.get(self._name, fresh))
 
     def save(self, trainer: Any) -> None:
-        """Save the state; called after each rollout of a training, on every process."""
-        trainer.state.stateful_callbacks[self._name] = self._last = self._owner.state
+        """Save the state; called after each rollout of a training, on every process.
+
+        Raises:
+            ConfigError: JSON cannot hold the state, or changes it.
+        """
+        state = self._owner.state
+        try:
+            reread = json.loads(json.dumps(state))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{self._name}: a checkpoint cannot hold the state {state!r:.80}: {error}") from error
+        if reread != state and repr(reread) != repr(state):  # a NaN is not equal to itself
+            raise ConfigError(
+                f"{self._name}: a checkpoint would change the state {state!r:.80} to {reread!r:.80}: "
+                "use texts as keys, and lists instead of tuples"
+            )
+        trainer.state.stateful_callbacks[self._name] = self._last = deepcopy(state)
+
+
+def state_name(part: str) -> str:
+    """Return the name of the state of a part in a trainer's ``stateful_callbacks``.
+
+    >>> state_name("league")
+    'gym_trl.league'
+    """
+    return f"gym_trl.{part}"

@@ -1,10 +1,11 @@
-"""Specification that turns environments into the arguments of ``GRPOTrainer``."""
+"""Specification of a training on text environments."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal, Self, Unpack
 
+from gym_trl.displays import Displayed
 from gym_trl.engines.protocol import Engine
 from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.rubric import Verifier
@@ -13,28 +14,34 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.grpo.credit.estimators import EPISODE
+from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
-from gym_trl.grpo.curriculum import LevelCurriculum, make_curriculum
+from gym_trl.grpo.criterion_rewards import CriterionReward, RestReward
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.league import LeagueState
-from gym_trl.grpo.league_games import LeagueGames
-from gym_trl.grpo.rewards import CriterionReward, RestReward, env_reward
-from gym_trl.grpo.rollout_func import ATTACH, RolloutFunc, make_rollout_func
+from gym_trl.grpo.parts.checked import make_part
+from gym_trl.grpo.parts.curriculum import PrioritizedCurriculum, make_curriculum
+from gym_trl.grpo.parts.dead_groups import DeadGroups
+from gym_trl.grpo.parts.games import Games
+from gym_trl.grpo.parts.images import Images
+from gym_trl.grpo.parts.league_games import LeagueGames
+from gym_trl.grpo.parts.part import Part
+from gym_trl.grpo.rewards import env_reward
+from gym_trl.grpo.rollout import Core, in_order, make_rollout_func
 from gym_trl.grpo.rollout_worker import RolloutWorker
-from gym_trl.grpo.training_tasks import at_level
+from gym_trl.grpo.training_tasks import Draws, at_level
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.kinds import part_of
+from gym_trl.kinds import option_types, part_of
 from gym_trl.option_args import SpecArgs
-from gym_trl.options import Envs, League, Rollout, SpecOptions, Stepping, Text, values_of
+from gym_trl.options import Envs, League, Rollout, SpecOptions, Stepping, Text, has_workers, signed, values_of
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 
 
-class GymSpec:
-    """Arguments of ``GRPOTrainer`` for training on text environments, under the trainer's own argument names.
+class GymSpec(Displayed):
+    """Specification of a training on text environments, for ``GymGRPOTrainer(..., spec=spec)``.
 
     >>> spec = GymSpec("TrlEnv/GuessNumber-v0", num_tasks=16, env_kwargs={"high": 8, "turns": 4})
     >>> sorted(task.options["instance"] for task in spec.tasks("train"))
@@ -42,10 +49,10 @@ class GymSpec:
     >>> spec.reward_funcs[0].__name__
     'env_reward'
 
-    ``GRPOTrainer(..., train_dataset=spec.train_dataset, rollout_func=spec.rollout_func,
-    reward_funcs=spec.reward_funcs)`` then plays one episode per completion; all members of a group play the same task.
-    Use ``environment_factory`` instead of ``rollout_func`` for models that call tools, and ``rollout_worker`` for
-    ``AsyncGRPOTrainer``.
+    The trainer plays one episode per completion; all members of a group play the same task. The stock class takes its
+    arguments under their own names: ``GRPOTrainer(..., train_dataset=spec.train_dataset,
+    rollout_func=spec.rollout_func, reward_funcs=spec.reward_funcs)``. Use ``environment_factory`` instead of
+    ``rollout_func`` for models that call tools, and ``rollout_worker`` for ``AsyncGRPOTrainer``.
 
     Args:
         env: Environment id, ``"my_game.py:MyGame"``, ``"package.module:MyGame"``, the class itself, or a function that
@@ -64,12 +71,13 @@ class GymSpec:
     def __init__(
         self, env: Envs | None = None, *, config: SpecOptions | None = None, **options: Unpack[SpecArgs]
     ) -> None:
-        given = {**({} if env is None else {"env": env}), **options}
-        if config is not None and given:
-            raise ConfigError(f"config has all options of a specification: leave out {next(iter(given))}")
-        self.options = config or SpecOptions.of(given)
+        arguments = {**({} if env is None else {"env": env}), **options}
+        if config is not None and arguments:
+            raise ConfigError(f"config has all options of a specification: leave out {next(iter(arguments))}")
+        self.options = config or SpecOptions.of(arguments)
         """Options, all of which are checked."""
         chosen = self.options
+        given_parts = list(map(make_part, chosen.parts))
         self.curriculum = make_curriculum(chosen.curriculum)
         """Choice of the training tasks by the success rate, with its state; ``None`` without a curriculum."""
         with part_of("seats.opponents"):
@@ -91,11 +99,13 @@ class GymSpec:
         """Options of the rollouts."""
         # The trainer's own mean of a group would compare the seats of a game with each other.
         self.turn_credit = TurnCredit(chosen.credit) if by_turn else None
-        """Credit per turn, which the first call of ``rollout_func`` attaches to the trainer; ``None`` without it."""
+        """Credit per turn, which ``GymGRPOTrainer`` has; ``None`` without it."""
         self._bound = UnscoredBound(chosen.max_unscored)
         self._probed = self.env_spec.probe(ExecutorConfig(**values_of(chosen, Stepping)))
         self.executor = self._probed.executor.executor
         self._league_games = None if self.league is None else self._games_of(self.league)
+        self.parts = self._in_order(given_parts)
+        """Features of the rollouts, in their order: those of the options, then ``parts``."""
         self._plan = TaskPlan(
             self.weights,
             # Each level of a curriculum has its own instances, so sample them by seed.
@@ -114,6 +124,22 @@ class GymSpec:
             )
         except ConfigError as error:
             raise ConfigError(f"seats must be {SELF_PLAY!r} or a league of opponents that exist: {error}") from error
+
+    def _in_order(self, others: Iterable[Part]) -> tuple[Part, ...]:
+        chosen, curriculum, credit = self.options, self.curriculum, self.turn_credit
+        draws = Draws(self.assign, chosen.seed, None if curriculum is None else curriculum.choose)
+        if isinstance(curriculum, PrioritizedCurriculum):
+            curriculum.draws = draws
+        estimator = ESTIMATORS[EPISODE] if credit is None else credit.estimator
+        rounds = chosen.resample_dead_groups
+        own = (
+            Images() if self._probed.images else None,
+            None if self.env_spec.seats is None else self._league_games or Games(),
+            credit,
+            curriculum,
+            DeadGroups(rounds, draws, estimator) if rounds else None,
+        )
+        return in_order([*own, *others], self.rollout_config)
 
     @classmethod
     def from_dataset(
@@ -156,16 +182,25 @@ class GymSpec:
         Raises:
             ConfigError: See ``QAEnv`` and ``GymSpec``.
         """
-        SpecOptions.of({"env": "TrlEnv/QA-v0", **options})  # before the data set is read
+        config = SpecOptions.of({"env": "TrlEnv/QA-v0", **options})  # before the data set is read
         columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify, "hints": hints}
         others: dict[str, Any] = {"turns": turns, "retry_cost": retry_cost, "split": split, "subset": subset}
         others["reward"] = reward
         rows = QAEnv(dataset, **columns, **others).num_instances
-        for_eval = options.pop("num_eval_tasks", min(rows // 10, 100))
-        sizes = {"num_eval_tasks": for_eval, "num_tasks": options.pop("num_tasks", max(1, rows - for_eval))}
+        for_eval = options.get("num_eval_tasks", min(rows // 10, 100))
+        sizes = {"num_eval_tasks": for_eval, "num_tasks": options.get("num_tasks", max(1, rows - for_eval))}
         if all(one is None or isinstance(one, str) for one in (dataset, *columns.values())):
-            return cls("TrlEnv/QA-v0", env_kwargs={"dataset": dataset, **columns, **others}, **sizes, **options)
-        return cls(partial(QAEnv, dataset, **columns, **others), **sizes, **options)
+            env_kwargs = {"dataset": dataset, **columns, **others}
+            return cls(config=replace(config, env_kwargs=env_kwargs, **sizes))
+        return cls(config=replace(config, env=partial(QAEnv, dataset, **columns, **others), **sizes))
+
+    def __repr__(self) -> str:
+        return signed("GymSpec", self.options)
+
+    @property
+    def instructions(self) -> Mapping[str, str]:
+        """Instructions of each environment, by id, without the sentence on the action format."""
+        return self._probed.instructions
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -207,20 +242,8 @@ class GymSpec:
         """
         return self._dataset("eval")
 
-    def attach(self, trainer: Any) -> None:
-        """Attach to a trainer before its first batch.
-
-        ``rollout_func`` does it by itself, unless a ``history`` is given and it is called by a function of your own, or
-        before the training.
-
-        Raises:
-            ConfigError: The trainer's settings do not go with the history or the credit per turn.
-        """
-        attach: Callable[[Any], None] = getattr(self.rollout_func, ATTACH)
-        attach(trainer)
-
     @cached_property
-    def rollout_func(self) -> RolloutFunc:
+    def rollout_func(self) -> Core:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
         return make_rollout_func(
             self.env_spec.make,
@@ -230,12 +253,8 @@ class GymSpec:
             stepping=self._probed.executor,
             on_rollout=self.options.on_rollout,
             on_totals=self._bound,
-            curriculum=self.curriculum,
-            resample_dead_groups=self.options.resample_dead_groups,
-            credit=self.turn_credit,
             seats=None if self.env_spec.seats is None else self._probed.seats,
-            league=self._league_games,
-            images=self._probed.images,
+            parts=self.parts,
         )
 
     @cached_property
@@ -250,16 +269,16 @@ class GymSpec:
         Raises:
             ConfigError: The spec has an option that TRL's loop does not support.
         """
-        if self.curriculum is not None:
-            raise ConfigError("a curriculum needs rollout_func or rollout_worker: TRL's own loop does not report to it")
-        self._refuse_draws("environment_factory")
-        if self._probed.images:
-            raise ConfigError("images need rollout_func, not environment_factory, whose tools return text")
-        self._refuse_credit("environment_factory", "TRL's own loop does not say which tokens are a turn")
+        for part in self.parts:
+            if part.name not in option_types(Rollout):  # which are named below
+                raise ConfigError(
+                    f"{part.name} needs rollout_func, not environment_factory: TRL's own loop has no rollouts; "
+                    "leave it out"
+                )
         chosen = values_of(self.options, Rollout) | {"chat": self.options.chat, "on_rollout": self.options.on_rollout}
         usual = values_of(SpecOptions(env=self.options.env), SpecOptions)
-        if given := [name for name, value in chosen.items() if value != usual[name]]:
-            names = ", ".join(given)
+        if unsupported := [name for name, value in chosen.items() if value != usual[name]]:
+            names = ", ".join(unsupported)
             raise ConfigError(
                 f"TRL's own loop, which environment_factory uses, does not support {names}: leave it out, or give the "
                 "trainer spec.rollout_func"
@@ -267,7 +286,7 @@ class GymSpec:
         stepping = self._probed.executor
         if stepping.executor == "auto":  # TRL's loop waits for each object's one environment anyway
             stepping = ExecutorConfig("inline")
-        elif stepping.kind and stepping.kind.workers:
+        elif has_workers(stepping.executor):
             stepping = replace(stepping, workers=1)  # an object has one environment
         pool = partial(make_pool, config=stepping)
         tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark
@@ -288,11 +307,8 @@ class GymSpec:
             engine: Function that makes the engine. Default: the vLLM server named in ``args``.
 
         Raises:
-            ConfigError: The spec has credit per turn, or an option that draws tasks within a rollout.
+            ConfigError: The spec has a part that needs whole rollouts.
         """
-        self._refuse_draws("rollout_worker")
-        self._refuse_credit("rollout_worker", "AsyncGRPOTrainer gives every sample one number")
-        curriculum = self.curriculum if isinstance(self.curriculum, LevelCurriculum) else None
         return RolloutWorker(
             self.env_spec.make,
             partial(self.tasks, "train"),
@@ -301,7 +317,7 @@ class GymSpec:
             engine=engine,
             seed=self.options.seed,
             system_prompt=self.options.system_prompt,
-            curriculum=curriculum,
+            parts=self.parts,
             config=self.rollout_config,
             stepping=self._probed.executor,
             on_rollout=self.options.on_rollout,
@@ -320,24 +336,6 @@ class GymSpec:
             return [env_reward]
         criteria = tuple(CriterionReward(name, weight) for name, weight in self._probed.criteria.items())
         return [*criteria, RestReward(criteria)]
-
-    @property
-    def _draws(self) -> bool:
-        return self.curriculum is not None and self.curriculum.draws
-
-    def _refuse_draws(self, name: str) -> None:
-        drawing = {"resample_dead_groups": self.options.resample_dead_groups, "PrioritizedTasks": self._draws}
-        options = [option for option, given in drawing.items() if given]
-        if options:
-            raise ConfigError(
-                f"{options[0]} needs rollout_func, not {name}: it draws tasks within a rollout; leave it out"
-            )
-
-    def _refuse_credit(self, name: str, reason: str) -> None:
-        if self.env_spec.seats is not None:
-            raise ConfigError(f"seats={self.env_spec.seats!r} needs rollout_func, not {name}: leave out seats")
-        if self.turn_credit is not None:
-            raise ConfigError(f"credit per turn needs rollout_func, not {name}: {reason}; leave out credit")
 
     def _dataset(self, split: str) -> Any:
         tasks = list(self.tasks(split))

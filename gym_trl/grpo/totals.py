@@ -4,10 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from gym_trl.errors import TaskError
-from gym_trl.types import EpisodeResult, StopReason, Task, counted_successes, declaring_envs
+from gym_trl.success import counted_successes, declaring_envs
+from gym_trl.types import EpisodeResult, StopReason, Task
 
 # Count columns of a rollout, and the metrics of their means over the scored episodes.
 _COUNTS = {
@@ -73,6 +75,10 @@ class Replaced(NamedTuple):
     groups: int
     """Number of replaced groups; a group with rows on several processes is counted on one of them."""
 
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of the groups, of their episodes and of the tokens."""
+        return {"groups": self.groups, "episodes": len(self.rows), "tokens": self.tokens}
+
 
 @dataclass(frozen=True)
 class StepTotals:
@@ -131,8 +137,8 @@ class StepTotals:
         A seat that was never to move has no episode. ``declaring`` are the environments that are known to declare
         success.
         """
-        rows = [*rows, *(row for one in replaced for row in one.rows)]
-        rows = [row for row in rows if row.stop_reason != StopReason.UNPLAYED]
+        played = chain(rows, *(one.rows for one in replaced))
+        rows = [row for row in played if row.stop_reason != StopReason.UNPLAYED]
         scored = [row for row in rows if row.episode_return is not None]
         successes = tuple((row.env_id, row.success) for row in scored)
         return cls(
@@ -146,14 +152,7 @@ class StepTotals:
             _sum({row.stop_reason: 1} for row in rows),
             _sum({row.error: 1} for row in rows if row.error is not None),
             trained_tokens,
-            {
-                "groups": sum(one.groups for one in replaced),
-                "episodes": sum(len(one.rows) for one in replaced),
-                "tokens": sum(one.tokens for one in replaced),
-                "rollouts": 1,
-            }
-            if replaced
-            else {},
+            _sum(one.counts() for one in replaced) | ({"rollouts": 1} if replaced else {}),
             _by_seat((row.seat, row.episode_return or 0.0, 1) for row in scored if row.seat is not None),
         )
 
@@ -242,8 +241,8 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
     >>> rows_of({"episode_return": [0.5], "success": [None], "stop_reason": ["turn_limit"], "ids": [[1, 2]]})
     [Row(episode_return=0.5, success=None, stop_reason='turn_limit', counts={}, error=None, seat=None, env_id='')]
     """
-    said = ("episode_return", "success", "seat", "stop_reason", "error", "task", *_COUNTS)
-    names = [name for name in said if name in columns]
+    all_names = ("episode_return", "success", "seat", "stop_reason", "error", "task", *_COUNTS)
+    names = [name for name in all_names if name in columns]
     rows = zip(*(columns[name] for name in names), strict=True)
     return [Row.of(dict(zip(names, row, strict=True))) for row in rows]
 
@@ -257,8 +256,8 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _by_seat(sums: Iterable[tuple[int, float, int]]) -> dict[int, tuple[float, int]]:
     """Return the total and the count of each seat."""
-    found: dict[int, tuple[float, int]] = {}
+    sums_by_seat: dict[int, tuple[float, int]] = {}
     for seat, total, count in sums:
-        before = found.get(seat, (0.0, 0))
-        found[seat] = before[0] + total, before[1] + count
-    return found
+        before = sums_by_seat.get(seat, (0.0, 0))
+        sums_by_seat[seat] = before[0] + total, before[1] + count
+    return sums_by_seat

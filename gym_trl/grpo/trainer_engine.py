@@ -4,16 +4,16 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from gym_trl.chat.images import ImageProcessor
+from gym_trl.chat.protocol import StopCriteria
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.adapters import merged_adapter
+from gym_trl.grpo.adapters import merged_adapter, sync_weights
+from gym_trl.grpo.generation_check import check_batching
 from gym_trl.seeding import derive_seed
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -25,25 +25,6 @@ _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 _CONTEXTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-class StopCriteria(Protocol):
-    """Part of a ``Chat`` that an engine needs."""
-
-    @property
-    def stop_ids(self) -> frozenset[int]:
-        """Token ids that end the model's turn."""
-        ...
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        """Strings that end the model's turn where no token id does."""
-        ...
-
-
-class _NoStopCriteria:
-    stop_ids: frozenset[int] = frozenset()
-    stop_strings: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -65,7 +46,7 @@ def trainer_engine(
         engine = partial(_colocated_engine, seed=seed)
     else:
         engine = partial(_server_engine, seeded=seed is None)
-    with engine(trainer, chat or _NoStopCriteria(), dict(sampling or {})) as made:
+    with engine(trainer, chat or StopCriteria(), dict(sampling or {})) as made:
         yield made
 
 
@@ -82,8 +63,8 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
             f"with {sharded} the processes compute every token together, and each has episodes of its own: "
             "generate with vLLM (use_vllm=True), or use DeepSpeed with ds3_gather_for_generation"
         )
+    check_batching(continuous=trainer.use_transformers_continuous_batching)
     options = transformers_options(trainer, chat, changes)
-    sampling = options["sampling"]
     with ExitStack() as stack:
         # As in GRPOTrainer._generate_single_turn, but once for all turns: all processes must gather sharded weights
         # together, and each has its own number of turns.
@@ -96,27 +77,6 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
         stack.enter_context(trl_versions.whole_weights(trainer))
         if not trl_versions.shards_weights(trainer):
             stack.enter_context(merged_adapter(model))
-        if trainer.use_transformers_continuous_batching:
-            from gym_trl.engines.continuous import ContinuousBatchingEngine, sharing
-
-            if (cache := sampling.pop("cache_implementation", None)) not in (None, "paged"):
-                raise ConfigError(
-                    f"cache_implementation={cache!r} cannot be used: continuous batching has a paged cache of its own; "
-                    "leave one of the two out"
-                )
-            batching = trainer.continuous_batching_config
-            if "block_size" not in (args.transformers_continuous_batching_config or {}):
-                batching = replace(batching, **sharing(model))
-            yield stack.enter_context(
-                ContinuousBatchingEngine(
-                    model,
-                    eos_ids=options["eos_ids"],
-                    sampling=sampling,
-                    stop_strings=options["stop_strings"],
-                    batching=batching,
-                )
-            )
-            return
         yield TransformersEngine(model, **options, constant_weights=True)
 
 
@@ -129,7 +89,7 @@ def transformers_options(trainer: Any, chat: StopCriteria, changes: Mapping[str,
     eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
     if sampling.pop("ignore_eos", False):
         strings, eos_ids = [], set()
-    images: ImageProcessor | None = getattr(chat, "images", None)
+    images = chat.images
     if images is not None:  # an id that was sampled would have no image
         sampling.setdefault("suppress_tokens", images.mark_ids)
     return {
@@ -152,7 +112,7 @@ def _colocated_engine(
 
     generation = trainer.vllm_generation
     with ExitStack() as stack:
-        stack.enter_context(trl_versions.awake(generation))
+        stack.enter_context(trl_versions.awake(generation, partial(sync_weights, trainer)))
         processes = generation.tensor_parallel_size
         if trainer.accelerator.device.type == "cpu":
             seed = None

@@ -1,17 +1,19 @@
-"""Tasks of a trainer's training dataset, from which a rollout draws others than those of its prompts."""
+"""Draws of tasks from a trainer's training dataset, which a rollout plays in place of those of its prompts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError
+from gym_trl.grpo.attach import Place
 from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.planned_rows import Assign, Planned
+from gym_trl.seeding import derive_seed
 from gym_trl.types import Message, Task
 
-DATASET_ROW = "dataset_row"
-"""Column of a rollout: index in ``train_dataset`` of the row that was played in place of the prompt's; ``None`` for the
-prompt's own."""
+_TRIES = 16
+"""Number of choices in which another task is looked for."""
 
 
 class Choice(NamedTuple):
@@ -95,8 +97,8 @@ class TrainingTasks:
         Raises:
             ConfigError: A row has none.
         """
-        found = [self._task_in(row) for row in range(len(self))]
-        if len(tasks := [task for task in found if task is not None]) < len(found):
+        by_row = [self._task_in(row) for row in range(len(self))]
+        if len(tasks := [task for task in by_row if task is not None]) < len(by_row):
             raise ConfigError(
                 "PrioritizedTasks counts successes by task, and a row of train_dataset has a prompt without one: give "
                 "the trainer spec.train_dataset"
@@ -110,3 +112,62 @@ class TrainingTasks:
         preamble, task = read_prompt(self.dataset[choice.row]["prompt"])
         task = self._assign("train", number) if task is None else task
         return Drawn(choice.row, preamble, task if choice.level is None else at_level(task, choice.level))
+
+
+Choose: TypeAlias = Callable[[TrainingTasks, int], Choice]
+"""Function that chooses a row of the training dataset by a seed."""
+
+
+class Draws:
+    """Draws of rows of the training dataset, the same for all members of a group on every process.
+
+    They depend on the seed, the step, the call of the rollout, the group and the attempt, and on what ``choose``
+    depends on: if checkpoints hold that, a resumed training draws the same.
+
+    Args:
+        assign: Function that makes the task of a row without one.
+        seed: Seed of the draws.
+        choose: Function that chooses a row. Default: all with the same probability.
+    """
+
+    def __init__(self, assign: Assign, seed: int, choose: Choose | None = None) -> None:
+        self._assign = assign
+        self._seed = seed
+        self._choose = choose or _any_row
+        self._tasks: TrainingTasks | None = None
+
+    def tasks(self, trainer: Any) -> TrainingTasks:
+        """Return the tasks of the trainer's training dataset.
+
+        Raises:
+            ConfigError: None can be drawn.
+        """
+        dataset = trainer.train_dataset
+        if self._tasks is None or self._tasks.dataset is not dataset:
+            self._tasks = TrainingTasks(dataset, self._assign)
+        return self._tasks
+
+    def first(self, rows: Sequence[Planned], trainer: Any, place: Place) -> list[Planned]:
+        """Return the rows with drawn tasks in place of their own; members of a group share the task."""
+        drawn = {group: self._draw(trainer, place, group, 0, None) for group in {row.group for row in rows}}
+        return [_placed(row, drawn[row.group], row.attempt) for row in rows]
+
+    def others(self, rows: Sequence[Planned], trainer: Any, place: Place) -> list[Planned]:
+        """Return the rows of groups that are replaced, with other tasks; members of a group share the task."""
+        now = {row.group: row for row in rows}
+        drawn = {group: self._draw(trainer, place, group, one.attempt + 1, one.task) for group, one in now.items()}
+        return [_placed(row, drawn[row.group], row.attempt + 1) for row in rows]
+
+    def _draw(self, trainer: Any, place: Place, group: int, attempt: int, now: Task | None) -> Drawn:
+        seed = derive_seed(self._seed, "drawn", place.step, place.call, group, attempt)
+        tasks = self.tasks(trainer)
+        choices = (self._choose(tasks, derive_seed(seed, number)) for number in range(_TRIES))
+        return tasks.draw(choices, other_than=now, number=seed)
+
+
+def _any_row(tasks: TrainingTasks, seed: int) -> Choice:
+    return Choice(seed % len(tasks))
+
+
+def _placed(row: Planned, drawn: Drawn, attempt: int) -> Planned:
+    return Planned(row.number, row.group, row.member, drawn.preamble, drawn.task, drawn.row, attempt)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gym_trl.errors import check_counts, needs
-from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.parts.part import Rollout
 from gym_trl.types import EpisodeResult
 
 with needs("train", "a trainer's callback"):
@@ -20,7 +20,7 @@ class LogTranscripts(TrainerCallback):  # type: ignore[misc]  # Transformers is 
 
         transcripts = LogTranscripts(every=20)
         spec = GymSpec("TrlEnv/Wordle-v0", on_rollout=transcripts.on_rollout)
-        trainer = GRPOTrainer(..., rollout_func=spec.rollout_func, args=GRPOConfig(report_to="tensorboard"))
+        trainer = GymGRPOTrainer(..., spec=spec, args=GRPOConfig(report_to="tensorboard"))
         transcripts.attach(trainer)
         trainer.train()
 
@@ -74,9 +74,9 @@ def transcript(episode: EpisodeResult) -> str:
     """Return an episode as text: its messages, rewards, stop reason and return.
 
     >>> from gym_trl.types import Answer, Message, StopReason, Task, Turn
-    >>> said = (Message("user", "Say ox."), Message("assistant", "ox"), Message("user", "Right."))
+    >>> messages = (Message("user", "Say ox."), Message("assistant", "ox"), Message("user", "Right."))
     >>> turn = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2)
-    >>> won = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), said)
+    >>> won = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), messages)
     >>> print(transcript(won))
     TrlEnv/Echo-v0, seed 1: success, return 1
     [user] Say ox.

@@ -9,9 +9,9 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from gym_trl.engines.protocol import sample_all
+from gym_trl.engines.sample_all import sample_all
 from gym_trl.errors import ConfigError, described
-from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.rollout import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
 from gym_trl.seeding import derive_seed
@@ -63,10 +63,10 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
         args = copy.copy(trainer.args)
         args.num_generations = size
         with _generating(trainer, generate_url):
-            said = rollout_func([_render(prompt, trainer) for prompt in asked], args, trainer.processing_class)
+            columns = rollout_func([_render(prompt, trainer) for prompt in asked], args, trainer.processing_class)
         # Index of each of this process's rows among all completions of its groups.
         places = [row - groups[0] * size for row in range(first, first + len(prompts))]
-        return _rows(said, places, len(asked), size)
+        return _rows(columns, places, len(asked), size)
 
     return play
 
@@ -82,11 +82,11 @@ def _render(prompt: Any, trainer: Any) -> str:
     )
 
 
-def _rows(said: Mapping[str, Any], places: Sequence[int], prompts: int, size: int) -> dict[str, list[Any]]:
-    if missing := [name for name in _NEEDED if name not in said]:
-        raise ConfigError(f"the rollout function returned no {missing[0]}; it returned {sorted(said)}")
+def _rows(columns: Mapping[str, Any], places: Sequence[int], prompts: int, size: int) -> dict[str, list[Any]]:
+    if missing := [name for name in _NEEDED if name not in columns]:
+        raise ConfigError(f"the rollout function returned no {missing[0]}; it returned {sorted(columns)}")
     rows = {}
-    for name, values in said.items():
+    for name, values in columns.items():
         if not isinstance(values, list):
             rows[name] = values
         elif len(values) == prompts * size:

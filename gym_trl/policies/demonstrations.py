@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 
+from gym_trl.engines.protocol import Engine
 from gym_trl.errors import described, raise_interrupt
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
@@ -56,7 +57,7 @@ def demonstrate(
         return run_episodes(episodes, pool=pool, engine=stage, max_alive=1, on_finish=on_finish)
 
 
-class _Stage:
+class _Stage(Engine):
     """Engine that gets its responses from an episode's source, and maker of environments that it watches."""
 
     def __init__(self, make: EnvFactory, sources: Sequence[Callable[[TextEnvironment], Respond]]) -> None:

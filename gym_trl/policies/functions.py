@@ -1,6 +1,7 @@
 """Policies by name: an environment's own, Python functions, a person, models."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,7 +12,8 @@ from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.rollout.random_play import random_policy
 from gym_trl.types import Policy
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.traits import baselines_of, solver_of
 
 NamedPolicy: TypeAlias = TextPolicy | Model
 _BASELINES = ("solver", "random", "constant", "garbage", "noop")
@@ -25,15 +27,21 @@ def environment_policy(name: str) -> TextPolicy:
     >>> environment_policy("solver").make(env, 0)("Guess 1 to 50 in 6 tries.")
     '25'
     """
+    return TextPolicy(name, partial(_own_policy, name), of_environment=True)
 
-    def make(env: TextEnvironment, seed: int) -> Policy:
-        if name == "random":
-            return random_policy(env, seed)
-        known = attribute_of(env, "baselines", {})
-        policy: Policy = known[name].policy(seed) if name in known else env.get_wrapper_attr(name)()
-        return policy
 
-    return TextPolicy(name, make, of_environment=True)
+def _own_policy(name: str, env: TextEnvironment, seed: int) -> Policy:
+    if name == "random":
+        return random_policy(env, seed)
+    baselines = baselines_of(env)
+    if name == "solver" and name not in baselines and (solver := solver_of(env)) is not None:
+        return solver()
+    policy: Policy = baselines[name].policy(seed)
+    return policy
+
+
+def _without_seed(function: Callable[[TextEnvironment], Policy], env: TextEnvironment, seed: int) -> Policy:
+    return function(env)
 
 
 def function_policy(name: str) -> TextPolicy:
@@ -44,8 +52,7 @@ def function_policy(name: str) -> TextPolicy:
     Raises:
         ConfigError: there is no function of this name.
     """
-    function = load_function(name)
-    return TextPolicy(name, lambda env, seed: function(env))
+    return TextPolicy(name, partial(_without_seed, load_function(name)))
 
 
 def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> TextPolicy:
@@ -70,7 +77,7 @@ def person(ask: Callable[[str], str | None], say: Callable[[str], None]) -> Text
     return TextPolicy("person", make)
 
 
-def as_policy(given: "str | Callable[[TextEnvironment], Policy] | NamedPolicy") -> NamedPolicy:
+def as_policy(policy: "str | Callable[[TextEnvironment], Policy] | NamedPolicy") -> NamedPolicy:
     """Return the policy for an argument of ``evaluate``.
 
     >>> as_policy("solver").name, as_policy("math:sqrt").name, as_policy("Qwen/Qwen3-0.6B").path
@@ -79,19 +86,19 @@ def as_policy(given: "str | Callable[[TextEnvironment], Policy] | NamedPolicy") 
     Raises:
         ConfigError: there is no such function, or it is the address of a server.
     """
-    if isinstance(given, TextPolicy | Model):
-        return given
-    if not isinstance(given, str):
-        if not callable(given):
-            raise ConfigError(f"policy must be a name, a function, a Model or a server, got {given!r:.200}")
-        return TextPolicy(getattr(given, "__name__", type(given).__name__), lambda env, seed: given(env))
-    if given in _BASELINES:
-        return environment_policy(given)
-    if given.startswith(("http://", "https://")):
-        raise ConfigError(f"{given} is a server: give gym_trl.policies.server({given!r}), or --base-url")
-    module, colon, _ = given.partition(":")
-    if colon and module.replace(".", "").isidentifier() and not Path(given).exists():
-        return function_policy(given)
-    if "/" not in given and not Path(given).exists():  # checked when the environment is made
-        return environment_policy(given)
-    return Model(given)
+    if isinstance(policy, TextPolicy | Model):
+        return policy
+    if not isinstance(policy, str):
+        if not callable(policy):
+            raise ConfigError(f"policy must be a name, a function, a Model or a server, got {policy!r:.200}")
+        return TextPolicy(getattr(policy, "__name__", type(policy).__name__), partial(_without_seed, policy))
+    if policy in _BASELINES:
+        return environment_policy(policy)
+    if policy.startswith(("http://", "https://")):
+        raise ConfigError(f"{policy} is a server: give gym_trl.policies.server({policy!r}), or --base-url")
+    module, colon, _ = policy.partition(":")
+    if colon and module.replace(".", "").isidentifier() and not Path(policy).exists():
+        return function_policy(policy)
+    if "/" not in policy and not Path(policy).exists():  # checked when the environment is made
+        return environment_policy(policy)
+    return Model(policy)

@@ -1,14 +1,17 @@
 """Episodes that are played turn by turn: by a person, with undo and hints, or by a policy beside one."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gym_trl.errors import EngineError, GymTRLError, described, raise_interrupt
+from gym_trl.errors import EngineError, GymTRLError, InfrastructureError, described, raise_interrupt, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import MAX_TURNS, close_env, read_step
-from gym_trl.types import Policy, StepResult
+from gym_trl.executors.step import MAX_TURNS, Witness, close_env, take_reset, take_step
+from gym_trl.rollout.log import EpisodeLog
+from gym_trl.text.chat_client import ModelStopped
+from gym_trl.types import EnvFailure, Policy, StepResult, StopReason, Task
+from gym_trl.wrappers.traits import solver_of
 
 _HINT_TURNS = 500
 """Maximum number of turns that a solver plays for a hint."""
@@ -50,46 +53,45 @@ class InteractiveEpisode:
 
     def __init__(self, make: Callable[[], TextEnvironment], seed: int) -> None:
         self.env = make()
-        self.actions: list[str] = []
-        self.results: list[StepResult] = []
-        """Result of each action."""
-        self.first = ""
-        """First observation."""
+        self.log = EpisodeLog(Task("", seed))
         self._make = make
-        self._seed = seed
 
     def start(self) -> str:
         """Start the episode and return its first observation."""
-        self.first, _ = self.env.reset(seed=self._seed)
-        return self.first
+        return _played(self.env, self.log).observation
+
+    @property
+    def actions(self) -> list[str]:
+        """All actions."""
+        return [turn.answer.text for turn in self.log.turns]
 
     @property
     def observations(self) -> list[str]:
-        """All observations."""
-        return [self.first, *(result.observation for result in self.results)]
+        """All observations, from the first one."""
+        return [*(turn.observation for turn in self.log.turns), self.log.last.observation]
 
     @property
     def total(self) -> float:
         """Undiscounted return so far."""
-        return math.fsum(result.reward for result in self.results)
+        return math.fsum(turn.reward for turn in (self.log.result() if self.over else self.log).turns)
 
     @property
     def over(self) -> bool:
         """True if the last action ended the episode."""
-        return bool(self.results) and (self.results[-1].terminated or self.results[-1].truncated)
+        return self.log.reason is not None
 
     @property
     def success(self) -> bool | None:
         """Success of the episode; ``None`` if it is not declared or the episode is not over."""
-        success: bool | None = self.results[-1].info.get("success") if self.over else None
-        return success
+        return self.log.result().success if self.over else None
 
     def step(self, action: str) -> StepResult:
-        """Execute an action."""
-        result = read_step(*self.env.step(action))
-        self.actions.append(action)
-        self.results.append(result)
-        return result
+        """Execute an action.
+
+        Raises:
+            BaseException: The environment raised it, and the episode is over.
+        """
+        return _played(self.env, self.log, action)
 
     def undo(self) -> str:
         """Undo the last action and return the observation before it; at the start, do nothing.
@@ -97,9 +99,8 @@ class InteractiveEpisode:
         Raises:
             ReplayError: the environment is not deterministic.
         """
-        self.actions, self.results = self.actions[:-1], self.results[:-1]
-        self._replay(self.env)
-        return self.observations[-1]
+        self.log = self._replay(self.env, self.actions[:-1])
+        return self.log.last.observation
 
     def hint(self) -> Hint | None:
         """Return the solver's action; ``None`` if there is no solver, or none that can continue from here.
@@ -111,7 +112,7 @@ class InteractiveEpisode:
         Raises:
             ReplayError: the environment is not deterministic.
         """
-        if self.over or not self.env.has_wrapper_attr("solver"):
+        if self.over or solver_of(self.env) is None:
             return None
         hints = [self._try_solver(seen) for seen in (self.observations, self.observations[-1:])]
         return max((hint for hint in hints if hint), key=lambda hint: (bool(hint.wins), -hint.turns), default=None)
@@ -122,34 +123,50 @@ class InteractiveEpisode:
 
     def _try_solver(self, seen: list[str]) -> Hint | None:
         """Return the result of a solver that received these observations; ``None`` if it fails."""
-        with self._copy() as env:
+        with self._copy() as (env, log):
             try:
-                policy: Policy = env.get_wrapper_attr("solver")()
+                if (solver := solver_of(env)) is None:
+                    return None
+                policy = solver()
                 action = first = [policy(observation) for observation in seen][-1]
                 for turn in range(1, _HINT_TURNS + 1):
-                    result = read_step(*env.step(action))
-                    if result.terminated or result.truncated:
-                        return Hint(first, result.info.get("success"), turn)
-                    action = policy(result.observation)
+                    _played(env, log, action)
+                    if log.reason is not None:
+                        return Hint(first, log.result().success, turn)
+                    action = policy(log.last.observation)
             except BaseException as error:  # a solver may raise on observations of an episode that it did not play
                 raise_interrupt(error)
                 return None
         return None
 
     @contextmanager
-    def _copy(self) -> Iterator[TextEnvironment]:
-        """Yield another environment in the current state of this episode."""
+    def _copy(self) -> Iterator[tuple[TextEnvironment, EpisodeLog]]:
+        """Yield another environment in the current state of this episode, and the log of how it got there."""
         env = self._make()
         try:
-            self._replay(env)
-            yield env
+            yield env, self._replay(env, self.actions)
         finally:
             close_env(env)
 
-    def _replay(self, env: TextEnvironment) -> None:
-        first, _ = env.reset(seed=self._seed)
-        if [first, *(read_step(*env.step(action)).observation for action in self.actions)] != self.observations:
+    def _replay(self, env: TextEnvironment, actions: Sequence[str]) -> EpisodeLog:
+        log = EpisodeLog(self.log.task)
+        seen = [_played(env, log, action).observation for action in (None, *actions)]
+        if seen != self.observations[: len(seen)]:
             raise ReplayError("the same seed and actions led to another episode: this environment cannot be undone")
+        return log
+
+
+def _played(env: TextEnvironment, log: EpisodeLog, action: str | None = None) -> StepResult:
+    """Step the environment, or reset it without an action; log the result and return it, or raise what was raised."""
+    witness = Witness(env)
+    if action is None:
+        log.begin(result := take_reset(witness, log.task))
+    else:
+        log.answer(action)
+        log.step(result := take_step(witness, action))
+    if isinstance(result, EnvFailure):
+        raise witness.error or InfrastructureError(result.error)
+    return result
 
 
 class ParallelEpisode(InteractiveEpisode):
@@ -175,26 +192,31 @@ class ParallelEpisode(InteractiveEpisode):
     ) -> None:
         super().__init__(make, seed)
         self.start()
-        self.error: str | None = None
-        """Error of the policy or the environment, after which the episode cannot continue."""
         self._policy = make_policy(self.env)
+
+    @property
+    def error(self) -> str | None:
+        """Failure of the policy or the infrastructure that ended the episode, which is then unscored."""
+        return self.log.error if self.over and not self.log.result().scored else None
 
     def play(self, turns: int = MAX_TURNS) -> bool:
         """Play until this number of turns or the end, and return whether this changed anything.
 
         Raises:
+            ConfigError: the environment or the policy raised it.
             EngineError: a server rejects requests, or generation failed for every episode.
         """
-        before = len(self.actions), self.error
-        while not self.over and self.error is None and len(self.actions) < turns:
+        before = len(self.actions), self.over
+        while not self.over and len(self.actions) < turns:
             try:
                 self.step(self._policy(self.observations[-1]))
-            except EngineError:
-                raise
             except BaseException as error:  # a policy can raise anything; the person continues
                 raise_interrupt(error)
-                self.error = described(error)
-        return before != (len(self.actions), self.error)
+                if isinstance(error, EngineError) or stops_a_rollout(error):
+                    raise
+                reason = error.reason if isinstance(error, ModelStopped) else StopReason.ENV_ERROR
+                self.log.stop(reason, described(error))  # unless the environment has ended the episode
+        return before != (len(self.actions), self.over)
 
 
 def compare_episodes(first: InteractiveEpisode, second: InteractiveEpisode) -> int:

@@ -17,9 +17,9 @@ from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.files import read_text
-from gym_trl.kinds import Arguments, Count, check_fields
-from gym_trl.option_args import PlayArgs
-from gym_trl.options import History, chosen
+from gym_trl.kinds import Arguments, Count, option_types
+from gym_trl.option_args import ModelArgs
+from gym_trl.options import TOKENS_PER_TURN, History, Playing, chosen, defaults
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     first_line,
@@ -34,7 +34,7 @@ from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import stream_episodes
+from gym_trl.rollout.stream import stream_episodes
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
 from gym_trl.wrappers.inner import instructions_of
@@ -94,38 +94,20 @@ def _is_new_run(folder: Path) -> bool:
     return isinstance(config, dict) and "options" in config and "model_type" not in config
 
 
-class ModelArgs(PlayArgs, total=False):
-    """Arguments of ``Model``, by name."""
-
-    path: str
-    label: str | None
-    vllm: bool
-    sampling: Arguments
-    max_completion_length: Count | None
-    concurrency: Count
-    llm: Arguments
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Model:
+@dataclass(frozen=True, init=False)
+class Model(Playing):
     """Model from a folder or the hub, run in this process; its transcripts have tokens and logprobs.
 
-    >>> model = Model("Qwen/Qwen3-0.6B", sampling={"temperature": 0}, turn_limit=8, history={"last": 4})
+    >>> model = Model("Qwen/Qwen3-0.6B", temperature=0, turn_limit=8, history={"last": 4})
     >>> model.greedy, model.options["turn_limit"], model.changed(turn_limit=2).options["turn_limit"]
     (True, 8, 2)
 
     Args:
         path: A folder or hub id; an adapter in a folder is merged into its base.
         label: Name in tables and records. Default: the path.
-        vllm: Generate with vLLM instead of Transformers.
-        sampling: Sampling options, such as ``{"temperature": 0.7}``; ``{"temperature": 0}`` is greedy.
-        max_completion_length: Maximum number of tokens of an episode, including the environment's. Default: the
-            model's context.
-        concurrency: Number of concurrent episodes.
-        llm: Arguments for ``vllm.LLM``.
-        options: Options of its episodes, such as ``turn_limit=8``, which ``evaluate`` can override: those of
-            ``GymSpec`` on the text, the rollout and the stepping, and ``system_prompt``. ``max_tokens_per_turn`` is 256
-            by default.
+        options: Options of the generation (``Playing``), and of its episodes, such as ``turn_limit=8``, which
+            ``evaluate`` can override: those of ``GymSpec`` on the text, the rollout and the stepping, and
+            ``system_prompt``. ``max_tokens_per_turn`` is 256 by default.
 
     Raises:
         ConfigError: there is no such folder, and the name is not a hub id; or an option is unknown, or has a wrong
@@ -134,57 +116,35 @@ class Model:
 
     path: str
     label: str | None
-    vllm: bool
-    sampling: Arguments
-    max_tokens_per_turn: Count | None
-    max_completion_length: Count | None
-    system_prompt: str | None
     concurrency: Count
-    llm: Arguments
+    max_tokens_per_turn: Count | None
+    system_prompt: str | None
     options: Arguments
-    """Other options that were given."""
+    """Other options of its episodes that were given."""
     marks = True
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        label: str | None = None,
-        vllm: bool = False,
-        sampling: Arguments | None = None,
-        max_completion_length: Count | None = None,
-        concurrency: Count = 64,
-        llm: Arguments | None = None,
-        **options: Unpack[PlayArgs],
-    ) -> None:
-        given = chosen(options, by="a model")
-        values = {
-            "path": path,
-            "label": label,
-            "vllm": vllm,
-            "sampling": {} if sampling is None else sampling,
-            "max_tokens_per_turn": given.pop("max_tokens_per_turn", 256),
-            "max_completion_length": max_completion_length,
-            "system_prompt": given.pop("system_prompt", None),
-            "concurrency": concurrency,
-            "llm": {} if llm is None else llm,
-            "options": given,
-        }
-        for name, value in values.items():
+    def __init__(self, path: str, *, label: str | None = None, **options: Unpack[ModelArgs]) -> None:
+        own = {name: one for name, one in options.items() if name in option_types(Playing)}
+        episode_options = chosen({name: one for name, one in options.items() if name not in own}, by="a model")
+        values = {"path": path, "label": label, **defaults(Playing), **own}
+        values["concurrency"] = 64 if values["concurrency"] is None else values["concurrency"]
+        values["max_tokens_per_turn"] = episode_options.pop("max_tokens_per_turn", TOKENS_PER_TURN)
+        values["system_prompt"] = episode_options.pop("system_prompt", None)
+        for name, value in {**values, "options": episode_options}.items():
             object.__setattr__(self, name, value)
-        check_fields(self)
+        self.__post_init__()
         # A run's folder is refused, because its model is played with the settings of its training.
-        if (found := find_model(self.path)) != self.path:
+        if (folder := find_model(self.path)) != self.path:
             raise ConfigError(
-                f"{self.path} is the folder of a run: its model alone is {found}, and gym_trl.training.run_folder."
+                f"{self.path} is the folder of a run: its model alone is {folder}, and gym_trl.training.run_folder."
                 "trained has its settings, too"
             )
 
-    def changed(self, **changes: Unpack[ModelArgs]) -> Self:
+    def changed(self, *, path: str | None = None, label: str | None = None, **changes: Unpack[ModelArgs]) -> Self:
         """Return the model with other arguments."""
-        own = {one.name: getattr(self, one.name) for one in fields(self)}
-        options = own.pop("options")
-        return type(self)(**{**own, **options, **changes})
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("path", "label")}
+        options = {**own.pop("options"), **own, **changes}
+        return type(self)(path or self.path, label=label or self.label, **options)
 
     @property
     def name(self) -> str:
@@ -212,7 +172,7 @@ class Model:
         """Further settings that its results depend on."""
         return {
             "model": self.path,
-            "vllm": self.vllm,
+            "vllm": self.vllm is not None,
             "sampling": dict(self.sampling),
             "max_tokens_per_turn": self.max_tokens_per_turn,
             "max_completion_length": self.max_completion_length,
@@ -226,7 +186,7 @@ class Model:
             ConfigError: there is no such model.
             MissingDependencyError: a package that is needed to run it is not installed.
         """
-        return _with_vllm(self) if self.vllm else _with_transformers(self)
+        return _with_transformers(self) if self.vllm is None else _with_vllm(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.text.chat_client import ModelStopped
-from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.types import Policy
+from gym_trl.wrappers.parse_action import action_finder
 
 
 class Response(NamedTuple):
@@ -40,7 +40,7 @@ class Opponent:
         self.responses: list[Response] = []
         """Responses since this list was last cleared."""
         self._make_policy = make_policy
-        self._parse: Callable[[str], str | None] = attribute_of(env, "find_action", _unparsed)
+        self._parse = action_finder(env)
         self._stored: dict[tuple[str, ...], Response] = {}
         """Responses by the observations so far."""
         self._policy = make_policy()
@@ -72,7 +72,3 @@ class Opponent:
         except ModelStopped as stopped:
             return Response(f"({stopped.reason}: {stopped})", None)
         return Response(text, self._parse(text))
-
-
-def _unparsed(response: str) -> str | None:
-    return None if isinstance(response, UnfinishedResponse | RefusedResponse) else response

@@ -9,7 +9,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import did_you_mean
 from gym_trl.seeding import derive_seed
 from gym_trl.types import EpisodeResult, Policy, Task, TokenIds
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.traits import baselines_of, solver_of
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
 """Function that makes the policy of one episode, from the environment after its reset and the episode's seed."""
@@ -45,6 +45,8 @@ class TextPolicy:
     """It marks its actions as ``action_format`` requires, and reads instructions, as language models do."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings that its results depend on."""
+    system_prompt: str | None = None
+    """Message that it puts before the conversation."""
     of_environment: bool = False
     """It is one of the environments' own policies, which not every environment has."""
 
@@ -57,13 +59,11 @@ class TextPolicy:
         if not self.of_environment:
             return
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        known = {"random", *attribute_of(env, "baselines", ())} | (
-            {"solver"} if env.has_wrapper_attr("solver") else set()
-        )
-        if self.name not in known:
+        names = {"random", *baselines_of(env)} | (set() if solver_of(env) is None else {"solver"})
+        if self.name not in names:
             raise ConfigError(
-                f"{name} has no policy {self.name!r}{did_you_mean(self.name, sorted(known))}; "
-                f"it has {', '.join(sorted(known))}, and "
+                f"{name} has no policy {self.name!r}{did_you_mean(self.name, sorted(names))}; "
+                f"it has {', '.join(sorted(names))}, and "
                 + (
                     "would have this one with a method solver()"
                     if self.name == "solver"

@@ -7,13 +7,14 @@ from typing import Any
 
 from gym_trl.errors import EngineError
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.images import PngImage, images_with
 from gym_trl.kinds import Arguments, Count, Seconds, check_options, option_types
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.seeding import derive_seed
 from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
 from gym_trl.text.credentials import without_password
-from gym_trl.text.parsing import AnswerText
-from gym_trl.types import PngImage, Policy, StopReason, UnfinishedResponse, images_with
+from gym_trl.text.thoughts import AnswerText
+from gym_trl.types import Policy, StopReason, UnfinishedResponse
 from gym_trl.wrappers.inner import instructions_of
 
 
@@ -72,7 +73,7 @@ def server(
         "max_tokens_per_turn": max_tokens_per_turn,
         "system_prompt": system_prompt,
     }
-    return TextPolicy(name, make, concurrency, marks=True, settings=settings)
+    return TextPolicy(name, make, concurrency, marks=True, settings=settings, system_prompt=system_prompt)
 
 
 class Conversation:
@@ -84,7 +85,6 @@ class Conversation:
         self.messages: list[dict[str, Any]] = []
         if system_prompt is not None:
             self.messages.append({"role": "system", "content": system_prompt})
-        self.system_prompt = system_prompt
         self.thinking: list[str] = []
         self.prompt_tokens: int | None = None
         self.sampled_tokens: int | None = None

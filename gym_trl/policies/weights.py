@@ -240,8 +240,8 @@ def _kernels(config: Any) -> Iterator[str]:
     """Yield the names of repositories whose kernels a configuration asks for, at any depth."""
     for name, value in config.items() if isinstance(config, dict) else ():
         if isinstance(name, str) and name.endswith(("attn_implementation", "experts_implementation")):
-            given = value.values() if isinstance(value, dict) else [value]
-            yield from (one for one in given if isinstance(one, str) and "/" in one)
+            kernels = value.values() if isinstance(value, dict) else [value]
+            yield from (one for one in kernels if isinstance(one, str) and "/" in one)
         else:
             yield from _kernels(value)
 
@@ -316,15 +316,15 @@ def _with_adapter(model: Any, adapter: Adapter, *, trainable: bool) -> Any:
         adapted = get_peft_model(model, config)
         weights = load_peft_weights(str(adapter.folder), device="cpu")
         # PeftModel.from_pretrained would ignore weights of layers that the base does not have.
-        found = set_peft_model_state_dict(adapted, weights)
+        loaded = set_peft_model_state_dict(adapted, weights)
         adapted.to(model.device)
     except UnpicklingError as error:
         raise ConfigError(f"cannot load {str(adapter.folder)!r}: {_PICKLE}") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(_other_base(adapter, first_line(error))) from error
-    missing = [name for name in found.missing_keys if "lora_" in name]
-    if found.unexpected_keys or missing:
-        names = [*found.unexpected_keys, *missing]
+    missing = [name for name in loaded.missing_keys if "lora_" in name]
+    if loaded.unexpected_keys or missing:
+        names = [*loaded.unexpected_keys, *missing]
         raise ConfigError(_other_base(adapter, f"{len(names)} weights have no counterpart, such as {names[0]}"))
     return adapted
 

@@ -7,14 +7,9 @@ from gym_trl._lazy import exports
 if TYPE_CHECKING:
     from gym_trl.records.export import preference_rows as preference_rows, sft_rows as sft_rows
     from gym_trl.records.files import RecordWriter as RecordWriter, read_records as read_records
-    from gym_trl.records.foreign_files import read_foreign as read_foreign
+    from gym_trl.records.foreign import read_foreign as read_foreign
     from gym_trl.records.hub import write_hub_folder as write_hub_folder
-    from gym_trl.records.inspect_logs import (
-        read_inspect_log as read_inspect_log,
-        write_inspect_logs as write_inspect_logs,
-    )
     from gym_trl.records.json_lines import to_json as to_json
-    from gym_trl.records.otel import write_otel as write_otel
     from gym_trl.records.parquet import write_parquet as write_parquet
     from gym_trl.records.schema import (
         Record as Record,
@@ -22,6 +17,5 @@ if TYPE_CHECKING:
         messages_of as messages_of,
         task_id as task_id,
     )
-    from gym_trl.records.verifiers_results import read_verifiers as read_verifiers
 
 __getattr__, __dir__ = exports(__name__)

@@ -2,12 +2,17 @@
 
 from collections.abc import Hashable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
+from gym_trl.bases import Closing
+from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
 from gym_trl.records.parquet import read_parquet
 from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete, env_of
-from gym_trl.types import Closing, StopReason, counted_successes, declaring_envs
+from gym_trl.success import counted_successes, declaring_envs
+from gym_trl.text.textify import counted
+from gym_trl.types import StopReason
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -17,7 +22,7 @@ def read_records(path: Path) -> Iterator[Record]:
     as tokens in files of ``RecordTranscript``, get their defaults; unknown fields are kept. Only one episode is held in
     memory.
 
-    ``success`` is what statistics count (``gym_trl.types.counted_successes``): where any of these episodes declares
+    ``success`` is what statistics count (``gym_trl.success.counted_successes``): where any of these episodes declares
     success, scored ones of the same environment without a declaration have failed, also those that were written before.
 
     Raises:
@@ -30,7 +35,15 @@ def read_records(path: Path) -> Iterator[Record]:
             if declaring is None:  # read once more, only where an episode declares nothing
                 declaring = declaring_envs(_declared(path))
             [record["success"]] = counted_successes([(env_of(record), None)], declaring)
-        yield record
+        yield cast(Record, ReadRecord(record))
+
+
+class ReadRecord(dict[str, Any], Displayed):
+    """Record that ``read_records`` has read: a ``dict`` that is written in one line."""
+
+    def __repr__(self) -> str:
+        paid = "unscored" if self["return"] is None else f"return {self['return']:g}"
+        return f"<Record of {self['task']['id']}: {paid}, {counted(self['num_turns'], 'turn')}, {self['stop_reason']}>"
 
 
 def _declared(path: Path) -> Iterator[tuple[str, bool | None]]:

@@ -2,13 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from gym_trl.errors import ConfigError
+from gym_trl.leaves import load, offered
 from gym_trl.records.fields import as_number
 from gym_trl.records.json_lines import plain
-from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, MessageRecord, Record, complete, limited, token_fields
+from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, Record, TurnRecord, complete, limited, token_fields
 from gym_trl.types import StopReason, TokenTrace
 
 
@@ -39,6 +42,35 @@ class Outcome(NamedTuple):
     """Return; ``None`` if the episode is unscored."""
     success: bool | None = None
     error: str | None = None
+
+
+class Importer(NamedTuple):
+    """Reader of another tool's files."""
+
+    files: str
+    """Names of the files, for messages."""
+    fits: Callable[[Path], bool]
+    """Function that returns True for a file or folder of the tool, by its name alone."""
+    read: Callable[[Path], Iterator[Record]]
+
+
+def read_foreign(path: Path) -> Iterator[Record]:
+    """Return an iterator over the episodes in a file of another tool, which is told by the file's name.
+
+    Args:
+        path: ``.eval`` or ``.json`` of Inspect; ``traces.jsonl``, ``results.jsonl`` or their folder of verifiers.
+
+    Raises:
+        ConfigError: there is no such file, or it is of another kind.
+    """
+    importers: list[Importer] = [load("importers", name) for name in offered("importers")]
+    readable = " or ".join(importer.files for importer in importers)
+    if not path.exists():
+        raise ConfigError(f"there is no {path}; give {readable}")
+    for importer in importers:
+        if importer.fits(path):
+            return importer.read(path)
+    raise ConfigError(f"{path} cannot be imported: give {readable}")
 
 
 def foreign_record(
@@ -76,35 +108,10 @@ def foreign_record(
     Raises:
         RecursionError: a field or the task is nested too deeply to be written again.
     """
-    said = list(said)
-    unanswered = said.pop().text if said and said[-1].role == "assistant" and not said[-1].executed else None
-    spoken = [index for index, message in enumerate(said) if message.role == "assistant" and index >= given]
-    opening: list[MessageRecord] = [
-        {"role": message.role, "content": message.text} for message in said[: spoken[0] if spoken else len(said)]
+    conversation = _Conversation.of(said, given)
+    images = [
+        [code for message in part for code in message.images] for part in (*conversation.exchanges, conversation.rest)
     ]
-    paid = [said[index].reward for index in spoken]
-    known = any(reward is not None for reward in paid)
-    turns, before = [], opening[-1]["content"] if opening and opening[-1]["role"] != "assistant" else ""
-    borders = [0, *(index + 1 for index in spoken), len(said)]
-    images = [[code for one in said[start:stop] for code in one.images] for start, stop in pairwise(borders)]
-    for number, index in enumerate(spoken):
-        response, last = said[index], number + 1 == len(spoken)
-        ids = response.sampled if trace else None
-        turns.append(
-            {
-                "observation": before,
-                "thinking": response.thinking,
-                "answer": response.text,
-                "action": response.action,
-                "reward": (response.reward or 0.0) if known else (outcome.value or 0.0) if last else 0.0,
-                "action_valid": response.valid,
-                "action_cut": response.cut,
-                "start": ids[0] if ids else None,
-                "stop": ids[1] if ids else None,
-            }
-        )
-        after = said[index + 1 : None if last else spoken[number + 1]]
-        before = "\n".join(message.text for message in after)
     scored = outcome.value is not None
     ended = outcome.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE, StopReason.TERMINATED)
     record: dict[str, Any] = {
@@ -112,10 +119,10 @@ def foreign_record(
         "version": VERSION,
         "source": source,
         "task": plain(task),
-        "opening": opening,
-        "turns": turns,
-        "last_observation": before if spoken and said[spoken[-1] + 1 :] else None,
-        "unanswered": unanswered,
+        "opening": [{"role": message.role, "content": message.text} for message in conversation.opening],
+        "turns": conversation.turns(outcome.value, traced=trace is not None),
+        "last_observation": conversation.last_observation,
+        "unanswered": conversation.unanswered,
         "return": outcome.value,
         "success": outcome.success if scored else None,
         "terminated": scored and ended,
@@ -127,6 +134,64 @@ def foreign_record(
     if trace:
         record |= token_fields(trace)
     return complete(record, f"an episode of {source}")
+
+
+class _Conversation(NamedTuple):
+    """Messages of an episode, cut after each response."""
+
+    exchanges: list[list[Said]]
+    """Messages that end with a response."""
+    rest: list[Said]
+    """Messages after the last response."""
+    unanswered: str | None
+
+    @classmethod
+    def of(cls, said: Sequence[Said], given: int) -> "_Conversation":
+        messages = list(said)
+        unanswered = None
+        if messages and messages[-1].role == "assistant" and not messages[-1].executed:
+            unanswered = messages.pop().text
+        ends = [index + 1 for index, message in enumerate(messages) if message.role == "assistant" and index >= given]
+        *exchanges, rest = [messages[start:stop] for start, stop in pairwise([0, *ends, len(messages)])]
+        return cls(exchanges, rest, unanswered)
+
+    @property
+    def opening(self) -> list[Said]:
+        return self.exchanges[0][:-1] if self.exchanges else self.rest
+
+    @property
+    def last_observation(self) -> str | None:
+        return _joined(self.rest) if self.exchanges and self.rest else None
+
+    def turns(self, value: float | None, *, traced: bool) -> list[TurnRecord]:
+        """Return the turns; the last has the return where the tool has no rewards of turns."""
+        observations = [_joined(exchange[:-1]) for exchange in self.exchanges]
+        observations[:1] = [_joined([one for one in self.opening[-1:] if one.role != "assistant"])]
+        responses = [exchange[-1] for exchange in self.exchanges]
+        spans = [(response.sampled if traced else None) or (None, None) for response in responses]
+        rewards = [response.reward for response in responses]
+        if rewards and all(reward is None for reward in rewards):
+            rewards[-1] = value
+        return [
+            {
+                "observation": observation,
+                "thinking": response.thinking,
+                "answer": response.text,
+                "action": response.action,
+                "reward": reward or 0.0,
+                "action_valid": response.valid,
+                "action_cut": response.cut,
+                "start": start,
+                "stop": stop,
+            }
+            for response, observation, reward, (start, stop) in zip(
+                responses, observations, rewards, spans, strict=False
+            )
+        ]
+
+
+def _joined(messages: Sequence[Said]) -> str:
+    return "\n".join(message.text for message in messages)
 
 
 def foreign_task(environment: str, instance: str | int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Folders for the Hugging Face Hub: episodes, conversations and preference pairs as a data set with its card."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,56 +59,30 @@ def write_hub_folder(
         MissingDependencyError: the extra ``train`` is not installed.
     """
     with needs("train", "A data set for the Hub"):
-        from datasets import DatasetInfo, Features, List, SplitDict, SplitInfo, Value
+        from datasets import Features, List, Value
         from datasets.info import DatasetInfosDict
         from datasets.utils.metadata import MetadataConfigs
         from huggingface_hub import DatasetCardData
 
     messages = List({"role": Value("string"), "content": Value("string")})
-    columns = {
-        "episodes": episode_columns(),
-        "conversations": Features({"messages": messages}),
-        "preferences": Features({"prompt": messages, "chosen": messages, "rejected": messages}),
-    }
-
-    def rows(name: str, split: str) -> Iterator[dict[str, Any]]:
-        records = (record for record in read_records(source) if _split(record) == split)
-        if name == "episodes":
-            return map(as_row, records)
-        if name == "conversations":
-            return sft_rows(records, min_return=min_return, successes=successes, thinking=thinking)
-        return preference_rows(records, min_gap=min_gap, thinking=thinking)
-
+    conversations = partial(sft_rows, min_return=min_return, successes=successes, thinking=thinking)
+    pairs = partial(preference_rows, min_gap=min_gap, thinking=thinking)
+    configurations = [
+        _Configuration("episodes", episode_columns(), partial(map, as_row)),
+        _Configuration("conversations", Features({"messages": messages}), conversations),
+        _Configuration("preferences", Features(dict.fromkeys(("prompt", "chosen", "rejected"), messages)), pairs),
+    ]
     about = _about(read_records(source))
     if not about:
         raise ConfigError(f"{source} has no episodes")
     folder.mkdir(parents=True, exist_ok=True)
     infos, configs = DatasetInfosDict(), MetadataConfigs()
     counts: dict[str, dict[str, int]] = {}
-    for name, features in columns.items():
-        sizes: dict[str, TableSize] = {}
-        for split in ("train", "test"):
-            path = folder / name / f"{split}.parquet"
-            make_folder(path.parent)
-            sizes[split] = write_table(rows(name, split), features, path)
-            if not sizes[split].rows:
-                path.unlink()
-                del sizes[split]
-        if not sizes:
-            (folder / name).rmdir()
-            continue
-        counts[name] = {split: size.rows for split, size in sizes.items()}
-        splits = SplitDict(dataset_name=name)
-        for split, size in sizes.items():
-            splits.add(SplitInfo(split, num_bytes=size.bytes, num_examples=size.rows, dataset_name=name))
-        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in sizes]
-        infos[name] = DatasetInfo(
-            features=features,
-            splits=splits,
-            download_size=sum((folder / file["path"]).stat().st_size for file in files),
-            dataset_size=sum(size.bytes for size in sizes.values()),
-        )
-        configs[name] = {"data_files": files} | ({"default": True} if name == "episodes" else {})
+    for one in configurations:
+        if sizes := one.write(source, folder / one.name):
+            counts[one.name] = {split: size.rows for split, size in sizes.items()}
+            infos[one.name] = one.info(sizes, folder / one.name)
+            configs[one.name] = one.config(sizes)
     title = f"Episodes of {', '.join(sorted({_cell(line.env_id) for line in about}))[:100]}"
     card = DatasetCardData(
         license=license,
@@ -121,6 +96,50 @@ def write_hub_folder(
     page = _text(about, counts, title)
     replace_text(folder / CARD, f"---\n{card.to_yaml()}\n---\n\n{page}")
     return counts
+
+
+@dataclass(frozen=True)
+class _Configuration:
+    """Columns and rows of one configuration of the data set, which has a file for each split with rows."""
+
+    name: str
+    columns: Any
+    rows: Callable[[Iterator[Record]], Iterator[dict[str, Any]]]
+
+    def write(self, source: Path, folder: Path) -> dict[str, TableSize]:
+        """Write the files, and return their sizes by split; without any, there is no folder."""
+        make_folder(folder)
+        sizes: dict[str, TableSize] = {}
+        for split in ("train", "test"):
+            records = (record for record in read_records(source) if _split(record) == split)
+            path = folder / f"{split}.parquet"
+            size = write_table(self.rows(records), self.columns, path)
+            if size.rows:
+                sizes[split] = size
+            else:
+                path.unlink()
+        if not sizes:
+            folder.rmdir()
+        return sizes
+
+    def info(self, sizes: Mapping[str, TableSize], folder: Path) -> Any:
+        """Return the ``DatasetInfo``."""
+        from datasets import DatasetInfo, SplitDict, SplitInfo
+
+        splits = SplitDict(dataset_name=self.name)
+        for split, size in sizes.items():
+            splits.add(SplitInfo(split, num_bytes=size.bytes, num_examples=size.rows, dataset_name=self.name))
+        return DatasetInfo(
+            features=self.columns,
+            splits=splits,
+            download_size=sum((folder / f"{split}.parquet").stat().st_size for split in sizes),
+            dataset_size=sum(size.bytes for size in sizes.values()),
+        )
+
+    def config(self, sizes: Iterable[str]) -> dict[str, Any]:
+        """Return the entry of the front matter that names the files."""
+        files = [{"split": split, "path": f"{self.name}/{split}.parquet"} for split in sizes]
+        return {"data_files": files} | ({"default": True} if self.name == "episodes" else {})
 
 
 def _split(record: Record) -> str:

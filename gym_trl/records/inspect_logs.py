@@ -16,9 +16,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gym_trl.errors import ConfigError, needs
 from gym_trl.files import open_to_read, read_bytes, replaced
-from gym_trl.records.foreign import Outcome, Said, apart, finite, foreign_record, foreign_task, text_of, with_calls
+from gym_trl.records.files import read_records
+from gym_trl.records.foreign import (
+    Importer,
+    Outcome,
+    Said,
+    apart,
+    finite,
+    foreign_record,
+    foreign_task,
+    text_of,
+    with_calls,
+)
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import DETAILS, Record, describe_end, given_tokens, without_tokens
+from gym_trl.text.textify import counted
 from gym_trl.types import StopReason
 
 if TYPE_CHECKING:
@@ -39,7 +51,8 @@ def write_inspect_logs(records: Iterable[Record], folder: Path) -> list[Path]:
 
     ::
 
-        from gym_trl.records import read_records, write_inspect_logs
+        from gym_trl.records import read_records
+        from gym_trl.records.inspect_logs import write_inspect_logs
 
         write_inspect_logs(read_records(Path("evals/guess")), Path("logs"))
 
@@ -79,6 +92,12 @@ def write_inspect_logs(records: Iterable[Record], folder: Path) -> list[Path]:
                 copyfileobj(content, file)
         files.append(path)
     return files
+
+
+def export_inspect_logs(source: Path, out: Path) -> str:
+    """Write records as ``write_inspect_logs`` does, and return the sentence that ``gym-trl export`` prints."""
+    logs = write_inspect_logs(read_records(source), out)
+    return f"Wrote {counted(len(logs), 'log')} to {out}; look at them with: inspect view --log-dir {out}"
 
 
 def read_inspect_log(path: Path) -> Iterator[Record]:
@@ -436,3 +455,6 @@ def _success(record: Record) -> "Score":
     if record["success"] is None:
         return Score.unscored(reason="not declared" if record["return"] is not None else record["stop_reason"])
     return Score(value=CORRECT if record["success"] else INCORRECT)
+
+
+IMPORTER = Importer("a log of Inspect (.eval, .json)", lambda path: path.suffix in (".eval", ".json"), read_inspect_log)

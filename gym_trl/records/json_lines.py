@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
 from gym_trl.files import (
     MOST_BYTES,
@@ -22,7 +23,6 @@ from gym_trl.files import (
     read_lines,
     replaced,
 )
-from gym_trl.types import Closing
 
 DEEPEST = 100
 """Most levels of lists and objects in what is read: of many more, nothing in Python can write or copy them again."""

@@ -23,6 +23,7 @@ from gym_trl.records.schema import (
     given_tokens,
     without_tokens,
 )
+from gym_trl.text.textify import counted
 from gym_trl.types import StopReason
 
 LONGEST = 2**19
@@ -64,8 +65,8 @@ def write_otel(source: Path, path: Path) -> int:
     begins, counts = _begins(source), Counter[bool]()
     last = max(begins.values(), default=0)
     run = source.resolve().name
-    known = {"service.name": "gym-trl", "gym_trl.run": encodable(run), "gym_trl.estimated": _ESTIMATED}
-    resource = {"attributes": _attributes(known)}
+    resource_attributes = {"service.name": "gym-trl", "gym_trl.run": encodable(run), "gym_trl.estimated": _ESTIMATED}
+    resource = {"attributes": _attributes(resource_attributes)}
     scope = {"name": "gym_trl", "version": version("gym-trl")}
 
     def lines() -> Iterator[dict[str, Any]]:
@@ -82,6 +83,11 @@ def write_otel(source: Path, path: Path) -> int:
     return counts.total()
 
 
+def export_otel(source: Path, out: Path) -> str:
+    """Write records as ``write_otel`` does, and return the sentence that ``gym-trl export`` prints."""
+    return f"Wrote {counted(write_otel(source, out), 'trace')} to {out}."
+
+
 def _digest(*parts: Any, size: int = 16) -> str:
     return blake2b(to_json(parts).encode(), digest_size=size).hexdigest()
 
@@ -91,7 +97,7 @@ def _pieces(spans: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     piece: list[dict[str, Any]] = []
     size = 0
     for span in spans:
-        longer = sum(len(held["value"].get("stringValue", "")) for held in span["attributes"])
+        longer = sum(len(attribute["value"].get("stringValue", "")) for attribute in span["attributes"])
         if piece and size + longer > LONGEST:
             yield piece
             piece, size = [], 0
@@ -210,14 +216,14 @@ class _Trace:
         stepped = env_time // (len(turns) + 1)
         now = start + stepped  # after the reset
         for index, turn in enumerate(turns):
-            said = _read(turn["answer"], index, every=bool(record.get("source")))
-            yield self._chat(index, turn, said, _Period(now, now + thought))
+            response = _read(turn["answer"], index, every=bool(record.get("source")))
+            yield self._chat(index, turn, response, _Period(now, now + thought))
             now += thought
             observed = turns[index + 1]["observation"] if index + 1 < len(turns) else record["last_observation"]
-            for call in said.calls:
-                result = observed if call is said.calls[-1] else None
+            for call in response.calls:
+                result = observed if call is response.calls[-1] else None
                 yield self._tool(call, turn, result, _Period(now, now + stepped))
-            self._history.add(said, observed)
+            self._history.add(response, observed)
             now += stepped
         if unanswered is not None:
             yield self._unanswered(unanswered, _Period(now, now + thought))
@@ -244,10 +250,10 @@ class _Trace:
             "invoke_agent", self._root, period, attributes, results=_results(record), problem=_problem(record)
         )
 
-    def _chat(self, index: int, turn: TurnRecord, said: _Response, period: _Period) -> dict[str, Any]:
-        finish = "length" if turn["action_cut"] else "tool_call" if said.calls else "stop"
+    def _chat(self, index: int, turn: TurnRecord, response: _Response, period: _Period) -> dict[str, Any]:
+        finish = "length" if turn["action_cut"] else "tool_call" if response.calls else "stop"
         attributes = {
-            **self._asked(index, finish, _parts(said, turn["thinking"])),
+            **self._asked(index, finish, _parts(response, turn["thinking"])),
             **self._turn_usage(index),
             "gym_trl.action": turn["action"],
             "gym_trl.action_valid": turn["action_valid"],
@@ -318,8 +324,8 @@ class _Trace:
         start, stop, segment = turn["start"], turn["stop"], self._history.segment(index)
         if start is None or stop is None or prompt is None:
             return {}
-        given = start - segment["start"] if segment else prompt + start
-        return {"gen_ai.usage.input_tokens": given, "gen_ai.usage.output_tokens": stop - start}
+        input_tokens = start - segment["start"] if segment else prompt + start
+        return {"gen_ai.usage.input_tokens": input_tokens, "gen_ai.usage.output_tokens": stop - start}
 
 
 class _History:
@@ -327,14 +333,14 @@ class _History:
 
     def __init__(self, record: Record) -> None:
         self._segments = record["segments"] or []
-        self._opening = [_json(_message(said["role"], said["content"])) for said in record["opening"]]
+        self._opening = [_json(_message(message["role"], message["content"])) for message in record["opening"]]
         self._turns: list[list[str]] = []
 
-    def add(self, said: _Response, observed: str | None) -> None:
+    def add(self, response: _Response, observed: str | None) -> None:
         """Add a turn: a response, and the observation after it."""
-        messages = [{"role": "assistant", "parts": _parts(said)}]
-        if observed is not None and said.calls:
-            part = {"type": "tool_call_response", "id": said.calls[-1].id, "response": observed}
+        messages = [{"role": "assistant", "parts": _parts(response)}]
+        if observed is not None and response.calls:
+            part = {"type": "tool_call_response", "id": response.calls[-1].id, "response": observed}
             messages.append({"role": "tool", "parts": [part]})
         elif observed is not None:
             messages.append(_message("user", observed))
@@ -364,11 +370,11 @@ def _message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
-def _parts(said: _Response, thinking: str = "") -> list[dict[str, Any]]:
+def _parts(response: _Response, thinking: str = "") -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [{"type": "reasoning", "content": thinking}] if thinking else []
-    if said.text or not said.calls:
-        parts.append({"type": "text", "content": said.text})
-    return [*parts, *({"type": "tool_call", **call._asdict()} for call in said.calls)]
+    if response.text or not response.calls:
+        parts.append({"type": "text", "content": response.text})
+    return [*parts, *({"type": "tool_call", **call._asdict()} for call in response.calls)]
 
 
 _CALL = re.compile(r"<(tool|tool_call)>\s*")
@@ -382,9 +388,9 @@ def _read(answer: str, index: int, *, every: bool) -> _Response:
     text, after = "", 0
     for number, opening in enumerate(openings if every else openings[-1:]):
         try:
-            held, end = _JSON.raw_decode(answer, opening.end())
-            held = encodable(plain(held))
-            name, arguments = held["name"], held.get("arguments", {})
+            decoded, end = _JSON.raw_decode(answer, opening.end())
+            decoded = encodable(plain(decoded))
+            name, arguments = decoded["name"], decoded.get("arguments", {})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue  # no call
         if not isinstance(name, str):

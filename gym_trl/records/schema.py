@@ -174,8 +174,8 @@ def task_id(
     name = f"{env_id}#{seed}"
     if not env_kwargs and not options:
         return name
-    held = json.dumps([plain(env_kwargs or {}), plain(options or {})], sort_keys=True)
-    return f"{name}#{blake2b(held.encode(), digest_size=4).hexdigest()}"
+    arguments = json.dumps([plain(env_kwargs or {}), plain(options or {})], sort_keys=True)
+    return f"{name}#{blake2b(arguments.encode(), digest_size=4).hexdigest()}"
 
 
 def env_of(record: Mapping[str, Any]) -> str:
@@ -231,11 +231,7 @@ def as_record(
         decode: Function from ids to text; with ``tokens``, each token's text is recorded, too.
         extra: Further fields; they do not replace the record's own.
     """
-    task, messages, turns = episode.task, episode.messages, episode.turns
-    tokenised = bool(episode.trace.prompt_ids)
-    spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    opening = messages[: spoken[0]] if spoken else messages
-    ended = messages[-1] if messages else Message("", "")
+    task, tokenised = episode.task, bool(episode.trace.prompt_ids)
     record: dict[str, Any] = {
         **extra,
         "version": VERSION,
@@ -254,14 +250,29 @@ def as_record(
         "group": group,
         "attempt": attempt,
         "game": game,
+        **_episode_fields(episode, tokenised=tokenised),
+    }
+    if tokenised:
+        record |= token_fields(episode.trace, ids=tokens)
+        if tokens and decode:
+            record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids]
+    return cast(Record, record)
+
+
+def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any]:
+    messages, turns = episode.messages, episode.turns
+    responses = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    opening = messages[: responses[0]] if responses else messages
+    last = messages[-1] if messages else Message("", "")
+    return {
         "seat": episode.seat,
         "order": None if episode.seat is None else list(episode.order),
         "opponent": episode.opponent or None,
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.
-        "last_observation": ended.content if turns and ended.role == "user" else None,
-        "unanswered": ended.content if len(spoken) > len(turns) else None,
+        "last_observation": last.content if turns and last.role == "user" else None,
+        "unanswered": last.content if len(responses) > len(turns) else None,
         "return": episode.episode_return,
         "success": episode.success,
         "scores": dict(episode.scores),
@@ -277,19 +288,15 @@ def as_record(
         "env_seconds": round(episode.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
         "segments": [asdict(border) for border in episode.trace.borders] or None,
-        "images": _images(episode, spoken),
+        "images": _images(episode, responses),
     }
-    if tokenised:
-        record |= token_fields(episode.trace, ids=tokens)
-        if tokens and decode:
-            record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids]
-    return cast(Record, record)
 
 
 def token_fields(trace: TokenTrace, *, ids: bool = True) -> dict[str, Any]:
     """Return the fields of a record with the numbers of tokens and, if ``ids``, the tokens themselves."""
     counts = len(trace.prompt_ids), len(trace.completion_ids), sum(trace.mask)
-    return dict(zip(_COUNTS, counts, strict=True)) | {name: getattr(trace, name) for name in _IDS if ids}
+    rows = (trace.prompt_ids, trace.completion_ids, trace.mask, trace.logprobs) if ids else ()
+    return dict(zip(_COUNTS, counts, strict=True)) | dict(zip(_IDS, rows, strict=False))
 
 
 def without_tokens(record: Record) -> Record:

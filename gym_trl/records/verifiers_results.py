@@ -1,13 +1,23 @@
 """Results of verifiers as records: ``traces.jsonl`` of version 0.4, and ``results.jsonl`` of versions before it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError, TranscriptError
-from gym_trl.records.foreign import Outcome, Said, apart, finite, foreign_record, foreign_task, text_of, with_calls
+from gym_trl.records.foreign import (
+    Importer,
+    Outcome,
+    Said,
+    apart,
+    finite,
+    foreign_record,
+    foreign_task,
+    text_of,
+    with_calls,
+)
 from gym_trl.records.json_lines import as_object, numbered
 from gym_trl.records.schema import Record
 from gym_trl.types import StopReason, TokenTrace
@@ -51,14 +61,14 @@ def read_verifiers(path: Path) -> Iterator[Record]:
     file = next((path / name for name in (TRACES, RESULTS) if (path / name).is_file()), path)
     groups: dict[str, int] = {}
     attempts: dict[tuple[str, str], int] = {}
-    about = _metadata(file)
+    evaluation = _metadata(file)
     for number, line in numbered(file):
         where = f"line {number} of {file}"
         try:
             if isinstance(line.get("traces"), list):
                 episodes = [_of_trace(trace, line) for trace in line["traces"]] or [_without_trace(line)]
             elif "completion" in line and "reward" in line:
-                episodes = [_of_result(line, about)]
+                episodes = [_of_result(line, evaluation)]
             else:
                 raise ConfigError(
                     f"{where} is no result of verifiers, which has traces, or completion and reward; it has "
@@ -89,7 +99,7 @@ def _metadata(file: Path) -> Mapping[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _of_result(line: Mapping[str, Any], about: Mapping[str, Any]) -> Record:
+def _of_result(line: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Record:
     prompt, completion = _messages(line.get("prompt"), "user"), _messages(line.get("completion"), "assistant")
     error, value = line.get("error"), finite(line.get("reward"))
     if isinstance(error, Mapping):
@@ -99,9 +109,9 @@ def _of_result(line: Mapping[str, Any], about: Mapping[str, Any]) -> Record:
         [*prompt, *completion],
         _outcome(value, error, line.get("stop_condition"), truncated=bool(line.get("is_truncated"))),
         source="verifiers",
-        task=foreign_task(str(about.get("env_id") or "verifiers"), _name(line.get("example_id"))),
+        task=foreign_task(str(evaluation.get("env_id") or "verifiers"), _name(line.get("example_id"))),
         given=len(prompt),
-        policy=about.get("model"),
+        policy=evaluation.get("model"),
         split="eval",
         metrics=metrics if isinstance(metrics, Mapping) else {},
         stop_condition=line.get("stop_condition"),
@@ -109,10 +119,10 @@ def _of_result(line: Mapping[str, Any], about: Mapping[str, Any]) -> Record:
     )
 
 
-def _messages(held: Any, role: str) -> list[Said]:
-    if isinstance(held, str):  # of a model that completes texts
-        return [Said(role, held)]
-    return [_said(message) for message in held or []]
+def _messages(messages: Any, role: str) -> list[Said]:
+    if isinstance(messages, str):  # of a model that completes texts
+        return [Said(role, messages)]
+    return [_said(message) for message in messages or []]
 
 
 def _said(message: Mapping[str, Any]) -> Said:
@@ -126,8 +136,8 @@ def _said(message: Mapping[str, Any]) -> Said:
 
 
 def _call(call: Any) -> tuple[str, Any]:
-    held = as_object(call.encode()) if isinstance(call, str) else call  # older versions write calls as JSON texts
-    function = (held or {}).get("function") or held or {}
+    parsed = as_object(call.encode()) if isinstance(call, str) else call  # older versions write calls as JSON texts
+    function = (parsed or {}).get("function") or parsed or {}
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):  # a model may write anything
@@ -143,56 +153,53 @@ def _call(call: Any) -> tuple[str, Any]:
 def _of_trace(trace: Mapping[str, Any], episode: Mapping[str, Any]) -> Record:
     nodes = trace.get("nodes") or []
     path = _last_branch(nodes)
-    tokens = _tokens(path)
-    said, given = [], 0
-    for index, node in enumerate(path):
-        message = _said(node["message"])
-        if node.get("sampled"):
-            span = tokens[1][index] if tokens else None
-            message = message._replace(sampled=span)
-        elif not any(one.get("sampled") for one in path[:index]):
-            given = index + 1
-        said.append(message)
-    rewards = trace.get("rewards") or {}
-    scores = {name: finite(reward["score"]) for name, reward in rewards.items() if reward}
-    values = [finite(reward["score"] * reward.get("weight", 1.0)) for reward in rewards.values() if reward]
-    value = None if None in values or not values else sum(held for held in values if held is not None)
-    errors = trace.get("errors") or []
-    failed = not trace.get("ok") and f"{errors[-1]['type']}: {errors[-1]['message']}" if errors else None
+    ids, spans = _tokens(path)
+    messages = [_said(node["message"])._replace(sampled=span) for node, span in zip(path, spans, strict=True)]
+    paid = {name: reward for name, reward in (trace.get("rewards") or {}).items() if reward}
+    error = None if trace.get("ok") else _last_error(trace)
     stop = trace.get("stop_condition")
     calls = [call for call in trace.get("calls") or [] if not call.get("error")]
-    cut = stop in _LIMITS or (bool(calls) and calls[-1].get("finish_reason") == "length")
+    last = calls[-1] if calls else {}
     used = [call["usage"]["completion_tokens"] for call in calls if call.get("usage")]
-    agent = trace.get("agent") or {}
-    counted = {"sampled_tokens": sum(used)} if used and len(used) == len(calls) else {}
+    agent, work = trace.get("agent") or {}, (episode.get("run") or {}).get("work") or {}
     fields: dict[str, Any] = {
-        **counted,
-        "policy": (agent.get("config") or {}).get("model") or (calls[-1].get("model") if calls else None),
-        "split": ((episode.get("run") or {}).get("work") or {}).get("type") or "eval",
-        "step": ((episode.get("run") or {}).get("work") or {}).get("step"),
+        "sampled_tokens": sum(used) if used and len(used) == len(calls) else None,
+        "policy": (agent.get("config") or {}).get("model") or last.get("model"),
+        "split": work.get("type") or "eval",
+        "step": work.get("step"),
         "agent": agent.get("name"),
-        "scores": scores,
+        "scores": {name: finite(reward["score"]) for name, reward in paid.items()},
         "metrics": trace.get("metrics") or {},
         "stop_condition": stop,
     }
     if (leaves := len(nodes) - len({node["parent"] for node in nodes if node.get("parent") is not None})) > 1:
         fields["branches"] = leaves
+    cut = stop in _LIMITS or last.get("finish_reason") == "length"
     return foreign_record(
-        said,
-        _outcome(value, failed or None, stop, truncated=cut, timeout=bool(trace.get("is_timeout"))),
+        messages,
+        _outcome(_return(paid.values()), error, stop, truncated=cut, timeout=bool(trace.get("is_timeout"))),
         source="verifiers",
         task=_task(trace.get("task") or episode.get("task") or {}, episode),
-        given=given,
-        trace=tokens[0] if tokens else None,
+        given=next((index for index, node in enumerate(path) if node.get("sampled")), len(path)),
+        trace=ids,
         **fields,
     )
 
 
+def _return(rewards: Iterable[Mapping[str, Any]]) -> float | None:
+    values = [finite(reward["score"] * reward.get("weight", 1.0)) for reward in rewards]
+    return None if None in values or not values else sum(value for value in values if value is not None)
+
+
 def _without_trace(episode: Mapping[str, Any]) -> Record:
-    errors = episode.get("errors") or []
-    error = f"{errors[-1]['type']}: {errors[-1]['message']}" if errors else "the episode has no trace"
+    error = _last_error(episode) or "the episode has no trace"
     outcome = _outcome(None, error, None, timeout=bool(episode.get("is_timeout")))
     return foreign_record([], outcome, source="verifiers", task=_task(episode.get("task") or {}, episode), split="eval")
+
+
+def _last_error(failed: Mapping[str, Any]) -> str | None:
+    errors = failed.get("errors")
+    return f"{errors[-1]['type']}: {errors[-1]['message']}" if errors else None
 
 
 def _task(task: Mapping[str, Any], episode: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,30 +222,33 @@ def _last_branch(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return path[::-1]
 
 
-def _tokens(path: list[dict[str, Any]]) -> tuple[TokenTrace, list[tuple[int, int] | None]] | None:
+def _tokens(path: list[dict[str, Any]]) -> tuple[TokenTrace | None, Sequence[tuple[int, int] | None]]:
     """Return the ids of a branch, if all of its sampled messages have theirs, and where those were sampled."""
+    unknown = None, [None] * len(path)
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float | None] = []
     spans: list[tuple[int, int] | None] = []
     for node in path:
-        held, sampled = node.get("token_ids") or [], [int(one) for one in node.get("mask") or []]
-        told = node.get("logprobs") or []
-        if len(sampled) != len(held) or (node.get("sampled") and not (told and sum(sampled) == len(told))):
-            return None
+        node_ids, sampled = node.get("token_ids") or [], [int(one) for one in node.get("mask") or []]
+        node_logprobs = node.get("logprobs") or []
+        if len(sampled) != len(node_ids) or (
+            node.get("sampled") and not (node_logprobs and sum(sampled) == len(node_logprobs))
+        ):
+            return unknown
         start = len(ids) + (sampled.index(1) if 1 in sampled else 0)
-        ids += held
-        rest = iter(told)
+        ids += node_ids
+        rest = iter(node_logprobs)
         logprobs += [float(next(rest)) if one else 0.0 for one in sampled]
         mask += sampled
-        spans.append((start, start + len(told)) if node.get("sampled") else None)
+        spans.append((start, start + len(node_logprobs)) if node.get("sampled") else None)
     if 1 not in mask:
-        return None
+        return unknown
     first, last = mask.index(1), len(mask) - mask[::-1].index(1)
     try:
         trace = TokenTrace(ids[:first], ids[first:last], mask[first:last], logprobs[first:last])
     except TranscriptError:
-        return None
+        return unknown
     return trace, [span and (span[0] - first, span[1] - first) for span in spans]
 
 
@@ -257,3 +267,10 @@ def _name(value: Any) -> str | int:
 
 def _whole(value: Any) -> int | None:
     return int(number) if (number := finite(value)) is not None else None
+
+
+def _fits(path: Path) -> bool:
+    return any((path / name).is_file() for name in (TRACES, RESULTS)) if path.is_dir() else path.suffix == ".jsonl"
+
+
+IMPORTER = Importer(f"an evaluation by verifiers ({TRACES}, {RESULTS} or their folder)", _fits, read_verifiers)

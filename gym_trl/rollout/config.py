@@ -51,9 +51,9 @@ class RolloutConfig(Rollout):
         end_ids: Collection[int] = (),
     ) -> TemplateChat:
         """Return the chat of a tokenizer; ``chat_template_kwargs`` override ``options``."""
-        given = {**options, **self.chat_template_kwargs}
+        template_options = {**options, **self.chat_template_kwargs}
         adds = appends(self.history)
-        return TemplateChat(tokenizer, chat_template=chat_template, appends=adds, end_ids=end_ids, **given)
+        return TemplateChat(tokenizer, chat_template=chat_template, appends=adds, end_ids=end_ids, **template_options)
 
     def limits(self, completion: int | None, *, context: int | None) -> Limits:
         """Return an episode's limits under the trainer's limits on the completion and the context."""

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.external.own_global_random import OwnGlobalRandom
 from gym_trl.errors import (
     ConfigError,
     GymTRLError,
@@ -23,10 +22,11 @@ from gym_trl.kinds import load_function
 from gym_trl.rollout.random_play import played_space, random_play
 from gym_trl.spaces import holds, holds_text
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.inner import attribute_of
-from gym_trl.wrappers.settlement import layers_of
+from gym_trl.wrappers.as_text import TextAction
+from gym_trl.wrappers.own_global_random import OwnGlobalRandom
+from gym_trl.wrappers.parse_action import action_writer
 from gym_trl.wrappers.state_key import as_text_key
-from gym_trl.wrappers.text_action import TextAction
+from gym_trl.wrappers.traits import has_policies, layers_of, solver_of
 
 
 class _Contract(NamedTuple):
@@ -104,11 +104,11 @@ def watched(name: str, function: Callable[..., Any] | str) -> Callable[..., Any]
     check_arguments(name, called, *contract.arguments)
 
     @wraps(called)  # with its attributes, such as markov_state_key
-    def call(*given: Any) -> Any:
-        named = dict(zip(contract.arguments, given, strict=True))
+    def call(*arguments: Any) -> Any:
+        named = dict(zip(contract.arguments, arguments, strict=True))
         sound = named.get("observation", 0) is not None and isinstance(named.get("info", {}), Mapping)
         try:
-            returned = called(*given)
+            returned = called(*arguments)
         except BaseException as error:
             raise_interrupt(error)
             own = sound and name in ("observe", "success") and not isinstance(error, GymTRLError)
@@ -158,11 +158,11 @@ def probe_functions(
                 total = float(reward)
         if success is None or not isinstance(info, Mapping):
             return
-        said = None
+        declared = None
         with failures_ignored():
-            said = success(info, total)
-        if not _CONTRACTS["success"].accepts(said):
-            raise _wrong("success", _CONTRACTS["success"].returns, said, success)
+            declared = success(info, total)
+        if not _CONTRACTS["success"].accepts(declared):
+            raise _wrong("success", _CONTRACTS["success"].returns, declared, success)
 
 
 @contextmanager
@@ -180,21 +180,21 @@ def _choose(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> 
     """Return a text to play, and whether the environment declares it to be an action."""
     layers = layers_of(env)
     with failures_ignored():
-        if env.has_wrapper_attr("solver"):
-            return env.get_wrapper_attr("solver")()(observation), True
+        if (solver := solver_of(env)) is not None:
+            return solver()(observation), True
     text = ""
     with failures_ignored():
         text = random_play(env, 0)(observation, info)
     reader = _reader(env)
     takes = played_space(env) if reader is None else reader.env.action_space
     owners = [layer for layer in layers if not isinstance(layer, TextAction)]
-    declares = any(hasattr(layer, "random_policy") or hasattr(layer, "baselines") for layer in owners)
+    declares = any(map(has_policies, owners))
     return text, bool(text) and (declares or not holds_text(takes) or bool(listed_actions(env, info)))
 
 
 def _response(env: TextEnvironment, action: str) -> str | None:
     """Return a response with this action; ``None`` if the action format cannot express it."""
-    write: Callable[[str], str] = attribute_of(env, "write_action", str)
+    write = action_writer(env)
     try:
         return write(action)
     except ConfigError:

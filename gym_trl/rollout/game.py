@@ -1,51 +1,30 @@
 """One game of several seats as a state machine without I/O: each seat is an episode of its own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
+from dataclasses import replace
 
-from gym_trl.errors import ConfigError, described, raise_interrupt
-from gym_trl.rollout.episode import Act, Episode, Sample
+from gym_trl.engines.protocol import Engine
+from gym_trl.errors import ConfigError
+from gym_trl.executors.protocol import EnvPool
+from gym_trl.options import WAIT, Cutoff
+from gym_trl.rollout.episode import Act, Ask, Episode, Sample
+from gym_trl.rollout.loop import GameResult, Loop, run_all
+from gym_trl.rollout.text_player import InThread, SeatPolicy, TextPlayer
 from gym_trl.types import (
     Answer,
     Completion,
     EnvFailure,
     EpisodeResult,
-    Message,
     StepResult,
     StopReason,
     Task,
-    Turn,
-    as_turn,
-    reason_to_stop,
-    success_of,
 )
-
-SeatPolicy: TypeAlias = Callable[[StepResult], str]
-"""Function that plays a seat of one game: from the observation of the seat and its ``info`` to an action."""
-GameResult: TypeAlias = tuple[EpisodeResult, ...]
-"""Episodes of a game, one for each seat."""
 
 OWN_FAULT = (StopReason.PARSE_ERROR, StopReason.INVALID_ACTION)
 """Stop reasons in ``info`` of a game that one seat's responses have ended."""
 
 _OF_POSITION = ("admissible_actions", "action_mask")
 """Entries of ``info`` about the seat to move, not about the step before."""
-
-
-@dataclass(frozen=True, slots=True)
-class InThread:
-    """Policy of a seat that waits for something else, such as a server; it is called in a thread."""
-
-    policy: SeatPolicy
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Next thing to do: call ``policy`` in a thread, and then ``Game.asked`` with its action or its exception."""
-
-    policy: Callable[[], str]
 
 
 class Game:
@@ -77,20 +56,20 @@ class Game:
     * A seat that was never to move before the end is ``unplayed``: it has no turn, and is not counted.
 
     Args:
-        seats: An episode for each seat that an engine samples, or a policy, ``InThread`` if it is slow. All episodes
-            have the same task.
+        seats: An episode for each seat that an engine samples, or a policy or its ``TextPlayer``; a policy is
+            ``InThread`` if it is slow. All of them have the same task.
         task: Task of the game. Default: that of its episodes.
 
     Raises:
         ConfigError: There are fewer than two seats, or no task.
     """
 
-    def __init__(self, seats: Sequence[Episode | SeatPolicy | InThread], task: Task | None = None) -> None:
-        task = task or next((seat.task for seat in seats if isinstance(seat, Episode)), None)
+    def __init__(self, seats: Sequence[Episode | TextPlayer | SeatPolicy | InThread], task: Task | None = None) -> None:
+        task = task or next((seat.task for seat in seats if isinstance(seat, Episode | TextPlayer)), None)
         if len(seats) < 2 or task is None:
             raise ConfigError(f"a game needs two seats or more, and a task or an episode; got {len(seats)}")
         self.task: Task = task
-        self._seats = [seat if isinstance(seat, Episode) else _PolicySeat(task, seat) for seat in seats]
+        self._seats = [seat if isinstance(seat, Episode | TextPlayer) else TextPlayer(task, seat) for seat in seats]
         self._next = 0
         self._steps_taken = 0
         self._order: list[list[int]] = [[] for _ in seats]  # the steps that each has taken
@@ -103,6 +82,7 @@ class Game:
     def started(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | GameResult:
         """Process the result of the environment's reset and return what to do next."""
         if isinstance(result, EnvFailure):
+            result.raise_mistake()
             return self.stopped(result.reason, result.error)
         if (seat := result.info.get("to_move")) is None:
             return self.stopped(
@@ -113,12 +93,14 @@ class Game:
 
     def sampled(self, completion: Completion) -> Sample | Act | Ask | GameResult:
         """Process the engine's completion and return what to do next."""
-        return self._passed(self._seats[self._next].sampled(completion))
+        seat = self._seats[self._next]
+        assert isinstance(seat, Episode)
+        return self._passed(seat.sampled(completion))
 
-    def asked(self, action: str | BaseException) -> Sample | Act | Ask | GameResult:
+    def asked(self, action: str | Answer | BaseException) -> Sample | Act | Ask | GameResult:
         """Process what a policy in a thread has returned or raised, and return what to do next."""
         seat = self._seats[self._next]
-        assert isinstance(seat, _PolicySeat)
+        assert isinstance(seat, TextPlayer)
         return self._passed(seat.asked(action))
 
     def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | GameResult:
@@ -127,6 +109,7 @@ class Game:
         self._order[player].append(self._steps_taken)
         self._steps_taken += 1
         if isinstance(result, EnvFailure):
+            result.raise_mistake()
             if result.reason.scored:
                 return self._passed(self._seats[player].stepped(result))
             return self.stopped(result.reason, result.error)
@@ -201,16 +184,16 @@ class Game:
             if self._steps[seat] is None:
                 episodes.append(playing.stopped(StopReason.UNPLAYED))
                 continue
-            told = self._told(seat, result)
-            info = {name: value for name, value in told.info.items() if name not in ("success", "stop_reason")}
+            last = self._told(seat, result)
+            info = {name: value for name, value in last.info.items() if name not in ("success", "stop_reason")}
             if named is not None:
                 info["stop_reason"] = named
             if result.terminated and successes is not None:
                 info["success"] = successes[seat]
             # The player's reward has its own.
             settled = self._settlement if result.truncated and seat != player else 0.0
-            told = replace(told, observation=texts.get(seat, ""), reward=told.reward + settled, info=info)
-            episodes.append(self._end(seat, told))
+            last = replace(last, observation=texts.get(seat, ""), reward=last.reward + settled, info=info)
+            episodes.append(self._end(seat, last))
         return self._ended(episodes)
 
     def _stop(self, seat: int, reason: StopReason, error: str | None, settlement: float) -> EpisodeResult:
@@ -223,74 +206,53 @@ class Game:
         step = self._steps[seat]
         if step is None:  # it is its turn
             return playing.stopped(reason, error)
-        told = self._told(seat, StepResult("", truncated=True, state=step.state))
-        info = {**told.info, "stop_reason": reason.value}
-        return replace(self._end(seat, replace(told, reward=told.reward + settlement, info=info)), error=error)
+        last = self._told(seat, StepResult("", truncated=True, state=step.state))
+        info = {**last.info, "stop_reason": reason.value}
+        return replace(self._end(seat, replace(last, reward=last.reward + settlement, info=info)), error=error)
 
-    def _end(self, seat: int, told: StepResult) -> EpisodeResult:
+    def _end(self, seat: int, result: StepResult) -> EpisodeResult:
         """Tell a seat the result that ends its episode, and return the episode."""
-        ended = self._seats[seat].stepped(told)
+        ended = self._seats[seat].stepped(result)
         assert isinstance(ended, EpisodeResult)
         return ended
 
     def _ended(self, episodes: Sequence[EpisodeResult]) -> GameResult:
-        # A step of which the seat was not told, because the game has failed, is no turn.
-        return tuple(
-            replace(episode, seat=seat, order=tuple(self._order[seat][: len(episode.turns)]))
-            for seat, episode in enumerate(episodes)
-        )
+        return tuple(episode.seated(seat, self._order[seat]) for seat, episode in enumerate(episodes))
 
 
-class _PolicySeat:
-    """Seat that a policy plays: the part of ``Episode`` that a game needs, without tokens."""
+def run_games(
+    games: Sequence[Game],
+    *,
+    pool: EnvPool,
+    engine: Engine,
+    max_alive: int | None = None,
+    cutoff: Cutoff = WAIT,
+    on_finish: Callable[[int, GameResult], None] | None = None,
+) -> list[GameResult]:
+    """Play games of several seats as ``run_episodes`` plays episodes, and return the episodes of each game's seats.
 
-    def __init__(self, task: Task, policy: SeatPolicy | InThread) -> None:
-        self.task = task
-        self._slow = isinstance(policy, InThread)
-        self._policy = policy.policy if isinstance(policy, InThread) else policy
-        self._messages: list[Message] = []
-        self._turns: list[Turn] = []
-        self._info = StepResult("").info
-        self._declares = False
-        self._said = ""
+    >>> from gym_trl.envspec import EnvSpec
+    >>> from gym_trl.executors import InlinePool
+    >>> from gym_trl.rollout import Limits
+    >>> from gym_trl.testing import ByteChat, ScriptedEngine
+    >>> from gym_trl.types import Task
+    >>> chat, limits, task = ByteChat(), Limits(tokens_per_turn=9), Task("TrlEnv/KuhnPoker-v0", 3)
+    >>> game = Game([Episode(task, chat=chat, limits=limits) for seat in range(2)])
+    >>> engine = ScriptedEngine(lambda request: chat.say("bet"))
+    >>> with InlinePool(EnvSpec("TrlEnv/KuhnPoker-v0", seats="self", action_format="plain").make) as pool:
+    ...     [(first, second)] = run_games([game], pool=pool, engine=engine)
+    >>> first.episode_return, second.episode_return, first.messages[0].content.splitlines()[-1]
+    (-2.0, 2.0, 'Your card: J. Played: nothing.')
 
-    def started(self, result: StepResult) -> Act | Ask | EpisodeResult:
-        self._declares = result.declares_success
-        return self._act(result)
+    Args:
+        games: New games; each can be played once. All seats of a game step the same environment.
+        pool: Steps the environments, which follow the protocol of several seats (``gym_trl.wrappers.seats``).
+        engine: Samples the responses of all seats that are episodes.
+        max_alive: Maximum number of games that hold an environment at once. Default: all.
+        cutoff: When to stop the slowest games.
+        on_finish: Called with the index and the result of each game as soon as it has finished.
 
-    def sampled(self, completion: Completion) -> EpisodeResult:
-        raise AssertionError(f"a policy's seat asks no engine, and got {completion.request_id}")
-
-    def stepped(self, result: StepResult | EnvFailure) -> Act | Ask | EpisodeResult:
-        if isinstance(result, EnvFailure):
-            return self.stopped(result.reason, result.error)
-        self._turns.append(as_turn(self._messages[-2].content, Answer("", self._said), result))
-        self._info = result.info
-        if result.terminated or result.truncated:
-            self._messages.append(Message("user", result.observation))
-            return self.stopped(reason_to_stop(result))
-        return self._act(result)
-
-    def stopped(self, reason: StopReason, error: str | None = None) -> EpisodeResult:
-        declared = success_of(reason, self._info, declares=self._declares)
-        turns, messages = tuple(self._turns), tuple(self._messages)
-        return EpisodeResult(self.task, reason, turns, messages, error=error, declared=declared)
-
-    def _act(self, result: StepResult) -> Act | Ask | EpisodeResult:
-        self._messages.append(Message("user", result.observation))
-        if self._slow:
-            return Ask(partial(self._policy, result))
-        try:
-            action = self._policy(result)
-        except BaseException as error:
-            raise_interrupt(error)
-            return self.asked(error)
-        return self.asked(action)
-
-    def asked(self, action: str | BaseException) -> Act | EpisodeResult:
-        if not isinstance(action, str):  # the game is unscored, whoever made the policy
-            problem = f"raised {described(action)}" if isinstance(action, BaseException) else "returned no text"
-            return self.stopped(StopReason.ENV_ERROR, f"the policy of a seat {problem}")
-        self._said = action
-        self._messages.append(Message("assistant", self._said))
-        return Act(self._said)
+    Raises:
+        ConfigError: ``max_alive`` is less than 1.
+    """
+    return run_all(Loop(games, pool, engine, on_finish, cutoff), max_alive)

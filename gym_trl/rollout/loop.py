@@ -1,28 +1,35 @@
-"""Main loop of a rollout: steps environments and the engine concurrently, each episode independent of the others."""
+"""Main loop of a rollout: steps environments and the engine concurrently, each episode independent of the others.
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+An episode waits for one thing at a time: its environment, a completion of the engine, or a policy in a thread. The loop
+takes whatever has arrived of these, gives it to its episode, which returns the next thing to do, and starts that at
+once. No episode waits for another, so neither a slow environment nor a long response delays the rest of the batch. The
+loop itself waits in one place only, where nothing else can arrive: in the executor while no request is running, or in
+the engine while no environment is stepping. Under a time limit it does not wait there, because a limit must be able to
+cut off what never answers; and an engine that processes share is stepped on although no episode here needs it, because
+the other processes wait for this one in every step. A finished episode releases its environment before another begins,
+so that at most ``max_alive`` exist, and results are kept by index, so that nothing depends on what finishes first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
-from queue import Empty, SimpleQueue
-from threading import Lock
 from time import perf_counter, sleep
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError, check_counts, raise_interrupt
+from gym_trl.engines.protocol import Engine, checked_engine
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.options import WAIT, Cutoff
-from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.game import Ask, Game, GameResult
+from gym_trl.rollout.episode import Act, Ask, Episode, Sample
+from gym_trl.rollout.garbage import rare_full_collections
+from gym_trl.rollout.policy_threads import PolicyThreads
 from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, StopReason, Task
 
-_ASKED_AT_ONCE = 64
-"""Maximum number of policies in threads that are called at once."""
+GameResult: TypeAlias = tuple[EpisodeResult, ...]
+"""Episodes of a game, one for each seat."""
+IDLE_S = 0.002
+"""Seconds between two looks where a wait could not check the time limits."""
 
-_Key = TypeVar("_Key")
 _Result = TypeVar("_Result", EpisodeResult, GameResult)
 _Result_co = TypeVar("_Result_co", bound=EpisodeResult | GameResult, covariant=True)
 
@@ -77,157 +84,19 @@ def run_episodes(
     Raises:
         ConfigError: ``max_alive`` is less than 1, or an environment raised it.
     """
-    return _run(_Loop(episodes, pool, engine, on_finish, cutoff), max_alive)
+    return run_all(Loop(episodes, pool, engine, on_finish, cutoff), max_alive)
 
 
-def run_games(
-    games: Sequence[Game],
-    *,
-    pool: EnvPool,
-    engine: Engine,
-    max_alive: int | None = None,
-    cutoff: Cutoff = WAIT,
-    on_finish: Callable[[int, GameResult], None] | None = None,
-) -> list[GameResult]:
-    """Play games of several seats as ``run_episodes`` plays episodes, and return the episodes of each game's seats.
-
-    >>> from gym_trl.envspec import EnvSpec
-    >>> from gym_trl.executors import InlinePool
-    >>> from gym_trl.rollout import Limits
-    >>> from gym_trl.testing import ByteChat, ScriptedEngine
-    >>> from gym_trl.types import Task
-    >>> chat, limits, task = ByteChat(), Limits(tokens_per_turn=9), Task("TrlEnv/KuhnPoker-v0", 3)
-    >>> game = Game([Episode(task, chat=chat, limits=limits) for seat in range(2)])
-    >>> engine = ScriptedEngine(lambda request: chat.say("bet"))
-    >>> with InlinePool(EnvSpec("TrlEnv/KuhnPoker-v0", seats="self", action_format="plain").make) as pool:
-    ...     [(first, second)] = run_games([game], pool=pool, engine=engine)
-    >>> first.episode_return, second.episode_return, first.messages[0].content.splitlines()[-1]
-    (-2.0, 2.0, 'Your card: J. Played: nothing.')
-
-    Args:
-        games: New games; each can be played once. All seats of a game step the same environment.
-        pool: Steps the environments, which follow the protocol of several seats (``gym_trl.wrappers.seats``).
-        engine: Samples the responses of all seats that are episodes.
-        max_alive: Maximum number of games that hold an environment at once. Default: all.
-        cutoff: When to stop the slowest games.
-        on_finish: Called with the index and the result of each game as soon as it has finished.
-
-    Raises:
-        ConfigError: ``max_alive`` is less than 1.
-    """
-    return _run(_Loop(games, pool, engine, on_finish, cutoff), max_alive)
-
-
-def _run(loop: "_Loop[_Result]", max_alive: int | None) -> list[_Result]:
+def run_all(loop: "Loop[_Result]", max_alive: int | None) -> list[_Result]:
+    """Play all episodes or games of a loop, ``max_alive`` at once, and return their results in order."""
     alive = max(1, len(loop)) if max_alive is None else max_alive
     check_counts(max_alive=alive)
     try:
-        with _rare_full_collections():
+        with rare_full_collections():
             loop.run(alive)
     finally:
         loop.abandon()
     return [loop.finished[index] for index in range(len(loop))]
-
-
-_IDLE_S = 0.002
-
-
-def stream_episodes(
-    episodes: Iterator[tuple[_Key, Episode] | None],
-    *,
-    pool: EnvPool,
-    engine: Engine,
-    max_alive: int,
-    cutoff: Cutoff = WAIT,
-    go_on: Callable[[], bool],
-    on_finish: Callable[[_Key, EpisodeResult], None],
-) -> None:
-    """Play episodes as they arrive, until ``episodes`` is exhausted or ``go_on()`` is false.
-
-    >>> import gymnasium as gym
-    >>> from gym_trl.rollout import Limits
-    >>> from gym_trl.executors import InlinePool
-    >>> from gym_trl.testing import ByteChat, ScriptedEngine
-    >>> from gym_trl.types import Task
-    >>> chat, limits = ByteChat(), Limits(tokens_per_turn=9)
-    >>> arriving = ((name, Episode(Task("TrlEnv/Echo-v0", 0), chat=chat, limits=limits)) for name in "ab")
-    >>> with InlinePool(gym.make) as pool:
-    ...     stream_episodes(arriving, pool=pool, engine=ScriptedEngine(lambda request: chat.say("hello")), max_alive=1,
-    ...                     go_on=lambda: True, on_finish=lambda name, played: print(name, played.stop_reason.value))
-    a failure
-    b failure
-
-    Unlike ``run_episodes`` it hands over each finished episode while others continue. Episodes that are still running
-    when it ends are cancelled.
-
-    Args:
-        episodes: Episodes with their names for ``on_finish``. ``None`` means that none is available now; the iterator
-            is read again later.
-        pool: Steps the environments.
-        engine: Samples the responses; called without blocking, one step at a time.
-        max_alive: Maximum number of episodes that hold an environment at once.
-        cutoff: When to stop an episode. Only ``episode_s`` applies, because a stream has no end.
-        go_on: Called between two steps of the engine.
-        on_finish: Called with the name and the result of each episode as soon as it has finished.
-
-    Raises:
-        ConfigError: ``max_alive`` is less than 1.
-    """
-    check_counts(max_alive=max_alive)
-    playing: dict[int, Episode] = {}
-    names: dict[int, _Key] = {}
-
-    def finish(index: int, result: EpisodeResult) -> None:
-        del playing[index], loop.finished[index]
-        on_finish(names.pop(index), result)
-
-    loop = _Loop(playing, pool, engine, finish, cutoff)
-    admitted, more = 0, True
-    try:
-        with _rare_full_collections():
-            while go_on() and (more or playing):
-                while more and len(playing) < max_alive:
-                    try:
-                        arrived = next(episodes)
-                    except StopIteration:
-                        more = False
-                        break
-                    if arrived is None:
-                        break
-                    names[admitted], playing[admitted] = arrived
-                    loop.admit(admitted)
-                    admitted += 1
-                if not loop.advance(block=False) and not loop.sampling:  # a busy engine takes time in its own step
-                    sleep(_IDLE_S)
-                loop.cut_old()
-    finally:
-        loop.abandon()
-
-
-_FULL_COLLECTIONS = 100
-"""Number of collections of the middle generation before a full one; Python's default is 10."""
-_lock = Lock()
-_thresholds: list[tuple[int, int, int]] = []  # in effect before each running rollout
-
-
-@contextmanager
-def _rare_full_collections() -> Iterator[None]:
-    """Make Python's full garbage collections less frequent.
-
-    Thousands of episodes are millions of long-lived objects without cycles; scanning them repeatedly takes a quarter of
-    the loop's time (benchmarks/bench_scale.py). Collections of young objects are unchanged.
-    """
-    with _lock:
-        young, middle, old = gc.get_threshold()
-        _thresholds.append((young, middle, old))
-        gc.set_threshold(young, middle, max(old, _FULL_COLLECTIONS))
-    try:
-        yield
-    finally:
-        with _lock:
-            before = _thresholds.pop()
-            if not _thresholds:  # other threads may still run rollouts
-                gc.set_threshold(*before)
 
 
 @dataclass(slots=True)
@@ -251,7 +120,7 @@ class _Running:
     """Seconds of each seat."""
 
 
-class _Loop(Generic[_Result]):
+class Loop(Generic[_Result]):
     """State of one rollout: each episode or game waits for its environment or for the engine, or is finished."""
 
     def __init__(
@@ -267,20 +136,18 @@ class _Loop(Generic[_Result]):
         self._episodes: Sequence[_Player[_Result]] | Mapping[int, _Player[_Result]] = episodes
         self._pool = pool
         self._engine = engine
-        # The other processes of a shared engine need it to step even if no local episode waits for a completion.
-        self._shared: bool = getattr(engine, "shared", False)
+        self._shared = checked_engine(engine).shared
         self._on_finish: Callable[[int, _Result], None] | None = on_finish
         self._stepping: set[int] = set()  # those that wait for their environment
         self._sampling: dict[str, int] = {}  # by their requests' ids
-        self._asking: dict[int, Future[str]] = {}  # calls of policies in threads
-        self._said: SimpleQueue[tuple[int, Future[str]]] = SimpleQueue()
-        self._threads: ThreadPoolExecutor | None = None
+        self._asking = PolicyThreads()
         self.finished: dict[int, _Result] = {}
 
     def __len__(self) -> int:
         return len(self._episodes)
 
     def run(self, max_alive: int) -> None:
+        """Play all of them, ``max_alive`` at once."""
         admitted, total, cutoff = 0, len(self._episodes), self._cutoff
         due = None if cutoff.rollout_s is None else perf_counter() + cutoff.rollout_s
         enough = total if cutoff.stragglers is None else min(total, max(1, ceil(cutoff.stragglers * total)))
@@ -290,13 +157,14 @@ class _Loop(Generic[_Result]):
                 admitted += 1
             # A blocking call could not check the time limits.
             if not self.advance(block=not cutoff.timed) and cutoff.timed and not self._sampling:
-                sleep(_IDLE_S)
+                sleep(IDLE_S)
             self.cut_old()
             if due is not None and perf_counter() >= due:
                 self._cut_all(StopReason.TIMEOUT, f"the rollout took longer than {cutoff.rollout_s:g} s")
         self._cut_all(StopReason.STRAGGLER, f"{enough} of {total} episodes had finished before it")
 
     def admit(self, index: int) -> None:
+        """Begin the one with this index."""
         self._stepping.add(index)
         now, key = perf_counter(), str(index)
         self._running[index] = _Running(key, began=now, asked=now)
@@ -310,15 +178,23 @@ class _Loop(Generic[_Result]):
     def advance(self, *, block: bool) -> bool:
         """Process available results and return whether there were any; if ``block``, wait if nothing else is to do."""
         asking = bool(self._asking)
-        results = self._pool.collect(block=block and not self._sampling and not self._shared and not asking)
+        results = self._pool.collect(block=block and not asking and not self._engine_is_due)
         for key, result in results:
             self._environment_answered(int(key), result)
-        asked = self._policies_answered(block=block and not self._sampling and not self._shared) if asking else False
-        alone = block and bool(self._sampling) and not self._stepping and not self._asking
-        completions = self._engine.collect(block=alone) if self._sampling or self._shared else []
-        for completion in completions:
-            self._engine_answered(completion)
-        return bool(results or completions or asked)
+        arrived = bool(results)
+        if asking:
+            arrived |= self._policies_answered(block=block and not self._engine_is_due)
+        if self._engine_is_due:
+            alone = block and bool(self._sampling) and not self._stepping and not self._asking
+            for completion in self._engine.collect(block=alone):
+                self._engine_answered(completion)
+                arrived = True
+        return arrived
+
+    @property
+    def _engine_is_due(self) -> bool:
+        """True if the engine has to be stepped, for this rollout or for the other processes that share it."""
+        return bool(self._sampling) or self._shared
 
     def cut_old(self) -> None:
         """Stop episodes that have run for longer than ``Cutoff.episode_s``."""
@@ -341,7 +217,7 @@ class _Loop(Generic[_Result]):
             del self._sampling[running.request]
             self._engine.cancel(running.request)
         self._stepping.discard(index)
-        self._asking.pop(index, None)
+        self._asking.drop(index)
         if self._cutoff.on_cutoff == "truncated":
             reason = StopReason.TIME_LIMIT
         self._finish(index, self._episodes[index].stopped(reason, why))
@@ -352,36 +228,23 @@ class _Loop(Generic[_Result]):
             self._engine.cancel(request_id)
         for running in self._running.values():  # includes an episode whose handling raised
             self._pool.release(running.key)
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._asking.close()
 
     def _policies_answered(self, *, block: bool) -> bool:
         """Process what policies in threads have returned, and return whether there was anything."""
-        wait: float | None = 0.0 if self._sampling or self._shared else _IDLE_S
+        wait: float | None = 0.0 if self._engine_is_due else IDLE_S
         if block and not self._stepping:
             wait = None
         answered = False
-        while self._asking:
-            try:
-                index, future = self._said.get(timeout=0.0 if answered else wait)
-            except Empty:
-                break
-            if self._asking.get(index) is not future:  # its game was stopped
-                continue
+        for index, response in self._asking.responses(wait=wait):
             answered = True
-            del self._asking[index]
-            error = future.exception()
-            if error is not None:
-                raise_interrupt(error)
             running = self._running[index]
             running.env_seconds += perf_counter() - running.asked
             game: Any = self._episodes[index]  # an episode asks no policy
-            self._go_on(index, running, game.asked(future.result() if error is None else error))
+            self._go_on(index, running, game.asked(response))
         return answered
 
     def _environment_answered(self, index: int, result: StepResult | EnvFailure) -> None:
-        if isinstance(result, EnvFailure):
-            result.raise_mistake()
         running, episode = self._running[index], self._episodes[index]
         running.env_seconds += perf_counter() - running.asked
         self._stepping.remove(index)
@@ -406,10 +269,10 @@ class _Loop(Generic[_Result]):
                 running.turns = turn = running.turns + 1
                 running.seat = todo.seat or 0
                 name = running.key if todo.seat is None else f"{index}.{todo.seat}"
-                if todo.images and not getattr(self._engine, "takes_images", False):
+                if todo.images and not self._engine.takes_images:
                     raise ConfigError(
-                        f"{type(self._engine).__name__} takes no images: generate with Transformers (use_vllm=False, "
-                        "use_transformers_continuous_batching=False), or leave out images"
+                        f"{type(self._engine).__name__} takes no images: generate with Transformers "
+                        "(use_vllm=False), or leave out images"
                     )
                 request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.images)
                 running.request = request.id
@@ -419,9 +282,7 @@ class _Loop(Generic[_Result]):
                 self._stepping.add(index)
                 self._pool.step(running.key, todo.action)
             case Ask():
-                self._threads = self._threads or ThreadPoolExecutor(_ASKED_AT_ONCE, "gym-trl-policy")
-                self._asking[index] = future = self._threads.submit(todo.policy)
-                future.add_done_callback(lambda ended: self._said.put((index, ended)))
+                self._asking.ask(index, todo.policy)
             case _:
                 self._finish(index, todo)
 
@@ -438,8 +299,6 @@ class _Loop(Generic[_Result]):
 def _timed(ended: _Result, model: Mapping[int, float], env: float) -> _Result:
     """Return a result with its seconds; the seats of a game share those of its environment."""
     if isinstance(ended, EpisodeResult):
-        return replace(ended, model_seconds=model.get(0, 0.0), env_seconds=env)
+        return ended.timed(model.get(0, 0.0), env)
     share = env / len(ended)
-    return tuple(
-        replace(episode, model_seconds=model.get(seat, 0.0), env_seconds=share) for seat, episode in enumerate(ended)
-    )
+    return tuple(episode.timed(model.get(seat, 0.0), share) for seat, episode in enumerate(ended))

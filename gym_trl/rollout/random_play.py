@@ -13,7 +13,9 @@ from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.action_samples import ActionSampler, holds_numbers, is_free_text, ranges_in
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.inner import attribute_of, instructions_of
+from gym_trl.wrappers.frozen import FrozenAfterEnd
+from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.traits import baselines_of, layer_of, random_policy_of
 
 Actor: TypeAlias = Callable[[str, Mapping[str, Any]], str]
 """Function from an observation and its ``info`` to an action."""
@@ -77,10 +79,9 @@ def own_random_policy(env: TextEnvironment) -> Callable[[int], Policy] | None:
     >>> own_random_policy(gym.make("TrlEnv/Echo-v0")) is None, own_random_policy(gym.make("CartPole-v1")) is None
     (False, True)
     """
-    if env.has_wrapper_attr("random_policy"):
-        make: Callable[[int], Policy] = env.get_wrapper_attr("random_policy")
+    if (make := random_policy_of(env)) is not None:
         return make
-    among = attribute_of(env, "baselines", {}).get("random")
+    among = baselines_of(env).get("random")
     return None if among is None else among.policy
 
 
@@ -94,7 +95,8 @@ def random_policy(env: TextEnvironment, seed: int) -> Policy:
     True
     """
     act = random_play(env, seed)
-    return lambda observation: act(observation, attribute_of(env, "last_info", {}))
+    last_layer = layer_of(env, FrozenAfterEnd)  # type: ignore[type-abstract]  # none of it is made
+    return lambda observation: act(observation, {} if last_layer is None else last_layer.last_info)
 
 
 def description_of(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> str:

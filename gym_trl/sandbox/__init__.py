@@ -18,9 +18,9 @@ from threading import get_native_id
 from time import monotonic, sleep
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox.isolation import Command, Isolation, check_isolation, command, environment
-from gym_trl.types import Closing
 
 __all__ = ["Isolation", "Result", "Sandbox", "SandboxLimits", "Status"]
 
@@ -210,8 +210,8 @@ class _Process:
         status, hello = self._exchange(b"", "hello", monotonic() + _START_S, output)
         if status != "ok" or (self._isolated and hello["refused"]):
             self.end()
-            said = hello.get("refused") or output.decode("utf-8", "replace")
-            raise OSError(f"the sandbox's process did not start ({status}): {said:.300}")
+            message = hello.get("refused") or output.decode("utf-8", "replace")
+            raise OSError(f"the sandbox's process did not start ({status}): {message:.300}")
         if hello["refused"]:
             warnings.warn(f"programs run here without some of the limits: {hello['refused']}", stacklevel=4)
         self._driver = self._find_driver()

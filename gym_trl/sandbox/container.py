@@ -8,43 +8,27 @@ import tarfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from shutil import which
 from time import monotonic
 
+from gym_trl.bases import Closing
 from gym_trl.sandbox import SandboxLimits, _shorten
-from gym_trl.sandbox.shell import MOST_OF_A_FILE, MOST_OF_TESTS, Check, Ran, Verified, ended_sentence
+from gym_trl.sandbox.shell import (
+    MOST_OF_A_FILE,
+    MOST_OF_TESTS,
+    Check,
+    ContainerImage,
+    Containers,
+    Ran,
+    Verified,
+    ended_sentence,
+)
 from gym_trl.sandbox.shell_driver import follow
-from gym_trl.types import Closing
 
-PROGRAMS = ("docker", "podman")
 _ASK_S = 60.0
 _GRACE_S = 10.0
 _CLEAN = "rm -rf /tests /solution /logs && mkdir -p /tests /logs/verifier /logs/agent /logs/artifacts"
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerImage:
-    """Image that a container starts from.
-
-    >>> ContainerImage(name="alpine:3").build_command("docker") is None
-    True
-    """
-
-    name: str | None = None
-    """Name of an image that exists or can be pulled; ``None`` for one that is built."""
-    context: Path | None = None
-    """Folder of its Dockerfile."""
-    working_folder: str | None = None
-    """Working folder, if it is not the image's own."""
-    variables: tuple[tuple[str, str], ...] = ()
-    build_seconds: float = 600.0
-
-    def build_command(self, program: str) -> list[str] | None:
-        """Return the command that builds it and prints its id; ``None`` if it has a name."""
-        return None if self.name is not None else [program, "build", "--quiet", str(self.context)]
 
 
 @cache
@@ -183,8 +167,8 @@ class ContainerMachine(Closing):
         except subprocess.TimeoutExpired as error:
             raise OSError(f"{' '.join(arguments[:2])} took more than {seconds:g} seconds") from error
         if ran.returncode:
-            said = ran.stderr.decode(errors="replace").strip()[-300:]
-            raise OSError(f"{' '.join(arguments[:2])} failed: {said}")
+            message = ran.stderr.decode(errors="replace").strip()[-300:]
+            raise OSError(f"{' '.join(arguments[:2])} failed: {message}")
 
 
 def _piped(arguments: Sequence[str], errors: int = subprocess.STDOUT) -> "subprocess.Popen[bytes]":
@@ -200,15 +184,13 @@ def _ask(arguments: Sequence[str], seconds: float = _ASK_S, sent: bytes = b"") -
 @cache
 def _built(program: str, image: ContainerImage) -> str:
     """Build an image, once per process, and return its id."""
-    command = image.build_command(program)
-    assert command is not None
     try:
-        ran = _ask(command, image.build_seconds)
+        ran = _ask([program, "build", "--quiet", str(image.context)], image.build_seconds)
     except subprocess.TimeoutExpired as error:
         raise OSError(f"building {image.context} took more than {image.build_seconds:g} seconds") from error
     if ran.returncode:
-        said = ran.stderr.decode(errors="replace").strip()[-300:]
-        raise OSError(f"{program} cannot build {image.context}: {said}")
+        message = ran.stderr.decode(errors="replace").strip()[-300:]
+        raise OSError(f"{program} cannot build {image.context}: {message}")
     return ran.stdout.decode().strip().splitlines()[-1]
 
 
@@ -216,3 +198,7 @@ def _remove(program: str, name: str, owner: int) -> None:
     if owner == os.getpid():  # a fork of the owner has no part in it
         with suppress(OSError, subprocess.TimeoutExpired):
             _ask([program, "rm", "--force", "--volumes", name])
+
+
+CONTAINERS = Containers(container_problem, ContainerMachine)
+"""Containers of Docker or Podman, for the table of leaves."""

@@ -8,9 +8,10 @@ import sys
 import sysconfig
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from shutil import which
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -110,17 +111,17 @@ def bubblewrap_problem() -> str | None:
             check=False,
         )
         os.set_blocking(reader, False)
-        said = os.read(reader, 2**16)
+        message = os.read(reader, 2**16)
     except BlockingIOError:
-        said = b""
+        message = b""
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it does not start: {error}"
     finally:
         os.close(reader)
         os.close(writer)
-    if not said:
+    if not message:
         return f"it does not work: {tried.stderr.decode(errors='replace').strip()[-300:]}"
-    refused = json.loads(said)["refused"]
+    refused = json.loads(message)["refused"]
     return f"what it leaves open cannot be closed: {refused}" if refused else None
 
 
@@ -138,7 +139,7 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
     """Return the command line of a sandbox; ``replies`` is the descriptor of its replies."""
     root = os.geteuid() == 0
     isolated = isolation == "bubblewrap"
-    told = {
+    options = {
         **settings,
         "isolated": isolated,
         "replies": replies,
@@ -146,17 +147,17 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
         "uid": _FIRST_UID + secrets.randbelow(2**29) if root and (isolated or _readable_by_all()) else None,
     }
     if not isolated:
-        told["landlock"] = landlock_abi()
-        told["readable"], told["listable"] = _readable()
+        options["landlock"] = landlock_abi()
+        options["readable"], options["listable"] = _readable()
     with suppress(KeyError):  # the driver answers that it has no filter
         made = seccomp_filter(os.uname().machine, alone=not isolated)
-        told["filter"], told["own_process"] = made.code.hex(), made.own_process
-    python = [_python(), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(told)]
+        options["filter"], options["own_process"] = made.code.hex(), made.own_process
+    python = [_python(), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(options)]
     if isolated:
         return Command([*_bubblewrap(root, settings["file_bytes"], settings.get("folders")), *python], None)
     folder = tempfile.mkdtemp(prefix="gym-trl-sandbox-")
-    if told["uid"] is not None:
-        os.chown(folder, told["uid"], told["uid"])
+    if options["uid"] is not None:
+        os.chown(folder, options["uid"], options["uid"])
     return Command(python, folder)
 
 
@@ -172,31 +173,32 @@ def _bubblewrap(root: bool, file_bytes: int, folders: Sequence[str] | None) -> l
     else:
         rights += ["--unshare-user"]
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    shown: list[str] = []
-    # Folders that bubblewrap creates implicitly would not be accessible to the driver's user.
-    read = _interpreter() if folders is None else with_programs()
-    parents = {str(parent) for path in (*read, *DEVICES, *(folders or ())) for parent in Path(path).parents}
-    for path in sorted(parents - {"/"} - {path for path in read if Path(path).is_symlink()}):
-        shown += ["--perms", "0755", "--dir", path]
-    for path in read:
-        shown += (
-            ["--symlink", str(Path(path).readlink()), path] if Path(path).is_symlink() else ["--ro-bind", path, path]
-        )
-    for path in _hidden():
-        shown += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
-    for path in DEVICES:
-        shown += ["--dev-bind", path, path]
-    if folders is not None:
-        shown += ["--perms", "0755", "--dir", PROGRAMS]
-        shown += [word for name in ("python", "python3") for word in ("--symlink", _python(), f"{PROGRAMS}/{name}")]
-    for path in sorted(folders or ()):
-        shown += ["--perms", "1777", "--size", str(file_bytes), "--tmpfs", path]
     return [
         *(which("bwrap") or "bwrap", *apart, *rights, "--hostname", "sandbox", "--new-session", "--die-with-parent"),
-        *shown,
-        *("--perms", "1777", "--size", str(file_bytes), "--tmpfs", "/tmp"),  # noqa: S108
+        *chain.from_iterable(_mounts(_interpreter() if folders is None else with_programs(), folders, str(file_bytes))),
         *("--remount-ro", "/", "--chdir", "/tmp", "--"),  # noqa: S108
     ]
+
+
+def _mounts(read: Sequence[str], folders: Sequence[str] | None, file_bytes: str) -> Iterator[Sequence[str]]:
+    """Yield bubblewrap's arguments for each path."""
+    links = {path: str(Path(path).readlink()) for path in read if Path(path).is_symlink()}
+    # Folders that bubblewrap creates implicitly would not be accessible to the driver's user.
+    parents = {str(parent) for path in (*read, *DEVICES, *(folders or ())) for parent in Path(path).parents}
+    for path in sorted(parents - {"/"} - links.keys()):
+        yield "--perms", "0755", "--dir", path
+    for path in read:
+        yield ("--symlink", links[path], path) if path in links else ("--ro-bind", path, path)
+    for path in _hidden():
+        yield "--size", "4096", "--tmpfs", path, "--remount-ro", path
+    for path in DEVICES:
+        yield "--dev-bind", path, path
+    if folders is not None:
+        yield "--perms", "0755", "--dir", PROGRAMS
+        yield "--symlink", _python(), f"{PROGRAMS}/python"
+        yield "--symlink", _python(), f"{PROGRAMS}/python3"
+    for path in (*sorted(folders or ()), "/tmp"):  # noqa: S108 -- the sandbox's own
+        yield "--perms", "1777", "--size", file_bytes, "--tmpfs", path
 
 
 def _python() -> str:
@@ -234,9 +236,9 @@ def _interpreter() -> tuple[str, ...]:
 @cache
 def with_programs() -> tuple[str, ...]:
     """Return the paths of the interpreter and of the system's programs, none of them inside another one."""
-    found = {path for path in (*SYSTEM, *_interpreter()) if Path(path).exists()}
-    links = {path for path in found if Path(path).is_symlink()}
-    return tuple(sorted(path for path in found if not (set(map(str, Path(path).parents)) & (found - links))))
+    existing = {path for path in (*SYSTEM, *_interpreter()) if Path(path).exists()}
+    links = {path for path in existing if Path(path).is_symlink()}
+    return tuple(sorted(path for path in existing if not (set(map(str, Path(path).parents)) & (existing - links))))
 
 
 @cache

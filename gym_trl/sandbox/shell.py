@@ -1,18 +1,18 @@
 """Shell commands in a sandbox with files of its own, and the machines that tasks run on."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
+from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox import Sandbox, SandboxLimits, _shorten
 from gym_trl.sandbox.isolation import PROGRAMS, bubblewrap_problem, with_programs
 from gym_trl.sandbox.shell_driver import MOST, PIECE
-from gym_trl.types import Closing
 
 _HOME = "/home/gym-trl"
 _TESTS, _LOGS, _SOLUTION = "/tests", "/logs", "/solution"
@@ -97,6 +97,29 @@ class Machine(Protocol):
     def close(self) -> None:
         """End all processes and remove all files."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerImage:
+    """Image that a container starts from."""
+
+    name: str | None = None
+    """Name of an image that exists or can be pulled; ``None`` for one that is built."""
+    context: Path | None = None
+    """Folder of its Dockerfile."""
+    working_folder: str | None = None
+    """Working folder, if it is not the image's own."""
+    variables: tuple[tuple[str, str], ...] = ()
+    build_seconds: float = 600.0
+
+
+class Containers(NamedTuple):
+    """Maker of machines that are containers."""
+
+    problem: Callable[[str], str | None]
+    """Function that returns the reason that a program cannot make containers here, or ``None``."""
+    machine: Callable[..., Machine]
+    """Function ``(program, image, limits, cpus=None)`` that starts a container."""
 
 
 def shell_problem() -> str | None:
@@ -227,10 +250,10 @@ class _Shell:
     def run(
         self, command: str, folder: str, variables: Mapping[str, str], seconds: float, *, most: int | None = None
     ) -> Ran:
-        known = _VARIABLES | dict(variables)
-        result = self._sandbox.call("shell", command, folder, known, seconds, seconds=seconds + _GRACE_S)
-        said: Any = result.value if isinstance(result.value, dict) else {}
-        output, code, ended = said.get("output"), said.get("code"), said.get("ended")
+        environment = _VARIABLES | dict(variables)
+        result = self._sandbox.call("shell", command, folder, environment, seconds, seconds=seconds + _GRACE_S)
+        fields: Any = result.value if isinstance(result.value, dict) else {}
+        output, code, ended = fields.get("output"), fields.get("code"), fields.get("ended")
         if result.status != "ok" or not isinstance(output, str) or not isinstance(code, int | None):
             self.close()
             return Ran("[It ended the machine. All files are as they were at the start.]\n", None, lost=True)

@@ -16,7 +16,7 @@ class Connections:
 
     A connection waits from its beginning until its request has arrived, between two requests, and while its client does
     not read a response. One that has waited for ``request_timeout`` seconds is closed. At the bound, a new connection
-    takes the place of the one that has waited longest, so clients that send nothing, or send slowly, keep nobody out;
+    takes the place of the one that has waited longest, so clients that send nothing, or send slowly, keep no other out;
     if none waits, the new connection is refused. A connection that works (a request that is answered, an open session)
     is never closed for another.
 

@@ -1,4 +1,4 @@
-"""Protocols of uvicorn with bounds and deadlines for connections, of which it has none before a request has arrived."""
+"""Protocols of uvicorn with bounds and deadlines for connections; its own begin when a request has arrived."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from gym_trl.serving.connections import BUSY, Connections
 
 
 def bounded(protocol: Any, connections: Connections) -> type[Any]:
-    """Return a subclass of a protocol of uvicorn, for HTTP or for WebSockets, whose connections are bounded.
+    """Return a subclass of a protocol of uvicorn, for HTTP or for WebSockets, with bounded connections.
 
     ::
 

@@ -58,7 +58,7 @@ class BoundedHTTPServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close the connections whose clients are too slow."""
+        """Close the connections of slow clients."""
         self.connections.close_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -91,9 +91,9 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Read the rest of a request, and return whether it can be answered."""
         if not super().parse_request():
             return False
-        given = self.headers.get("Content-Length", "0")
+        header = self.headers.get("Content-Length", "0")
         # Longer numbers are too large in any case, and str.isdecimal also accepts other digits than int(..., 10) does.
-        length = int(given) if given.isascii() and given.isdecimal() and len(given) < 19 else -1
+        length = int(header) if header.isascii() and header.isdecimal() and len(header) < 19 else -1
         if length < 0 or "Transfer-Encoding" in self.headers:
             self.close_connection = True
             self.send_error(HTTPStatus.BAD_REQUEST, "a body needs a Content-Length")

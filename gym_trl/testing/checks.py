@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from gym_trl.errors import ActionTypeError, described, safe_str
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.doubles import expect, play
-from gym_trl.wrappers.inner import attribute_of
+from gym_trl.wrappers.traits import declared_instructions, optimal_return, optimal_success, random_policy_of, solver_of
 
 EnvMaker: TypeAlias = Callable[[], gym.Env[str, str]]
 
@@ -80,8 +80,8 @@ def _check_gymnasium(maker: EnvMaker) -> None:
 
 
 def _check_instructions(maker: EnvMaker) -> None:
-    instructions = maker().get_wrapper_attr("instructions")
-    expect(isinstance(instructions, str) and instructions.strip(), "instructions must be text that is not empty")
+    instructions = declared_instructions(maker())
+    expect(instructions is not None and instructions.strip(), "instructions must be text that is not empty")
 
 
 def _check_resets(maker: EnvMaker) -> None:
@@ -94,12 +94,12 @@ def _check_resets(maker: EnvMaker) -> None:
 
 def _check_trajectories(maker: EnvMaker) -> None:
     for seed in _SEEDS:
-        for player in ("solver", "random_policy"):
+        for player in (solver_of, random_policy_of):
             env = maker()
-            if not env.has_wrapper_attr(player):
+            if (make := player(env)) is None:
                 continue
             # Not the episode's seed: the policy could draw the numbers from which the environment drew its secret.
-            policy = env.get_wrapper_attr(player)(*([] if player == "solver" else [derive_seed(seed, player)]))
+            policy = make(*([] if player is solver_of else [derive_seed(seed, "random_policy")]))
             steps = play(env, policy, seed=seed)
             _check_steps(env, steps)
             _check_frozen(env, steps[-1])
@@ -108,16 +108,16 @@ def _check_trajectories(maker: EnvMaker) -> None:
 
 def _check_steps(env: gym.Env[str, str], steps: list[tuple[Any, ...]]) -> None:
     for action, observation, reward, terminated, truncated, info in steps[1:]:
-        said = f"step({action!r:.50})"
-        expect(isinstance(observation, str), f"observations must be text, {said} gave {type(observation).__name__}")
+        call = f"step({action!r:.50})"
+        expect(isinstance(observation, str), f"observations must be text, {call} gave {type(observation).__name__}")
         expect(
-            observation in env.observation_space, f"{said} gave an observation that is not in {env.observation_space}"
+            observation in env.observation_space, f"{call} gave an observation that is not in {env.observation_space}"
         )
-        expect(math.isfinite(reward), f"rewards must be finite, {said} gave {reward}")
-        expect(not (terminated and truncated), f"{said} was terminated and truncated together")
+        expect(math.isfinite(reward), f"rewards must be finite, {call} gave {reward}")
+        expect(not (terminated and truncated), f"{call} was terminated and truncated together")
         for key in ("action_valid", "success"):
             expect(
-                isinstance(info.get(key), bool), f"info[{key!r}] must be a bool after every step, {said} gave {info!r}"
+                isinstance(info.get(key), bool), f"info[{key!r}] must be a bool after every step, {call} gave {info!r}"
             )
 
 
@@ -212,10 +212,9 @@ def _check_strange_actions(maker: EnvMaker) -> None:
 
 def _check_optimum(maker: EnvMaker, episodes: int) -> None:
     env = maker()
-    optimum = attribute_of(env, "optimal_success")
-    if optimum is None or not env.has_wrapper_attr("solver"):
+    optimum, solver = optimal_success(env), solver_of(env)
+    if optimum is None or solver is None:
         return
-    solver = env.get_wrapper_attr("solver")
     played = [play(env, solver(), seed=seed)[1:] for seed in range(episodes)]
     success = statistics.fmean(steps[-1][-1]["success"] for steps in played)
     error = math.sqrt(optimum * (1 - optimum) / episodes)
@@ -223,12 +222,12 @@ def _check_optimum(maker: EnvMaker, episodes: int) -> None:
         abs(success - optimum) <= 4 * error + 1e-9,
         f"the solver must reach optimal_success={optimum:.4g}, and reached {success:.4g} of {episodes} episodes",
     )
-    if env.get_wrapper_attr("optimal_return") is not None:
-        _check_return(env, [math.fsum(step[2] for step in steps) for steps in played], error)
+    if (best := optimal_return(env)) is not None:
+        _check_return(best, [math.fsum(step[2] for step in steps) for steps in played], error)
 
 
-def _check_return(env: gym.Env[str, str], returns: list[float], error_of_success: float) -> None:
-    optimum, mean = env.get_wrapper_attr("optimal_return"), statistics.fmean(returns)
+def _check_return(optimum: float, returns: list[float], error_of_success: float) -> None:
+    mean = statistics.fmean(returns)
     error = statistics.stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
     # Equal returns do not show the variance of rare ones; a failure can cost as much as a success pays.
     error = error or 2 * error_of_success

@@ -1,12 +1,13 @@
-"""Test doubles: a chat whose tokens are bytes, and an episode of given actions."""
+"""Test doubles: a chat with bytes as tokens, and an episode of given actions."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import gymnasium as gym
 
+from gym_trl.chat.protocol import Chat
 from gym_trl.executors.step import MAX_TURNS
-from gym_trl.text.parsing import split_thinking
+from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import Answer, Message, Policy, TokenIds
 
 
@@ -39,8 +40,8 @@ def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[Any]:
     raise AssertionError(f"an episode must end, and {env} did not in {MAX_TURNS} turns")
 
 
-class ByteChat:
-    """Chat whose tokens are bytes and four marks, for tests and benchmarks without a tokenizer.
+class ByteChat(Chat):
+    """Chat with bytes and four marks as tokens, for tests and benchmarks without a tokenizer.
 
     >>> chat = ByteChat()
     >>> prompt = chat.open([Message("user", "hi")])
@@ -50,7 +51,6 @@ class ByteChat:
 
     _MARKS: ClassVar[dict[str, int]] = {"end": 256, "system": 257, "user": 258, "assistant": 259}
     stop_ids: frozenset[int] = frozenset({256})
-    stop_strings: tuple[str, ...] = ()
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids of a conversation that the model is to continue."""

@@ -115,7 +115,7 @@ class FaultyEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs
 
 
 class _UnprintableError(Exception):
-    """Exception whose message and representation cannot be made."""
+    """Exception that raises when it is printed."""
 
     def __str__(self) -> str:
         raise ValueError("no message")
@@ -124,7 +124,7 @@ class _UnprintableError(Exception):
 
 
 class _LeavingError(Exception):
-    """Exception whose message ends the program."""
+    """Exception that ends the program when it is printed."""
 
     def __str__(self) -> str:
         raise SystemExit(7)
@@ -266,7 +266,7 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-class FaultyEngine:
+class FaultyEngine(Engine):
     """Engine that injects faults: a request fails, or exceeds its deadline, with given probabilities.
 
     >>> from gym_trl.testing import ByteChat
@@ -285,6 +285,7 @@ class FaultyEngine:
 
     def __init__(self, engine: Engine, *, fails: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
         self._engine = engine
+        self.shared, self.takes_images = engine.shared, engine.takes_images
         self._chances = {"fails": fails, "late": late}
         _check(**self._chances)
         self._seed = seed
@@ -305,15 +306,23 @@ class FaultyEngine:
     def collect(self, *, block: bool) -> list[Completion]:
         """Return the completions, and the requests with faults."""
         lost, self._lost = self._lost, []
-        found = self._engine.collect(block=block and not lost) if self._asked else []
-        self._asked -= {completion.request_id for completion in found}
-        return lost + found
+        completions = self._engine.collect(block=block and not lost) if self._asked or self.shared else []
+        self._asked -= {completion.request_id for completion in completions}
+        return lost + completions
 
     def cancel(self, request_id: str) -> None:
         """Drop a request."""
         self._lost = [completion for completion in self._lost if completion.request_id != request_id]
         self._asked.discard(request_id)
         self._engine.cancel(request_id)
+
+    def meet(self) -> None:
+        """Meet the other processes, if these wait for the engine."""
+        self._engine.meet()
+
+    def close(self) -> None:
+        """Release everything that the engine holds."""
+        self._engine.close()
 
 
 def _check(**chances: float) -> None:

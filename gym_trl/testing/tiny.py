@@ -129,7 +129,7 @@ def tiny_vision_model(processor: Any, *, seed: int = 0, width: int = 64, layers:
     ::
 
         processor = tiny_processor()
-        GRPOTrainer(model=tiny_vision_model(processor), processing_class=processor, ...)
+        GymGRPOTrainer(model=tiny_vision_model(processor), processing_class=processor, ...)
 
     Args:
         processor: Its processor.

@@ -40,15 +40,15 @@ def ranges_in(texts: Sequence[str]) -> list[Numbers]:
     >>> ranges_in(["Guess 1 to 1,000 in 5 tries.", "It has 3 to 5 digits, each below 10."])
     [Numbers(low=1, high=1000), Numbers(low=0, high=10), Numbers(low=3, high=5)]
     """
-    found = set[Numbers]()
+    ranges = set[Numbers]()
     for text in texts:
         pairs = [(one[1], one[2]) for form in (_RANGE, _INTERVAL) for one in form.finditer(text)]
         pairs += [("0", one[1]) for one in _LIMIT.finditer(text)]
         for first, second in pairs:
             low, high = (int(amount.replace(",", "")) for amount in (first, second))
             if low < high:
-                found.add(Numbers(low, high))
-    return sorted(found, key=lambda one: (one.low - one.high, one.low))
+                ranges.add(Numbers(low, high))
+    return sorted(ranges, key=lambda one: (one.low - one.high, one.low))
 
 
 def holds_numbers(space: spaces.Space[Any]) -> bool:
@@ -302,13 +302,13 @@ def numbers_within(ranges: Sequence[Numbers], most: int) -> list[int]:
     """
     if sum(high - low + 1 for low, high in ranges) <= most:
         return list(dict.fromkeys(number for low, high in ranges for number in range(low, high + 1)))
-    found = dict[int, None]()
+    numbers = dict[int, None]()
     for low, high in ranges:
         share = most // len(ranges)
         near = min(max(low, 0), high)  # small numbers are more frequent than large ones
-        found |= dict.fromkeys(range(near, min(high, near + share // 2) + 1))
-        found |= dict.fromkeys(low + place for place in _places(high - low + 1, share - share // 2))
-    return list(found)[:most]
+        numbers |= dict.fromkeys(range(near, min(high, near + share // 2) + 1))
+        numbers |= dict.fromkeys(low + place for place in _places(high - low + 1, share - share // 2))
+    return list(numbers)[:most]
 
 
 def is_free_text(space: spaces.Space[Any]) -> bool:

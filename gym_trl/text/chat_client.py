@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.text.credentials import bearer, redact, without_password
-from gym_trl.text.parsing import split_thinking
+from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import StopReason
 
 PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, None)
@@ -123,8 +123,8 @@ def read_reply(answer: Any, client: Any) -> ChatReply:
     """
     try:
         message, finish = answer["choices"][0]["message"], answer["choices"][0].get("finish_reason")
-        thinking, said = message.get("reasoning_content") or message.get("reasoning"), message.get("content") or ""
-        thinking, said = (thinking, said.strip()) if thinking else split_thinking(said)
+        thinking, text = message.get("reasoning_content") or message.get("reasoning"), message.get("content") or ""
+        thinking, text = (thinking, text.strip()) if thinking else split_thinking(text)
         usage = answer.get("usage")
     except (LookupError, TypeError, AttributeError) as error:
         shown = redact(repr(answer), client.headers.get("Authorization"))
@@ -134,7 +134,7 @@ def read_reply(answer: Any, client: Any) -> ChatReply:
         count if isinstance(count, int) else None
         for count in (counts.get("prompt_tokens"), counts.get("completion_tokens"))
     )
-    return ChatReply(str(thinking), said, finish == "length", prompt, completion)
+    return ChatReply(str(thinking), text, finish == "length", prompt, completion)
 
 
 def encodable(text: str) -> str:
@@ -157,7 +157,7 @@ def _read(response: Any, client: Any) -> Any:
             return response.json()
         except ValueError as error:
             raise ModelStopped(StopReason.CANCELLED, f"the response of {address(client)} is not JSON") from error
-    said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
-    if any(words in said.lower() for words in _OVERFLOW):
-        raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
-    raise EngineError(f"{address(client)} returned status {response.status_code}: {said}")
+    reason = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
+    if any(words in reason.lower() for words in _OVERFLOW):
+        raise ModelStopped(StopReason.CONTEXT_OVERFLOW, reason)
+    raise EngineError(f"{address(client)} returned status {response.status_code}: {reason}")

@@ -118,13 +118,15 @@ def _told(env: gym.Env[Any, Any], first: int) -> Iterator[Sequence[Any]]:
     if callable(meanings := getattr(env, "get_action_meanings", None)):
         yield list(meanings())
     for attribute in _ATTRIBUTES:
-        told = getattr(env, attribute, None)
-        if isinstance(told, type) and issubclass(told, enum.Enum):
-            yield [member.name for member in sorted(told, key=lambda member: int(member.value))]
-        elif isinstance(told, Sequence) and all(isinstance(name, enum.Enum) for name in told):
-            yield [name.name for name in told]
-        elif isinstance(told, Sequence) and not isinstance(told, str) and all(isinstance(name, str) for name in told):
-            yield told
+        names = getattr(env, attribute, None)
+        if isinstance(names, type) and issubclass(names, enum.Enum):
+            yield [member.name for member in sorted(names, key=lambda member: int(member.value))]
+        elif isinstance(names, Sequence) and all(isinstance(name, enum.Enum) for name in names):
+            yield [name.name for name in names]
+        elif (
+            isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(name, str) for name in names)
+        ):
+            yield names
     items = _items(_section(_docstring(env), "action"))
     yield [items.get(place, "") for place in range(first, first + len(items))]
 

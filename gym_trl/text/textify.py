@@ -17,11 +17,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, singledispatch
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array
 
 from gym_trl.errors import NotTextError
 
@@ -46,15 +46,6 @@ def counted(number: int, thing: str) -> str:
     ('1 turn', '2 turns', '3 tries', '0 guesses')
     """
     return f"1 {thing}" if number == 1 else f"{number} {_plural(thing)}"
-
-
-def short_count(number: int) -> str:
-    """Return an integer of any size; from a trillion on as a power of ten.
-
-    >>> short_count(1234), short_count(3**1000)
-    ('1,234', 'about 10^477')
-    """
-    return f"{number:,}" if number < 10**12 else f"about 10^{math.log10(number):.0f}"
 
 
 @cache
@@ -107,7 +98,7 @@ def _(space: spaces.Discrete, value: Any, names: Sequence[str] = ()) -> str:
 @render.register(spaces.Box)
 def _(space: spaces.Space[Any], value: Any, names: Sequence[str] = ()) -> str:
     array = np.asarray(value)
-    _check_shape(array.shape)
+    check_shape(array.shape)
     cells = np.array(_numbers(space, array), dtype=object).reshape(array.shape)
     if len(names) == array.size:
         return "\n".join(f"{name}: {cell}" for name, cell in zip(names, cells.ravel(), strict=True))
@@ -122,40 +113,17 @@ def _(space: spaces.Text, value: Any, names: Sequence[str] = ()) -> str:
 @render.register
 def _(space: spaces.Dict, value: Any, names: Sequence[str] = ()) -> str:
     present = ((name, inner) for name, inner in space.spaces.items() if value[name] is not None)
-    return "\n".join(_field(name, render(inner, value[name])) for name, inner in present)
+    return "\n".join(field(name, render(inner, value[name])) for name, inner in present)
 
 
 @render.register(spaces.Tuple)
 def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
     parts = [render(inner, part) for inner, part in zip(space.spaces, value, strict=True)]
     if len(names) == len(parts):
-        return "\n".join(map(_field, names, parts))
+        return "\n".join(map(field, names, parts))
     if not _is_in_line(space) or any("\n" in part for part in parts):
-        return "\n".join(map(_item, parts))
+        return "\n".join(map(item, parts))
     return ", ".join(map(_in_line, space.spaces, parts))
-
-
-@render.register
-def _(space: spaces.Sequence, value: Any, names: Sequence[str] = ()) -> str:
-    return "\n".join(_item(render(space.feature_space, part)) for part in _parts(space, value)) or "(none)"
-
-
-@render.register
-def _(space: spaces.Graph, value: Any, names: Sequence[str] = ()) -> str:
-    nodes = _unstacked(space.node_space, value.nodes)
-    lines = [_field(f"node {place}", render(space.node_space, node)) for place, node in enumerate(nodes)]
-    links = [] if value.edge_links is None else [f"edge {int(start)} to {int(end)}" for start, end in value.edge_links]
-    if space.edge_space is not None and value.edges is not None:
-        edges = _unstacked(space.edge_space, value.edges)
-        links = [_field(link, render(space.edge_space, edge)) for link, edge in zip(links, edges, strict=True)]
-    return "\n".join([*lines, *links]) or "(none)"
-
-
-@render.register(spaces.OneOf)
-def _(space: Any, value: Any, names: Sequence[str] = ()) -> str:
-    chosen = int(value[0])
-    name = names[chosen] if chosen < len(names) else f"kind {chosen}"
-    return _field(name, render(space.spaces[chosen], value[1]))
 
 
 def _numbers(space: spaces.Space[Any], value: Any) -> list[str]:
@@ -172,14 +140,16 @@ def _number(value: Any) -> str:
     return str(value).removesuffix(".0") if value else "0"  # not "-0", which is the same number
 
 
-def _field(name: str, text: str) -> str:
+def field(name: str, text: str) -> str:
+    """Return a named part: in one line, or with its lines indented below the name."""
     label = str(name)
     if not label or label != label.strip() or "\n" in label:
         label = json.dumps(label)
     return f"{label}:\n{_indented(text)}" if "\n" in text else f"{label}: {text}"
 
 
-def _item(text: str) -> str:
+def item(text: str) -> str:
+    """Return a part without a name, after a dash."""
     return f"- {_indented(text)[2:]}"
 
 
@@ -202,71 +172,10 @@ def _in_line(space: spaces.Space[Any], text: str) -> str:
     return text if bare else json.dumps(text, ensure_ascii=False)
 
 
-def check(space: spaces.Space[Any]) -> None:
-    """Check that values of ``space`` can be shown as text, without sampling one: a declared text may be very long.
-
-    >>> check(spaces.Dict(picture=spaces.Box(0, 255, (9, 9, 3), np.uint8)))
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.NotTextError: an array of shape (9, 9, 3) is too large for text; describe it with observe=
-
-    A space that is not one of Gymnasium's is assumed to contain text.
-
-    Raises:
-        NotTextError: they cannot.
-    """
-    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
-        _check_shape(space.shape or ())
-    elif isinstance(space, spaces.Dict):
-        for inner in space.spaces.values():
-            check(inner)
-    elif isinstance(space, spaces.Tuple | spaces.OneOf):
-        for inner in space.spaces:
-            check(inner)
-    elif isinstance(space, spaces.Sequence):
-        check(space.feature_space)
-    elif isinstance(space, spaces.Graph):
-        check(space.node_space)
-        if space.edge_space is not None:
-            check(space.edge_space)
-
-
-def _check_shape(shape: tuple[int, ...]) -> None:
+def check_shape(shape: tuple[int, ...]) -> None:
+    """Refuse an array of too many numbers."""
     if math.prod(shape) > _CELLS or len(shape) > 2:
         raise NotTextError(f"an array of shape {shape} is too large for text; describe it with observe=")
-
-
-def _parts(space: spaces.Sequence, value: Any) -> Sequence[Any]:
-    return _unstacked(space.feature_space, value) if space.stack else value
-
-
-def _unstacked(space: spaces.Space[Any], stacked: Any) -> Sequence[Any]:
-    """Return the values that Gymnasium's ``concatenate`` has stacked: a Dict of arrays becomes a list of Dicts."""
-    return [_row(space, stacked, place) for place in range(_rows(space, stacked) or 0)]
-
-
-def _rows(space: spaces.Space[Any], stacked: Any) -> int | None:
-    """Return the number of stacked values, or None if the space has no elements to count."""
-    if isinstance(space, spaces.Dict):
-        counts = [_rows(inner, stacked[name]) for name, inner in space.spaces.items()]
-    elif isinstance(space, spaces.Tuple):
-        counts = list(map(_rows, space.spaces, stacked))
-    else:
-        return len(stacked)
-    return next((count for count in counts if count is not None), None)
-
-
-def _row(space: spaces.Space[Any], stacked: Any, place: int) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {name: _row(inner, stacked[name], place) for name, inner in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_row(inner, part, place) for inner, part in zip(space.spaces, stacked, strict=True))
-    return stacked[place]
-
-
-def _stacked(space: spaces.Space[Any], parts: Sequence[Any]) -> Any:
-    empty: Any = create_empty_array(space, len(parts))
-    return concatenate(space, parts, empty) if parts else empty
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,7 +203,7 @@ def parse(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any
     try:
         if len(text) > _LONGEST:  # its beginning would be another action
             raise ValueError
-        return _from_plain(space, _plain(space, text), names)
+        return from_plain(space, _plain(space, text), names)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
         if isinstance(error, NotTextError):
             raise
@@ -311,7 +220,7 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
         return str(action)
     if isinstance(space, spaces.Discrete):
         return render(space, action, names)
-    return " ".join(_numbers(space, action)) if _is_row(space) else json.dumps(_jsonable(space, action))
+    return " ".join(_numbers(space, action)) if _is_row(space) else json.dumps(jsonable(space, action))
 
 
 def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
@@ -332,8 +241,8 @@ def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
         count = math.prod(space.shape or ())
         noun = f"{'an' if kind == 'integer' else 'a'} {kind}" if count == 1 else f"{count} {kind}s"
         bounds = _bounds(space) if isinstance(space, spaces.Box) else ""
-        return f"{noun}{bounds} such as {' '.join(_numbers(space, np.asarray(_example(space), space.dtype)))}"
-    return f"a JSON {'object' if isinstance(space, spaces.Dict) else 'list'} such as {json.dumps(_example(space))}"
+        return f"{noun}{bounds} such as {' '.join(_numbers(space, np.asarray(example(space), space.dtype)))}"
+    return f"a JSON {'object' if isinstance(space, spaces.Dict) else 'list'} such as {json.dumps(example(space))}"
 
 
 def _bounds(space: spaces.Box) -> str:
@@ -355,28 +264,6 @@ def _is_row(space: spaces.Space[Any]) -> bool:
     return numbers and len(space.shape or ()) < 2
 
 
-def check_actions(space: spaces.Space[Any], names: Sequence[str] = ()) -> None:
-    """Check that actions of ``space`` can be written as text, by writing and reading one.
-
-    >>> check_actions(spaces.Sequence(spaces.Box(0, 255, (64, 64, 3), np.uint8)))
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.NotTextError: an action of shape (64, 64, 3) is too large for text; parse it with act=
-
-    Raises:
-        NotTextError: they cannot.
-    """
-    explain(space, names)
-    if isinstance(space, spaces.Discrete | spaces.Text):
-        return
-    try:
-        _from_plain(space, _example(space))
-    except NotTextError:
-        raise
-    except Exception as error:  # Gymnasium raises many types for spaces that it cannot stack
-        raise NotTextError(f"actions of {space} cannot be written as text ({error}); parse them with act=") from error
-
-
 def _shortest(space: spaces.Space[Any], value: Any) -> Any:
     """Return numbers as a JSON value, whose text is as short as in ``_numbers``."""
     numbers = [float(text) if set(text) & set(".en") else int(text) for text in _numbers(space, value)]
@@ -384,45 +271,27 @@ def _shortest(space: spaces.Space[Any], value: Any) -> Any:
 
 
 @singledispatch
-def _jsonable(space: spaces.Space[Any], action: Any) -> Any:
+def jsonable(space: spaces.Space[Any], action: Any) -> Any:
+    """Return an action as a JSON value."""
     return action.tolist() if isinstance(action, np.ndarray | np.generic) else action  # another project's text space
 
 
-@_jsonable.register(spaces.Discrete)
-@_jsonable.register(spaces.MultiDiscrete)
-@_jsonable.register(spaces.MultiBinary)
-@_jsonable.register(spaces.Box)
+@jsonable.register(spaces.Discrete)
+@jsonable.register(spaces.MultiDiscrete)
+@jsonable.register(spaces.MultiBinary)
+@jsonable.register(spaces.Box)
 def _(space: spaces.Space[Any], action: Any) -> Any:
     return _shortest(space, action)
 
 
-@_jsonable.register
+@jsonable.register
 def _(space: spaces.Dict, action: Any) -> Any:
-    return {str(name): _jsonable(inner, action[name]) for name, inner in space.spaces.items()}
+    return {str(name): jsonable(inner, action[name]) for name, inner in space.spaces.items()}
 
 
-@_jsonable.register(spaces.Tuple)
+@jsonable.register(spaces.Tuple)
 def _(space: Any, action: Any) -> Any:
-    return list(map(_jsonable, space.spaces, action))
-
-
-@_jsonable.register(spaces.OneOf)
-def _(space: Any, action: Any) -> Any:
-    return [int(action[0]), _jsonable(space.spaces[int(action[0])], action[1])]
-
-
-@_jsonable.register
-def _(space: spaces.Sequence, action: Any) -> Any:
-    return [_jsonable(space.feature_space, part) for part in _parts(space, action)]
-
-
-@_jsonable.register
-def _(space: spaces.Graph, action: Any) -> Any:
-    nodes = [_jsonable(space.node_space, node) for node in _unstacked(space.node_space, action.nodes)]
-    if space.edge_space is None or action.edges is None:
-        return {"nodes": nodes, "edges": None, "edge_links": None}
-    edges = [_jsonable(space.edge_space, edge) for edge in _unstacked(space.edge_space, action.edges)]
-    return {"nodes": nodes, "edges": edges, "edge_links": np.asarray(action.edge_links).tolist()}
+    return list(map(jsonable, space.spaces, action))
 
 
 def _plain(space: spaces.Space[Any], text: str) -> Any:
@@ -439,48 +308,49 @@ def _plain(space: spaces.Space[Any], text: str) -> Any:
 
 
 @singledispatch
-def _from_plain(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
+def from_plain(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
+    """Return the action that a JSON value describes; anything but a ``NotTextError`` says that it is none."""
     if not isinstance(plain, str):  # assumed to be another project's text space
         raise ValueError(plain)
-    return _inside(space, plain)
+    return inside(space, plain)
 
 
-@_from_plain.register
+@from_plain.register
 def _(space: spaces.Discrete, plain: Any, names: Sequence[str] = ()) -> Any:
     if isinstance(plain, str):
         if plain in names:  # names may differ in case only
             return space.start + space.dtype.type(names.index(plain))
         spoken = " ".join(plain.split()).casefold()
-        known = {" ".join(name.split()).casefold(): place for place, name in enumerate(names)}
-        if spoken in known:
-            return space.start + space.dtype.type(known[spoken])
+        places = {" ".join(name.split()).casefold(): place for place, name in enumerate(names)}
+        if spoken in places:
+            return space.start + space.dtype.type(places[spoken])
         if not _INTEGER.fullmatch(spoken):
             raise ValueError(plain)
         plain = int(spoken)
-    return _inside(space, space.dtype.type(_whole(plain)))
+    return inside(space, space.dtype.type(whole(plain)))
 
 
-@_from_plain.register(spaces.MultiDiscrete)
-@_from_plain.register(spaces.MultiBinary)
+@from_plain.register(spaces.MultiDiscrete)
+@from_plain.register(spaces.MultiBinary)
 def _(space: spaces.Space[Any], plain: Any, names: Sequence[str] = ()) -> Any:
-    return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape or ()))
+    return inside(space, np.asarray(each(whole, plain), dtype=space.dtype).reshape(space.shape or ()))
 
 
-@_from_plain.register
+@from_plain.register
 def _(space: spaces.Box, plain: Any, names: Sequence[str] = ()) -> Any:
     if space.dtype.kind == "b":  # astype would convert every number but 0 to true
-        plain = _each(lambda cell: bool((0, 1).index(_whole(cell))), plain)
+        plain = each(lambda cell: bool((0, 1).index(whole(cell))), plain)
         return np.asarray(plain, dtype=space.dtype).reshape(space.shape)
     if space.dtype.kind != "f":
-        return _inside(space, np.asarray(_each(_whole, plain), dtype=space.dtype).reshape(space.shape))
+        return inside(space, np.asarray(each(whole, plain), dtype=space.dtype).reshape(space.shape))
     with np.errstate(over="ignore"):
-        array = np.asarray(_each(_real, plain), dtype=space.dtype).reshape(space.shape)
+        array = np.asarray(each(_real, plain), dtype=space.dtype).reshape(space.shape)
     if not np.isfinite(array).all():  # the value exceeds the type's range
         raise ValueError(plain)
-    return _inside(space, array)
+    return inside(space, array)
 
 
-@_from_plain.register
+@from_plain.register
 def _(space: spaces.Text, plain: Any, names: Sequence[str] = ()) -> Any:
     # The declared alphabet is nearly always wrong (by default it has no space), so it is not enforced.
     if not isinstance(plain, str) or len(plain) > space.max_length:
@@ -488,66 +358,34 @@ def _(space: spaces.Text, plain: Any, names: Sequence[str] = ()) -> Any:
     return plain
 
 
-@_from_plain.register
+@from_plain.register
 def _(space: spaces.Dict, plain: Any, names: Sequence[str] = ()) -> Any:
     if not isinstance(plain, Mapping) or plain.keys() != {str(name) for name in space.spaces}:
         raise ValueError(plain)
-    return OrderedDict((name, _from_plain(inner, plain[str(name)])) for name, inner in space.spaces.items())
+    return OrderedDict((name, from_plain(inner, plain[str(name)])) for name, inner in space.spaces.items())
 
 
-@_from_plain.register(spaces.Tuple)
+@from_plain.register(spaces.Tuple)
 def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
     if not isinstance(plain, list) or len(plain) != len(space.spaces):
         raise ValueError(plain)
-    return tuple(_from_plain(inner, part) for inner, part in zip(space.spaces, plain, strict=True))
+    return tuple(from_plain(inner, part) for inner, part in zip(space.spaces, plain, strict=True))
 
 
-@_from_plain.register
-def _(space: spaces.Sequence, plain: Any, names: Sequence[str] = ()) -> Any:
-    if not isinstance(plain, list):
-        raise ValueError(plain)
-    parts = tuple(_from_plain(space.feature_space, part) for part in plain)
-    return _stacked(space.feature_space, parts) if space.stack else parts
-
-
-@_from_plain.register(spaces.OneOf)
-def _(space: Any, plain: Any, names: Sequence[str] = ()) -> Any:
-    if not isinstance(plain, list) or len(plain) != 2:
-        raise ValueError(plain)
-    chosen = _whole(plain[0])
-    if not 0 <= chosen < len(space.spaces):
-        raise ValueError(plain)
-    return np.int64(chosen), _from_plain(space.spaces[chosen], plain[1])
-
-
-@_from_plain.register
-def _(space: spaces.Graph, plain: Any, names: Sequence[str] = ()) -> Any:
-    nodes = _stacked(space.node_space, [_from_plain(space.node_space, node) for node in _list(plain["nodes"])])
-    edges = links = None
-    if space.edge_space is not None and plain.get("edges") is not None:
-        parts = [_from_plain(space.edge_space, edge) for edge in _list(plain["edges"])]
-        edges = _stacked(space.edge_space, parts)
-        links = np.asarray(_each(_whole, plain["edge_links"]), dtype=np.int32).reshape(len(parts), 2)
-    return _inside(space, spaces.GraphInstance(nodes=nodes, edges=edges, edge_links=links))
-
-
-def _list(plain: Any) -> list[Any]:
-    if not isinstance(plain, list):
-        raise ValueError(plain)
-    return plain
-
-
-def _inside(space: spaces.Space[Any], value: Any) -> Any:
+def inside(space: spaces.Space[Any], value: Any) -> Any:
+    """Return a value after checking that the space contains it."""
     if not space.contains(value):
         raise ValueError(value)
     return value
 
 
-def _each(convert: Callable[[Any], Any], plain: Any) -> Any:
-    return [_each(convert, part) for part in plain] if isinstance(plain, list) else convert(plain)
+def each(convert: Callable[[Any], Any], plain: Any) -> Any:
+    """Return a JSON value with all its numbers converted."""
+    return [each(convert, part) for part in plain] if isinstance(plain, list) else convert(plain)
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
+    """Return a number after checking that it is an integer."""
     if isinstance(value, bool) or value != int(value):
         raise ValueError(value)
     return int(value)
@@ -559,34 +397,35 @@ def _real(value: Any) -> float:
     return float(value)
 
 
-def _example(space: spaces.Space[Any]) -> Any:
+def example(space: spaces.Space[Any]) -> Any:
     """Return an example of an action as a JSON value, always the same one."""
     if math.prod(space.shape or ()) > _CELLS:
         raise NotTextError(f"an action of shape {space.shape} is too large for text; parse it with act=")
-    return _of_space(space)
+    return of_space(space)
 
 
 @singledispatch
-def _of_space(space: spaces.Space[Any]) -> Any:
+def of_space(space: spaces.Space[Any]) -> Any:
+    """Return an example of an action of any size as a JSON value."""
     return "text"  # assumed to be another project's text space
 
 
-@_of_space.register
+@of_space.register
 def _(space: spaces.Discrete) -> Any:
     return int(space.start)
 
 
-@_of_space.register
+@of_space.register
 def _(space: spaces.MultiDiscrete) -> Any:
     return (np.asarray(space.start) + np.asarray(space.nvec) - 1).tolist()
 
 
-@_of_space.register
+@of_space.register
 def _(space: spaces.MultiBinary) -> Any:
     return np.ones(space.shape, dtype=int).tolist()
 
 
-@_of_space.register
+@of_space.register
 def _(space: spaces.Box) -> Any:
     low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 1.0, -1.0))
     high = np.where(np.isfinite(space.high), space.high, low + 2.0)
@@ -597,31 +436,19 @@ def _(space: spaces.Box) -> Any:
     return _shortest(space, np.where((low <= rounded) & (rounded <= high), rounded, middle).astype(space.dtype))
 
 
-@_of_space.register
+@of_space.register
 def _(space: spaces.Text) -> Any:
     return "text"[: space.max_length].ljust(space.min_length, "t")
 
 
-@_of_space.register
+@of_space.register
 def _(space: spaces.Dict) -> Any:
-    return {str(name): _example(inner) for name, inner in space.spaces.items()}
+    return {str(name): example(inner) for name, inner in space.spaces.items()}
 
 
-@_of_space.register(spaces.Tuple)
+@of_space.register(spaces.Tuple)
 def _(space: Any) -> Any:
-    return [_example(inner) for inner in space.spaces]
+    return [example(inner) for inner in space.spaces]
 
 
-@_of_space.register
-def _(space: spaces.Sequence) -> Any:
-    return [_example(space.feature_space)]
-
-
-@_of_space.register(spaces.OneOf)
-def _(space: Any) -> Any:
-    return [0, _example(space.spaces[0])]
-
-
-@_of_space.register
-def _(space: spaces.Graph) -> Any:
-    return {"nodes": [_example(space.node_space)], "edges": [], "edge_links": []}
+import_module("gym_trl.text.nested_spaces")  # registers the spaces with any number of parts; it imports this module

@@ -81,14 +81,14 @@ def numeric(
     Raises:
         ConfigError: The answer is not a number.
     """
-    wanted, said = as_number(str(answer)), as_number(response)
+    wanted, number = as_number(str(answer)), as_number(response)
     if wanted is None:
         raise ConfigError(f"numeric needs a number as the answer, got {answer!r:.100}")
-    if said is None:
+    if number is None:
         return False
     if tolerance is None:
         tolerance = 0.0 if wanted.denominator == 1 else _ROUNDING
-    return abs(said - wanted) <= Fraction(tolerance) * abs(wanted)
+    return abs(number - wanted) <= Fraction(tolerance) * abs(wanted)
 
 
 def as_number(text: str) -> Fraction | None:
@@ -199,8 +199,8 @@ def same_value(response: str, answer: Any, row: Mapping[str, Any] | None = None)
         raise ConfigError(f"math needs a LaTeX expression as the answer, got {answer!r:.100}")
     if len(response) > _LONGEST_EXPRESSION or ("=" in response and "=" not in str(answer)):
         return False
-    said = _expression(math_verify, response)
-    return bool(said) and bool(math_verify.verify(wanted, said, timeout_seconds=_SECONDS))
+    expressions = _expression(math_verify, response)
+    return bool(expressions) and bool(math_verify.verify(wanted, expressions, timeout_seconds=_SECONDS))
 
 
 def _expression(math_verify: Any, text: str) -> list[Any]:
@@ -210,13 +210,13 @@ def _expression(math_verify: Any, text: str) -> list[Any]:
         text = next(group for group in marked.groups() if group is not None).strip()
     if not text or _NOT_ONE.search(text):
         return []
-    found = math_verify.parse(
+    expressions = math_verify.parse(
         f"${text}$",
         extraction_config=[math_verify.LatexExtractionConfig()],
         fallback_mode="no_fallback",
         parsing_timeout=_SECONDS,
     )
-    return list(found)
+    return list(expressions)
 
 
 def _plain(value: Any) -> str:

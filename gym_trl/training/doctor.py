@@ -1,7 +1,7 @@
 """Diagnosis before a training: a few groups of episodes, what was measured in them, and what to change first."""
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
@@ -14,9 +14,10 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
-from gym_trl.options import TrainOptions
+from gym_trl.options import TrainOptions, has_workers
 from gym_trl.policies.model import end_ids, transformers_engine
 from gym_trl.policies.weights import free_memory, load_tokenizer, load_weights
+from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
@@ -24,10 +25,9 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
 from gym_trl.training.action_formats import Judge
+from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.findings import (
-    Finding,
     Played,
-    Verdict,
     ends_of_turns,
     episode_length,
     group_spread,
@@ -40,19 +40,17 @@ from gym_trl.training.findings import (
 from gym_trl.training.model_checks import (
     Memory,
     MicroBatch,
-    Problem,
     choose_micro_batch,
     estimate_memory,
     model_problems,
 )
 from gym_trl.training.models import ModelChoice, model_choice
 from gym_trl.training.options import one_seat
-from gym_trl.training.run import grpo_config, make_spec, references
+from gym_trl.training.references import references
 from gym_trl.types import EpisodeResult, Message
 
 _GIB = 2**30
 _SECONDS_OF_JUDGING = 20.0
-_STEPPED_HERE = ("inline", "auto")
 
 
 class NextStep(StrEnum):
@@ -72,7 +70,7 @@ class NextStep(StrEnum):
 class Diagnosis:
     """All findings on a model and an environment.
 
-    >>> lost = Finding(name="readable actions", verdict=Verdict.PROBLEM, got="2%", options={"action_format": "boxed"})
+    >>> lost = Finding("readable actions", PROBLEM, "2%", options={"action_format": "boxed"})
     >>> found = Diagnosis(env="TrlEnv/Echo-v0", model="Qwen/Qwen3-0.6B", findings=(lost,))
     >>> found.ready, found.next_step, found.changes
     (False, <NextStep.DOCTOR: 'doctor'>, {'action_format': 'boxed'})
@@ -90,7 +88,7 @@ class Diagnosis:
     @property
     def problems(self) -> list[Finding]:
         """Findings with which a training would fail or teach nothing."""
-        return [one for one in self.findings if one.verdict is Verdict.PROBLEM]
+        return [one for one in self.findings if one.verdict is PROBLEM]
 
     @property
     def ready(self) -> bool:
@@ -100,7 +98,7 @@ class Diagnosis:
     @property
     def warnings(self) -> list[Finding]:
         """Findings with which a training works, but worse than it could."""
-        return [one for one in self.findings if one.verdict is Verdict.WARNING]
+        return [one for one in self.findings if one.verdict is WARNING]
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -177,71 +175,95 @@ def diagnose(
     spec = make_spec(one_seat(options), args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
     adds = appends(spec.rollout_config.history)
-    about = [_about_model(one) for one in model_problems(choice, template, appends=adds)]
+    of_model = model_problems(choice, template, appends=adds)
     steps = _Steps(options, args, choice, free_memory(cpu=bool(args.use_cpu)) if free is None else free)
-    about += steps.too_large()
-    if any(one.verdict is Verdict.PROBLEM for one in about):
-        return Diagnosis(env=options.env, model=options.model, findings=tuple(about))
+    of_model += steps.too_large()
+    if any(one.verdict is PROBLEM for one in of_model):
+        return Diagnosis(env=options.env, model=options.model, findings=tuple(of_model))
     if on_load is not None:
         on_load()
-    tokenizer = load_tokenizer(options.model)
-    chat = spec.rollout_config.template_chat(tokenizer, template)
-    weights = _placed(load_weights(options.model, dtype=choice.dtype or "float32"), args)
-    sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
-    engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
-    limits = spec.rollout_config.limits(args.max_completion_length, context=context_of(weights.config))
-    began = perf_counter()
-    with spec.make_pool() as pool:
-        results = run_episodes(
-            _episodes(options, spec, chat, limits, groups),
-            pool=pool,
-            engine=engine,
-            max_alive=spec.rollout_config.max_alive,
-            cutoff=spec.rollout_config.cutoff,
-            on_finish=lambda _, result: on_episode(result) if on_episode else None,
-        )
-    seconds = perf_counter() - began
-    ends = end_ids(weights.generation_config, tokenizer, chat)
-    played = Played(results, group_size=options.num_generations, ends=ends)
-    known = references(options)
-    with ExitStack() as stack:
-        here = spec.executor in _STEPPED_HERE
-        judge = stack.enter_context(Judge(spec.env_spec, seconds=_SECONDS_OF_JUDGING)) if here else None
+    rehearsal = _rehearse(options, spec, args, choice=choice, template=template, groups=groups, on_episode=on_episode)
+    played, tokenizer = rehearsal.played, rehearsal.tokenizer
+    levels = references(options)
+    here = isinstance(spec.executor, str) and not has_workers(spec.executor)
+    with Judge(spec.env_spec, seconds=_SECONDS_OF_JUDGING) if here else nullcontext() as judge:
         readable = readable_actions(played, options.action_format, cut_actions=options.cut_actions, judge=judge)
-    shown = {id_: tokenizer.decode([id_]) for id_ in ends}
     findings = [
         *scored_episodes(played),
         readable,
         ends_of_turns(
             played,
-            ends=shown,
+            ends=rehearsal.ends,
             cut_actions=options.cut_actions,
             max_tokens=options.max_tokens_per_turn or options.max_completion_length,
         ),
         group_spread(
             played,
-            best=known["return_optimum"],
+            best=levels["return_optimum"],
             group_size=options.num_generations,
             readable=readable.verdict,
             credit=one_seat(options).credit,
         ),
         episode_length(played, max_completion=args.max_completion_length),
         steps.memory(played),
-        *about,
+        *of_model,
         _system_message(tokenizer, template, options.system_prompt),
-        scores(played, known),
-        _speed(played, seconds, options.episodes_per_step),
-        *_lockstep(engine),
+        scores(played, levels),
+        _speed(played, rehearsal.seconds, options.episodes_per_step),
+        *_lockstep(rehearsal.engine),
     ]
-    findings.sort(key=lambda one: one.verdict is not Verdict.PROBLEM)
-    first = next((one for one in results if one.turns), None)
+    findings.sort(key=lambda finding: finding.verdict is not PROBLEM)
     return Diagnosis(
         env=options.env,
         model=options.model,
         findings=tuple(findings),
-        prompt="" if first is None else tokenizer.decode(first.prompt_ids),
-        reply=next((text for one in results if (text := _reply(one, tokenizer))), ""),
+        prompt=next((tokenizer.decode(one.prompt_ids) for one in played.results if one.turns), ""),
+        reply=next((text for one in played.results if (text := _reply(one, tokenizer))), ""),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    """Episodes that were played as in a training, and what played them."""
+
+    played: Played
+    seconds: float
+    tokenizer: Any
+    engine: Engine
+    ends: Mapping[int, str]
+    """Token ids that end a response, with their texts."""
+
+
+def _rehearse(
+    options: TrainOptions,
+    spec: GymSpec,
+    args: Any,
+    *,
+    choice: ModelChoice,
+    template: Mapping[str, Any],
+    groups: int,
+    on_episode: Callable[[EpisodeResult], None] | None,
+) -> _Rehearsal:
+    """Load the model, and play groups of training tasks with it."""
+    config, tokenizer = spec.rollout_config, load_tokenizer(choice.model)
+    chat = config.template_chat(tokenizer, template)
+    weights = _placed(load_weights(choice.model, dtype=choice.dtype or "float32"), args)
+    sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
+    engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
+    limits = config.limits(args.max_completion_length, context=context_of(weights.config))
+    began = perf_counter()
+    with spec.make_pool() as pool:
+        results = run_episodes(
+            _episodes(options, spec, chat, limits, groups),
+            pool=pool,
+            engine=engine,
+            max_alive=config.max_alive,
+            cutoff=config.cutoff,
+            on_finish=lambda _, result: on_episode(result) if on_episode else None,
+        )
+    seconds = perf_counter() - began
+    ends = {id_: tokenizer.decode([id_]) for id_ in end_ids(weights.generation_config, tokenizer, chat)}
+    return _Rehearsal(Played(results, group_size=options.num_generations, ends=ends), seconds, tokenizer, engine, ends)
 
 
 def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: Limits, groups: int) -> list[Episode]:
@@ -274,20 +296,14 @@ def _reply(episode: EpisodeResult, tokenizer: Any) -> str:
     return str(tokenizer.decode(episode.completion_ids[episode.turns[0].stop : episode.turns[1].start]))
 
 
-def _about_model(problem: Problem) -> Finding:
-    fix = "correct the files in the model's folder, or take the chat (instruct) version of the model"
-    verdict = Verdict.PROBLEM if problem.fatal else Verdict.WARNING
-    return Finding(name="model", verdict=verdict, got=problem.message, fix=fix)
-
-
 def _system_message(tokenizer: Any, template: Mapping[str, Any], system_prompt: str | None) -> Finding:
     name = "system message"
     if system_prompt is not None:
-        return Finding(name=name, verdict=Verdict.OK, got=f"yours: {shortened(system_prompt)!r}")
+        return Finding(name, OK, f"yours: {shortened(system_prompt)!r}")
     if own := default_system_message(tokenizer, **template):
         fix = "--system-prompt TEXT replaces it"
-        return Finding(name=name, verdict=Verdict.OK, got=f"the template's own: {shortened(own)!r}", fix=fix)
-    return Finding(name=name, verdict=Verdict.OK, got="none")
+        return Finding(name, OK, f"the template's own: {shortened(own)!r}", fix=fix)
+    return Finding(name, OK, "none")
 
 
 def default_system_message(tokenizer: Any, **template: Any) -> str:
@@ -295,11 +311,11 @@ def default_system_message(tokenizer: Any, **template: Any) -> str:
 
     It is what the template writes in the place of a given one.
     """
-    said = {"role": "user", "content": "\ufdd1"}
-    given = {"role": "system", "content": "\ufdd2"}
+    user = {"role": "user", "content": "\ufdd1"}
+    system = {"role": "system", "content": "\ufdd2"}
     options = {**template, "tokenize": False, "add_generation_prompt": True}
     try:
-        alone, both = (str(tokenizer.apply_chat_template(messages, **options)) for messages in ([said], [given, said]))
+        alone, both = (str(tokenizer.apply_chat_template(messages, **options)) for messages in ([user], [system, user]))
     except Exception:  # templates are programs and can raise anything, on a system message for example
         return ""
     before, _, after = both.partition("\ufdd1")[0].partition("\ufdd2")
@@ -316,18 +332,18 @@ def _lockstep(engine: Engine) -> list[Finding]:
     if not isinstance(engine, TransformersEngine) or engine.lockstep is None:
         return []
     got = f"in lockstep, several times as slow as with keys and values kept: {engine.lockstep}"
-    return [Finding(name="generation", verdict=Verdict.WARNING, got=got, fix="generate with vLLM (use_vllm=True)")]
+    return [Finding("generation", WARNING, got, "generate with vLLM (use_vllm=True)")]
 
 
 def _speed(played: Played, seconds: float, episodes: int) -> Finding:
-    tokens = sum(one.tokens for one in played.said)
+    tokens = sum(one.tokens for one in played.responses)
     step = seconds * episodes / max(1, len(played.results))
     got = (
         f"{counted(len(played.results), 'episode')} in {seconds:.0f} s, {tokens / max(seconds, 1e-9):.0f} sampled "
         f"tokens a second; the {episodes} of a step take about {step:.0f} s, and the gradient comes on top"
     )
     numbers = {"seconds": seconds, "tokens": tokens, "rollout_seconds": step}
-    return Finding(name="speed", verdict=Verdict.OK, got=got, numbers=numbers)
+    return Finding("speed", OK, got, numbers=numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +361,7 @@ class _Steps:
         if fixed <= self.free:
             return []
         got = f"weights, gradients and optimizer need about {fixed / _GIB:.1f} GiB; {self._free} are free"
-        return [self._finding(Verdict.PROBLEM, got, 1, {"needed": fixed, "free": self.free})]
+        return [self._finding(PROBLEM, got, 1, {"needed": fixed, "free": self.free})]
 
     def memory(self, played: Played) -> Finding:
         """Return the estimate for episodes as long as those that were played, and for the longest that are allowed."""
@@ -362,9 +378,9 @@ class _Steps:
         numbers = {"tokens": now, "needed": needed, "longest": longest, "most": most, "free": self.free}
         numbers |= {"rows": batch.rows, "checkpointing": batch.checkpointing}
         if most <= self.free:
-            return Finding(name="memory", verdict=Verdict.OK, got=got, numbers=numbers)
-        verdict = Verdict.PROBLEM if needed > self.free else Verdict.WARNING
-        return self._finding(verdict, got, longest if verdict is Verdict.WARNING else now, numbers)
+            return Finding("memory", OK, got, numbers=numbers)
+        verdict = PROBLEM if needed > self.free else WARNING
+        return self._finding(verdict, got, longest if verdict is WARNING else now, numbers)
 
     @property
     def _free(self) -> str:
@@ -376,7 +392,7 @@ class _Steps:
             "take a smaller model or a larger machine, shorten episodes (--max-completion-length), or generate fewer "
             "at once (--episodes-per-step)"
         )
-        return Finding(name="memory", verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
+        return Finding("memory", verdict, got, fix, options=options, numbers=numbers)
 
     def _smaller(self, tokens: int) -> dict[str, Any]:
         """Return options with which a step fits, the smallest change first; empty if none do."""

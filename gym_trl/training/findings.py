@@ -4,19 +4,20 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gym_trl.evaluation.play import Result, Score
+from gym_trl.evaluation.play import Score
 from gym_trl.grpo.credit.estimators import EPISODE, Estimator
 from gym_trl.grpo.credit.turn_credit import find_estimator
-from gym_trl.grpo.dead_groups import dead_among, scored_member
+from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
+from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
+from gym_trl.success import successes_in
 from gym_trl.text.textify import counted
 from gym_trl.training.action_formats import Judge, Reading, Response, candidate_formats, read_again, sample_actions
-from gym_trl.types import EpisodeResult, StopReason, Turn, successes_in
+from gym_trl.types import EpisodeResult, StopReason, Turn
 
 # A share below the first number is a problem, below the second a warning. The bounds are the authors' judgement: with
 # less than a tenth, most groups of 8 contain no readable action or no difference, so most steps teach nothing.
@@ -30,42 +31,8 @@ _SOLVED = 0.95
 _EXAMPLES = 3
 
 
-class Verdict(StrEnum):
-    """Meaning of a finding for a training."""
-
-    OK = "ok"
-    """Nothing to change."""
-    WARNING = "warning"
-    """A training works, but worse than it could."""
-    PROBLEM = "problem"
-    """A training would fail or teach nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Result of one examination."""
-
-    name: str
-    verdict: Verdict
-    got: str
-    """Measured values, as text."""
-    fix: str = ""
-    """Suggested change."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of a training that make the change, by name."""
-    warm_start: bool = False
-    """True if a warm start makes the change."""
-    examples: tuple[str, ...] = ()
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    """Measured values, for programs."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the finding as plain JSON values."""
-        return {**asdict(self), "verdict": str(self.verdict), "examples": list(self.examples)}
-
-
 @dataclass(frozen=True, slots=True)
-class Said:
+class PlayedResponse:
     """Response of the model in an episode that was played."""
 
     turn: Turn
@@ -87,22 +54,32 @@ class Played:
     def __init__(self, results: Sequence[EpisodeResult], *, group_size: int, ends: Collection[int]) -> None:
         self.results = results
         starts, successes = range(0, len(results), group_size), successes_in(results)
-        self.groups = [results[start : start + group_size] for start in starts]
-        self.successes = [successes[start : start + group_size] for start in starts]
-        self.said = [said for one in results for said in _responses(one, ends)]
+        scored = [[one for one in results[start : start + group_size] if one.scored] for start in starts]
+        self.groups = [group for group in scored if len(group) > 1]
+        """Groups whose scored episodes are compared: all but those with fewer than two."""
+        outcomes = [set(successes[start : start + group_size]) - {None} for start in starts]
+        self.mixed = sum(len(one) == 2 for one in outcomes) if any(outcomes) else None
+        """Number of groups in which some succeed and some do not; ``None`` if success is not declared."""
+        self.responses = [response for episode in results for response in _responses(episode, ends)]
         self.scored = [one for one in results if one.scored]
 
     def share(self, chosen: Iterable[bool]) -> float:
         """Return the share of true values among the responses; 0 if there are none."""
-        return sum(chosen) / max(1, len(self.said))
+        return sum(chosen) / max(1, len(self.responses))
+
+    def without_legal_action(self) -> tuple[str, ...]:
+        """Return examples of such responses, unreadable ones first."""
+        turns = [one.turn for one in self.responses if one.turn.action is None or not one.turn.action_valid]
+        turns.sort(key=lambda turn: turn.action is not None)
+        return tuple(shortened(text) for text in dict.fromkeys(turn.answer.text for turn in turns))[:_EXAMPLES]
 
 
-def _responses(episode: EpisodeResult, ends: Collection[int]) -> Iterable[Said]:
+def _responses(episode: EpisodeResult, ends: Collection[int]) -> Iterable[PlayedResponse]:
     before: tuple[str, ...] = ()
     for turn in episode.turns:
         ids = episode.completion_ids[turn.start : turn.stop]
         ended = bool(ids) and ids[-1] in ends
-        yield Said(turn, len(ids), ended, Response(turn.answer.text, not ended, episode.task, before))
+        yield PlayedResponse(turn, len(ids), ended, Response(turn.answer.text, not ended, episode.task, before))
         if turn.action is not None:
             before = (*before, turn.action)
 
@@ -117,10 +94,10 @@ def scored_episodes(played: Played) -> list[Finding]:
     error = next((one.error for one in failed if one.error), None)
     return [
         Finding(
-            name="scored episodes",
-            verdict=Verdict.PROBLEM if share > 0.5 else Verdict.WARNING,
-            got=f"{len(failed)} of {counted(len(played.results), 'episode')} could not be scored: {_listed(reasons)}",
-            fix="check the environment: gym-trl validate",
+            "scored episodes",
+            PROBLEM if share > 0.5 else WARNING,
+            f"{len(failed)} of {counted(len(played.results), 'episode')} could not be scored: {_listed(reasons)}",
+            "check the environment: gym-trl validate",
             examples=() if error is None else (shortened(error),),
             numbers={"unscored": share},
         )
@@ -137,44 +114,37 @@ def readable_actions(played: Played, action_format: str | None, *, cut_actions: 
         judge: Asks the environment if it accepts an action. Default: legality is unknown, and only formats with a mark
             are compared.
     """
-    name, total = "readable actions", len(played.said)
+    name, total = "readable actions", len(played.responses)
     if action_format is None:
-        return Finding(name=name, verdict=Verdict.OK, got="not read: responses reach the environment unchanged")
-    read = [one.turn.action is not None for one in played.said]
-    share = played.share(read)
-    lost = sorted(
-        (one.turn for one in played.said if one.turn.action is None or not one.turn.action_valid),
-        key=lambda turn: turn.action is not None,  # unreadable ones first
-    )
-    legal = played.share(one.turn.action is not None and one.turn.action_valid for one in played.said)
+        return Finding(name, OK, "not read: responses reach the environment unchanged")
+    share = played.share(one.turn.action is not None for one in played.responses)
+    legal = played.share(one.turn.action is not None and one.turn.action_valid for one in played.responses)
     got = f"{share:.0%} of {counted(total, 'response')} in the format {action_format}; {legal:.0%} are legal actions"
     numbers: dict[str, Any] = {"readable": share, "legal": legal, "responses": total}
-    if min(share, legal) >= READABLE[1]:
-        return Finding(name=name, verdict=Verdict.OK, got=got, numbers=numbers)
-    responses = [one.response for one in played.said]
-    actions = _legal_actions(responses, judge)
-    formats = [one for one in candidate_formats(actions, marked=judge is None) if one != action_format]
+    finding = Finding(name, graded(min(share, legal), READABLE), got, numbers=numbers)
+    if finding.verdict is OK:
+        return finding
+    responses = [one.response for one in played.responses]
+    candidates = candidate_formats(_legal_actions(responses, judge), marked=judge is None)
+    formats = [one for one in candidates if one != action_format]
     accept = cut_actions == "accept"
     readings = read_again(formats, responses, judge, accept_cut=accept)
-    cuts = [] if accept else read_again(formats, responses, judge, accept_cut=True)
     numbers["formats"] = [asdict(one) for one in readings]
     best, options = _simplest(readings, formats, total), {}
-    if best is not None and cuts and cuts[0].useful > best.useful + BETTER * total:
-        best, options = _simplest(cuts, formats, total), {"cut_actions": "accept"}
-    present = legal if judge is not None else share
-    verdict = Verdict.PROBLEM if min(share, legal) < READABLE[0] else Verdict.WARNING
-    examples = tuple(shortened(text) for text in dict.fromkeys(turn.answer.text for turn in lost))[:_EXAMPLES]
-    if best is not None and best.useful >= (present + BETTER) * total:
+    if not accept:
+        cuts = read_again(formats, responses, judge, accept_cut=True)
+        if cuts[0].useful > best.useful + BETTER * total:
+            best, options = _simplest(cuts, formats, total), {"cut_actions": "accept"}
+    finding = replace(finding, examples=played.without_legal_action())
+    if best.useful >= ((share if judge is None else legal) + BETTER) * total:
         options = {"action_format": best.format, **options}
         fix = f"{written(options)} reads {_reading(best)} from the same responses{_example(best)}"
-        return Finding(
-            name=name, verdict=verdict, got=got, fix=fix, options=options, examples=examples, numbers=numbers
-        )
+        return replace(finding, fix=fix, options=options)
     fix = (
         "no other format reads more from the same responses: a warm start (gym-trl warm-start), or an example of a "
         "response in --system-prompt"
     )
-    return Finding(name=name, verdict=verdict, got=got, fix=fix, warm_start=True, examples=examples, numbers=numbers)
+    return replace(finding, fix=fix, warm_start=True)
 
 
 def _legal_actions(responses: Sequence[Response], judge: Judge | None) -> list[str]:
@@ -184,11 +154,10 @@ def _legal_actions(responses: Sequence[Response], judge: Judge | None) -> list[s
     return sample_actions(judge.env(tasks[0].env_id), [task for task in tasks if task.env_id == tasks[0].env_id])
 
 
-def _simplest(readings: Sequence[Reading], formats: Sequence[str], total: int) -> Reading | None:
-    """Return the first of ``formats`` that reads about as much as the best."""
-    enough = max((one.useful for one in readings), default=0) - BETTER / 2 * total
-    found = {one.format: one for one in readings if one.useful >= enough}
-    return next((found[name] for name in formats if name in found), None)
+def _simplest(readings: Sequence[Reading], formats: Sequence[str], total: int) -> Reading:
+    """Return the first of ``formats`` that reads about as much as the best, which is the first of ``readings``."""
+    enough = readings[0].useful - BETTER / 2 * total
+    return min((one for one in readings if one.useful >= enough), key=lambda one: formats.index(one.format))
 
 
 def _reading(one: Reading) -> str:
@@ -211,46 +180,38 @@ def group_spread(
         readable: Verdict on the readable actions; without these, returns cannot differ.
         credit: Estimator of the advantages; with the default, those are dead whose returns are all the same.
     """
-    groups = [[one for one in group if one.scored] for group in played.groups]
-    groups = [group for group in groups if len(group) > 1]
+    groups, mixed = played.groups, played.mixed
     members = [scored_member(number, one) for number, group in enumerate(groups) for one in group]
-    dead = dead_among(members, find_estimator(credit))
-    returns = [[one.episode_return or 0.0 for one in group] for group in groups]
-    spread = [group for number, group in enumerate(returns) if number not in dead]
-    share = len(spread) / max(1, len(returns))
+    dead = dead_groups(members, find_estimator(credit))
+    flat = [groups[number][0].episode_return or 0.0 for number in dead]
+    spread = len(groups) - len(dead)
     differ = "different returns" if credit == EPISODE else f"turns with an advantage (credit={credit!r})"
-    got = f"{len(spread)} of {counted(len(returns), 'group')} of {group_size} have {differ}"
-    flat = [returns[number][0] for number in dead]
+    got = f"{spread} of {counted(len(groups), 'group')} of {group_size} have {differ}"
     if flat:
         got += f"; all members of the others have {', '.join(f'{value:g}' for value in sorted(set(flat))[:4])}"
-    outcomes = [set(group) - {None} for group in played.successes]
-    mixed = sum(len(one) == 2 for one in outcomes)
-    numbers = {"groups": len(returns), "spread": share, "flat_returns": sorted(set(flat)), "mixed": mixed}
-    if spread and any(outcomes):
+    if spread and mixed is not None:
         got += f"; in {mixed} of them some succeed and some do not"
-    verdict = graded(share, SPREAD)
-    if verdict is Verdict.OK and (mixed or not any(outcomes)):
-        return Finding(name="groups with spread", verdict=verdict, got=got, numbers=numbers)
-    if verdict is Verdict.OK:
+    share = spread / max(1, len(groups))
+    numbers = {"groups": len(groups), "spread": share, "flat_returns": sorted(set(flat)), "mixed": mixed or 0}
+    finding = Finding("groups with spread", graded(share, SPREAD), got, numbers=numbers)
+    if finding.verdict is OK:
+        if mixed != 0:
+            return finding
         fix = (
             "only penalties or partial rewards differ, so a training first learns to act legally; take an easier "
             "variant of the environment, a curriculum or a warm start if success stays as it is"
         )
-        return Finding(
-            name="groups with spread", verdict=Verdict.WARNING, got=got, fix=fix, warm_start=True, numbers=numbers
-        )
-    if readable is Verdict.PROBLEM:
-        fix = "follows from the unreadable actions: change these first"
-        return Finding(name="groups with spread", verdict=verdict, got=got, fix=fix, numbers=numbers)
-    solved = best is not None and bool(flat) and sum(value >= _SOLVED * best for value in flat) > len(flat) / 2
-    if solved and best is not None and best > 0:
+        return replace(finding, verdict=WARNING, fix=fix, warm_start=True)
+    if readable is PROBLEM:
+        return replace(finding, fix="follows from the unreadable actions: change these first")
+    if best is not None and best > 0 and sum(value >= _SOLVED * best for value in flat) > len(flat) / 2:
         fix = "most groups are solved: take a harder variant of the environment (gym-trl info shows its arguments)"
-        return Finding(name="groups with spread", verdict=verdict, got=got, fix=fix, numbers=numbers)
+        return replace(finding, fix=fix)
     fix = (
         "take an easier variant of the environment or a curriculum, a warm start, or larger groups "
         f"(--num-generations {2 * group_size})"
     )
-    return Finding(name="groups with spread", verdict=verdict, got=got, fix=fix, warm_start=True, numbers=numbers)
+    return replace(finding, fix=fix, warm_start=True)
 
 
 def ends_of_turns(played: Played, *, ends: Mapping[int, str], cut_actions: str, max_tokens: int) -> Finding:
@@ -262,8 +223,8 @@ def ends_of_turns(played: Played, *, ends: Mapping[int, str], cut_actions: str, 
         cut_actions: Treatment of actions that were cut off.
         max_tokens: Maximum tokens of a response.
     """
-    name, lengths = "length of a turn", [one.tokens for one in played.said]
-    ended = played.share(one.ended for one in played.said)
+    name, lengths = "length of a turn", [one.tokens for one in played.responses]
+    ended = played.share(one.ended for one in played.responses)
     middle, high = percentile(lengths, 50), percentile(lengths, 95)
     got = (
         f"median {middle}, 95th percentile {high} of at most {max_tokens} tokens; the model ended {ended:.0%} of its "
@@ -271,19 +232,19 @@ def ends_of_turns(played: Played, *, ends: Mapping[int, str], cut_actions: str, 
     )
     numbers = {"ended": ended, "median": middle, "p95": high, "limit": max_tokens}
     if 1 - ended <= CUT or cut_actions == "accept":
-        return Finding(name=name, verdict=Verdict.OK, got=got, numbers=numbers)
-    read = played.share(one.turn.action is not None for one in played.said)
-    verdict = Verdict.PROBLEM if read < READABLE[0] else Verdict.WARNING
+        return Finding(name, OK, got, numbers=numbers)
+    read = played.share(one.turn.action is not None for one in played.responses)
+    verdict = PROBLEM if read < READABLE[0] else WARNING
     if ended < 1 - READABLE[1]:
         shown = " or ".join(f"{text!r} (id {id_})" for id_, text in sorted(ends.items()))
         fix = (
             f"the model almost never ends its turn with {shown}: take its chat (instruct) version, warm-start it, or "
             "read actions from cut responses (--cut-actions accept with a small --max-tokens-per-turn)"
         )
-        return Finding(name=name, verdict=verdict, got=got, fix=fix, warm_start=True, numbers=numbers)
+        return Finding(name, verdict, got, fix, warm_start=True, numbers=numbers)
     options = {"max_tokens_per_turn": 2 * max_tokens}
     fix = f"give turns more room ({written(options)}), or ask for brevity in --system-prompt"
-    return Finding(name=name, verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
+    return Finding(name, verdict, got, fix, options=options, numbers=numbers)
 
 
 def episode_length(played: Played, *, max_completion: int) -> Finding:
@@ -308,16 +269,16 @@ def episode_length(played: Played, *, max_completion: int) -> Finding:
         "context_overflow": context / total,
     }
     if (budget + context) / total <= CUT:
-        return Finding(name=name, verdict=Verdict.OK, got=got, numbers=numbers)
-    verdict = Verdict.PROBLEM if (budget + context) / total > READABLE[1] else Verdict.WARNING
+        return Finding(name, OK, got, numbers=numbers)
+    verdict = PROBLEM if (budget + context) / total > READABLE[1] else WARNING
     if context > budget:
         fix = (
             "the model's context is too short for these episodes: shorten turns (--max-tokens-per-turn) or observations"
         )
-        return Finding(name=name, verdict=verdict, got=got, fix=fix, numbers=numbers)
+        return Finding(name, verdict, got, fix, numbers=numbers)
     options = {"max_completion_length": 2 * max_completion}
     fix = f"give episodes more room ({written(options)}), or shorten turns with --max-tokens-per-turn"
-    return Finding(name=name, verdict=verdict, got=got, fix=fix, options=options, numbers=numbers)
+    return Finding(name, verdict, got, fix, options=options, numbers=numbers)
 
 
 def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
@@ -325,9 +286,9 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
 
     Args:
         played: The episodes.
-        known: Scores by name, as ``gym_trl.training.run.references`` returns them.
+        known: Scores by name, as ``gym_trl.training.references.references`` returns them.
     """
-    score = Score.of(map(Result.of, played.results))
+    score = Score.of(played.results)
     own = {"success": score.success, "return": score.mean_return}
     lines = []
     for what, value in own.items():
@@ -342,8 +303,8 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
     numbers = {**own, **known}
     if best and reached is not None and reached >= _SOLVED * best:
         fix = "there is little left to learn: take a harder variant of the environment"
-        return Finding(name="score", verdict=Verdict.WARNING, got="; ".join(lines), fix=fix, numbers=numbers)
-    return Finding(name="score", verdict=Verdict.OK, got="; ".join(lines) or "no episode was scored", numbers=numbers)
+        return Finding("score", WARNING, "; ".join(lines), fix=fix, numbers=numbers)
+    return Finding("score", OK, "; ".join(lines) or "no episode was scored", numbers=numbers)
 
 
 def _sample(episodes: float | None) -> str:
@@ -356,7 +317,7 @@ def graded(share: float, bounds: tuple[float, float]) -> Verdict:
     >>> [str(graded(share, (0.1, 0.5))) for share in (0.0, 0.1, 0.5)]
     ['problem', 'warning', 'ok']
     """
-    return Verdict.PROBLEM if share < bounds[0] else Verdict.WARNING if share < bounds[1] else Verdict.OK
+    return PROBLEM if share < bounds[0] else WARNING if share < bounds[1] else OK
 
 
 def percentile(values: Sequence[int], percent: float) -> int:

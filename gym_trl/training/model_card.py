@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gym_trl.evaluation.scores import share_estimate
+from gym_trl.evaluation.levels import LEVELS, levels_of
 from gym_trl.policies.model import is_hub_id
 from gym_trl.policies.weights import Adapter
 from gym_trl.records.fields import as_number
@@ -18,15 +18,6 @@ from gym_trl.training.progress import evaluation_of
 from gym_trl.training.untrusted import grpo_names, run_names
 
 CARD = "README.md"
-_LEVELS = {
-    "before": "before the training",
-    "after": "after it",
-    "after_greedy": "after it, greedy",
-    "random": "random play",
-    "blind": "blind baseline",
-    "optimum": "optimum",
-}
-"""Scores in ``summary.json``, by the ends of their names."""
 
 
 def model_card(
@@ -117,28 +108,16 @@ def _environment(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _results(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of scores, and a sentence on them."""
-    scores: dict[str, tuple[float | None, float | None, float | None]] = {}
-    for when in _LEVELS:
-        score = summary.get(when)
-        found = (
-            (score.get("success"), score.get("mean_return"), score.get("episodes"))  # of a warm start
-            if isinstance(score, Mapping)
-            else (summary.get(f"success_{when}"), summary.get(f"return_{when}"), summary.get(f"episodes_{when}"))
-        )
-        success, paid, episodes = map(as_number, found)
-        if success is not None or paid is not None:
-            scores[when] = success, paid, episodes
-    if not scores:
+    levels = levels_of(summary)
+    if not levels:
         yield "Not evaluated: `gym-trl eval` does it."
         return
-    declared = any(success is not None for success, *_ in scores.values())
+    declared = any(one.success.mean is not None for one in levels.values())
     head = ("", *(["success [95% interval]"] if declared else []), "mean return", "episodes")
-    rows = []
-    for when, (success, paid, episodes) in scores.items():
-        shares = [_share(success, episodes)] if declared else []
-        rows.append(
-            (_LEVELS[when], *shares, _number(paid), "exact" if when == "optimum" else _number(episodes, ",.0f"))
-        )
+    rows = [
+        (LEVELS[when], *([str(one.success)] if declared else []), _number(one.mean_return), one.size)
+        for when, one in levels.items()
+    ]
     yield "\n".join(_table(head, rows))
     counts = {name: value for name, value in summary.items() if type(value) is int}
     played = f"{evaluation_of(counts)}. " if "eval_episodes" in counts else ""
@@ -165,13 +144,6 @@ def _command(options: Mapping[str, Any], demonstrated: Mapping[str, Any] | None)
     yield _block("console", f"$ {shlex.join(_line(word) for word in command)}")
     yield ("`config.json` has these options:" if demonstrated is None else "The options of a training after it:")
     yield _block("json", json.dumps(named, indent=2, default=str))
-
-
-def _share(success: float | None, episodes: float | None) -> str:
-    if success is None or not episodes:  # the optimum is exact
-        return _number(success)
-    solved = round(success * episodes)
-    return str(share_estimate([[True]] * solved + [[False]] * (round(episodes) - solved)))
 
 
 def _number(value: float | None, form: str = ".3f") -> str:

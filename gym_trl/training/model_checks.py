@@ -11,6 +11,7 @@ from typing import Any
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
 from gym_trl.policies.weights import base_of, first_line, load_config, load_tokenizer, loading
+from gym_trl.report import PROBLEM, WARNING, Finding, Verdict
 from gym_trl.training.models import ModelChoice
 
 ROWS_AT_ONCE = 8
@@ -20,22 +21,13 @@ _CHUNK_BYTES = 2**28  # of scores at once, see grpo/sampled_logprobs.py
 _LAYER_BYTES = 68  # of each token, per unit of the hidden size
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Property of a model that prevents a training, or that it may suffer from."""
-
-    message: str
-    fatal: bool
-    """True if a training cannot start."""
-
-
 def model_problems(
     choice: ModelChoice, chat_template_kwargs: Mapping[str, Any] | None = None, *, appends: bool = True
-) -> list[Problem]:
-    """Return the problems of a model that can be seen without its weights, the fatal ones first.
+) -> list[Finding]:
+    """Return the problems and warnings of a model that can be seen without its weights, the problems first.
 
-    These are: no chat template, or one that cannot be extended turn by turn (fatal); token ids that the model does not
-    have (fatal); no token that ends a turn (fatal); end tokens that differ between tokenizer, model and template.
+    Problems are no chat template, or one that cannot be extended turn by turn; token ids that the model does not have;
+    no token that ends a turn. End tokens that differ between tokenizer, model and template are a warning.
 
     Args:
         choice: The model.
@@ -45,59 +37,65 @@ def model_problems(
     Raises:
         ConfigError: the configuration or the tokenizer cannot be loaded.
     """
-    tokenizer, config = load_tokenizer(choice.path), load_config(choice.path)
+    tokenizer, config = load_tokenizer(choice.model), load_config(choice.model)
     try:
         chat = TemplateChat(tokenizer, appends=appends, **(chat_template_kwargs or {}))
     except ChatTemplateError as error:
-        return [Problem(f"{choice.path}: {first_line(error)}", fatal=True)]
-    problems = []
+        return [_about(PROBLEM, f"{choice.model}: {first_line(error)}")]
+    findings = []
     size = config.get_text_config().vocab_size
     largest = max(tokenizer.get_vocab().values())
     if largest >= size:
-        message = f"the tokenizer of {choice.path} has ids up to {largest}, but the model has {size} tokens only"
-        problems.append(Problem(message, fatal=True))
-    own, models, ends = tokenizer.eos_token_id, _end_ids(choice.path, config), set(chat.stop_ids)
+        message = f"the tokenizer of {choice.model} has ids up to {largest}, but the model has {size} tokens only"
+        findings.append(_about(PROBLEM, message))
+    own, models, ends = tokenizer.eos_token_id, _end_ids(choice.model, config), set(chat.stop_ids)
 
     def named(ids: Sequence[int] | set[int]) -> str:
         return " and ".join(f"{tokenizer.convert_ids_to_tokens(id_)!r} ({id_})" for id_ in sorted(ids)) or "none"
 
     if own is None and not models and not ends:
-        problems.append(Problem(f"{choice.path} has no token that ends a turn; set eos_token of its tokenizer", True))
+        message = f"{choice.model} has no token that ends a turn; set eos_token of its tokenizer"
+        findings.append(_about(PROBLEM, message))
     if own is not None and models and own not in models:
         message = (
-            f"the end token of the tokenizer of {choice.path} is {named([own])}, that of the model {named(models)}: "
+            f"the end token of the tokenizer of {choice.model} is {named([own])}, that of the model {named(models)}: "
             "a response ends at any of them; if one is wrong, correct eos_token in tokenizer_config.json or "
             "eos_token_id in generation_config.json"
         )
-        problems.append(Problem(message, fatal=False))
+        findings.append(_about(WARNING, message))
     declared = models | ({own} if own is not None else set())
     if ends and declared and not ends & declared:
         message = (
-            f"the chat template of {choice.path} ends a turn with {named(ends)}, but its end tokens are "
+            f"the chat template of {choice.model} ends a turn with {named(ends)}, but its end tokens are "
             f"{named(declared)}: a base model may never write the former, and every response would be cut off by "
             "max_tokens_per_turn; gym-trl doctor plays some episodes to find out"
         )
-        problems.append(Problem(message, fatal=False))
-    return sorted(problems, key=lambda problem: not problem.fatal)
+        findings.append(_about(WARNING, message))
+    return sorted(findings, key=lambda finding: finding.verdict is not PROBLEM)
 
 
-def refuse(problems: Sequence[Problem]) -> list[str]:
-    """Return the messages of problems with which a training can start.
+def _about(verdict: Verdict, got: str) -> Finding:
+    fix = "correct the files in the model's folder, or take the chat (instruct) version of the model"
+    return Finding("model", verdict, got, fix)
 
-    >>> refuse([Problem("the end tokens differ", fatal=False)])
+
+def refuse(findings: Sequence[Finding]) -> list[str]:
+    """Return the warnings among findings, with which a training can start.
+
+    >>> refuse([Finding("model", WARNING, "the end tokens differ")])
     ['the end tokens differ']
-    >>> refuse([Problem("it has no chat template", fatal=True)])
+    >>> refuse([Finding("model", PROBLEM, "it has no chat template")])
     Traceback (most recent call last):
         ...
     gym_trl.errors.ConfigError: it has no chat template
 
     Raises:
-        ConfigError: there is a fatal one.
+        ConfigError: there is a problem.
     """
-    for problem in problems:
-        if problem.fatal:
-            raise ConfigError(problem.message)
-    return [problem.message for problem in problems]
+    for finding in findings:
+        if finding.verdict is PROBLEM:
+            raise ConfigError(finding.got)
+    return [finding.got for finding in findings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, re
         import torch
         from transformers import AutoModelForCausalLM
 
-    config = load_config(choice.path)
+    config = load_config(choice.model)
     text = config.get_text_config()
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
@@ -246,7 +244,7 @@ def _end_ids(path: str, config: Any) -> set[int]:
 
     with loading(path):
         try:
-            found = GenerationConfig.from_pretrained(base_of(path)).eos_token_id
+            end_ids = GenerationConfig.from_pretrained(base_of(path)).eos_token_id
         except OSError:  # it has no file of its own
-            found = getattr(config.get_text_config(), "eos_token_id", None)
-    return set(found) if isinstance(found, list | tuple) else set() if found is None else {found}
+            end_ids = getattr(config.get_text_config(), "eos_token_id", None)
+    return set(end_ids) if isinstance(end_ids, list | tuple) else set() if end_ids is None else {end_ids}

@@ -5,13 +5,24 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, get_type_hints
 
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError, UntrustedError, needs
 from gym_trl.kinds import check_option, check_options, option_types, types_in
-from gym_trl.option_args import TrainArgs
-from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainOptions, declared, default_of, described, moved
+from gym_trl.option_args import TrainArgs, WarmStartArgs
+from gym_trl.options import (
+    DEFAULT_ENV,
+    EpisodeOptions,
+    TrainedOptions,
+    TrainOptions,
+    WarmStartOptions,
+    declared,
+    default_of,
+    described,
+    moved,
+    values_of,
+)
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
@@ -123,10 +134,13 @@ def preset(env: str = DEFAULT_ENV, *, model: str | None = None, lora: int | None
         model: The model. Default: the tiny one.
         lora: Rank of a new adapter.
     """
+    return replace(_usual(env, model, lora), env=env)
+
+
+def _usual(env: str, model: str | None, lora: int | None) -> TrainOptions:
     if model is None:
-        return replace(TINY.get(env, TINY_ELSEWHERE), env=env)
-    adapted = lora is not None or read_adapter(model) is not None
-    return replace(PRETRAINED, env=env, learning_rate=ADAPTER_RATE if adapted else PRETRAINED.learning_rate)
+        return TINY.get(env, TINY_ELSEWHERE)
+    return PRESETS["adapter"] if lora is not None or read_adapter(model) is not None else PRETRAINED
 
 
 def changed_by(name: str) -> TrainOptions:
@@ -140,15 +154,15 @@ def preset_defaults() -> dict[str, str]:
     >>> preset_defaults()["learning_rate"]
     '1e-06 (adapter: 1e-05; tiny: 0.002; tiny on TrlEnv/GuessNumber-v0: 0.003)'
     """
-    found = {}
+    descriptions = {}
     for name, one in declared(TrainOptions).items():
         usual, value = vars(PRETRAINED)[name], {key: vars(preset)[name] for key, preset in PRESETS.items()}
         others = [
             f"{key}: {described(one, value[key])}" for key in PRESETS if value[key] != vars(changed_by(key))[name]
         ]
         if others or usual != default_of(one):
-            found[name] = described(one, usual) + (f" ({'; '.join(others)})" if others else "")
-    return {name: words for name, words in found.items() if name != "env"}
+            descriptions[name] = described(one, usual) + (f" ({'; '.join(others)})" if others else "")
+    return {name: words for name, words in descriptions.items() if name != "env"}
 
 
 def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
@@ -172,15 +186,39 @@ def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
     if isinstance(chosen.get("model"), str):
         chosen["model"] = find_model(chosen["model"])
     model, lora = chosen.get("model"), chosen.get("lora")
-    usual = preset(env, model=model if isinstance(model, str) else None, lora=lora)
+    usual = _usual(env, model if isinstance(model, str) else None, lora)
     if not kinds.keys() - {"env"} <= given.keys():  # with all of them, as in a run's config.json, nothing is added
         for name in ("env_kwargs", "grpo"):
             chosen[name] = {**getattr(usual, name), **chosen.get(name, {})}
     if chosen.get("vllm") is not None and "use_cpu" not in given.get("grpo", {}):
         chosen["grpo"].pop("use_cpu", None)  # vLLM needs a GPU, and the weights that it gets are there, too
-    made = replace(usual, **chosen)
+    made = replace(usual, env=env, **chosen)
     model_choice(made)  # checks the options of the weights, for which an adapter's folder is read
     return made
+
+
+def choose_warm_start(env: str = DEFAULT_ENV, **given: Unpack[WarmStartArgs]) -> WarmStartOptions:
+    """Return the options of a warm start with the preset of the training that follows it.
+
+    >>> choose_warm_start("TrlEnv/GuessNumber-v0", policy="random").env_kwargs
+    {'high': 8, 'turns': 4}
+
+    Args:
+        env: The environment's id.
+        given: Options by name.
+
+    Raises:
+        ConfigError: As for ``choose``.
+    """
+    WarmStartOptions.check_names(given)
+    shared: dict[str, Any] = {name: one for name, one in given.items() if name in option_types(TrainedOptions)}
+    return WarmStartOptions(**{**given, **values_of(choose(env, **shared), TrainedOptions)})
+
+
+def training_after(options: WarmStartOptions) -> TrainOptions:
+    """Return the options of a training with the environments, prompts, limits and model of a warm start."""
+    usual = preset(options.env, model=options.model, lora=options.lora)
+    return replace(usual, **values_of(options, TrainedOptions))
 
 
 def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
@@ -221,8 +259,8 @@ def resume_command(command: str, folder: Path, options: TrainOptions, others: It
         options: The run's options.
         others: Further names in its ``config.json``.
     """
-    found = {one.name for one in (*run_names(options.as_dict()), *others)}
-    again = [options.env] if found == {options.env} else ["--trust"] if found else []
+    unregistered = {one.name for one in (*run_names(options.as_dict()), *others)}
+    again = [options.env] if unregistered == {options.env} else ["--trust"] if unregistered else []
     return shlex.join(["gym-trl", command, "--resume", str(folder), *again])
 
 
@@ -233,20 +271,6 @@ def one_seat(options: _O) -> _O:
     'episode'
     """
     return options if options.seats is None else replace(options, seats=None, credit="episode")
-
-
-def grpo_fields(options: TrainOptions) -> dict[str, Any]:
-    """Return the fields of ``GRPOConfig`` that the options set; those in ``grpo`` are not checked."""
-    vllm = {} if options.vllm is None else {"use_vllm": True, "vllm_mode": options.vllm}
-    return {
-        **options.grpo,
-        **vllm,
-        "learning_rate": options.learning_rate,
-        "max_completion_length": options.max_completion_length,
-        "max_steps": options.steps,
-        "num_generations": options.num_generations,
-        "seed": options.seed,
-    }
 
 
 def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,19 +293,20 @@ def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:
     with needs("train", "gym-trl train"):
         from trl import GRPOConfig
     fitted = {}
-    known = {item.name: item for item in fields(GRPOConfig)}
+    declared_fields = {item.name: item for item in fields(GRPOConfig)}
+    kinds = get_type_hints(GRPOConfig)  # TrlParser, once used, leaves out None in the types of the fields
     for name, one in given.items():
-        if name not in known:
-            raise ConfigError(f"there is no option grpo.{name}{did_you_mean(name, known)}")
-        value = _fitted(one, known[name].type)
+        if name not in declared_fields:
+            raise ConfigError(f"there is no option grpo.{name}{did_you_mean(name, declared_fields)}")
+        value = _fitted(one, kinds[name])
         if name in _NOT_A_FIELD and value:
             raise ConfigError(f"grpo.{name} cannot be set here: {_NOT_A_FIELD[name]}")
-        quoted = _NAMED.findall(known[name].metadata.get("help") or "") if name in _NAMES else []
+        quoted = _NAMED.findall(declared_fields[name].metadata.get("help") or "") if name in _NAMES else []
         names = list(dict.fromkeys(quoted))
         fitted[name] = value
         if name == "scale_rewards" and isinstance(value, bool):
             continue  # which TRL has names for
-        check_option(f"grpo.{name}", value, known[name].type)
+        check_option(f"grpo.{name}", value, kinds[name])
         if name in _POSITIVE and value is not None and not value > 0:
             raise ConfigError(f"grpo.{name} must be above 0, got {value}")
         if names and value not in names:

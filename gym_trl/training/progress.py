@@ -1,18 +1,21 @@
 """Terminal output of a run: its progress and its result."""
 
 import errno
+import math
 import os
+import shlex
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gym_trl.evaluation.levels import Level, levels_of
 from gym_trl.evaluation.play import Score
 from gym_trl.text.textify import counted
 
@@ -33,14 +36,13 @@ def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
     >>> _numbers([{"env/return": 1.0}, {"env/return": 0.0}])
     'return 0.50'
     >>> _numbers([{"policy": "random", "env/return": 0.0}, {"policy": "solver", "env/return": 1.0}])
-    'solver: return 1.00'
+    'return 1.00'
 
     Logs of a policy in an evaluation are means over its episodes so far: the last one is shown.
     """
     shown = []
     if logs and "policy" in logs[-1]:
         logs = logs[-1:]
-        shown = [f"{logs[0]['policy']}:"]
     for label, (name, form) in _SHOWN.items():
         values = [log[name] for log in logs if log.get(name) is not None]
         if values:
@@ -95,92 +97,78 @@ class _Lasting:
                 os.close(nowhere)
 
 
-class Display(Protocol):
-    """Display of a run's progress."""
+class Display:
+    """Progress of a run: a bar on a terminal, or occasional lines for files and pipes.
 
-    def begin(self, step: int) -> None:
-        """Start the display before the first step, after ``step`` earlier ones."""
+    Logs of an evaluation have the name of a ``policy``, the number of its episodes so far, ``played``, and of all its
+    episodes, ``of``: each policy has a bar of its own, and a line when it has finished.
+
+    Args:
+        console: Console to write to.
+        noun: Name of a step.
+        lines: Number of lines for a file or a pipe; if steps are long, there are more.
+        seconds: Time after which there is a line in any case.
+    """
+
+    def __init__(self, console: Console, noun: str = "step", *, lines: int = 20, seconds: float = 60) -> None:
+        self._console, self._noun = console, noun
+        self._lines, self._seconds = lines, seconds
+        self._progress: Progress | None = None
+        if console.is_terminal and not console.quiet:
+            name = TextColumn("{task.description}", markup=False)
+            columns = name, MofNCompleteColumn(), BarColumn(bar_width=None), TimeRemainingColumn()
+            numbers = TextColumn("{task.fields[numbers]}", markup=False)
+            self._progress = Progress(*columns, numbers, expand=True, console=console, refresh_per_second=4)
+        self._bars: dict[str, TaskID] = {}
+        self._first, self._steps = 0, 1
+        self._began = self._shown = time.monotonic()
+        self._logs: list[Mapping[str, Any]] = []  # since the last line, or the last few on a terminal
+
+    def begin(self, step: int, steps: int) -> None:
+        """Start the display before the first of ``steps`` steps, after ``step`` earlier ones."""
+        self._first, self._steps = step, steps
+        self._began = self._shown = time.monotonic()
+        if self._progress is not None:
+            self._progress.start()
+            self._bars = {"": self._progress.add_task("", total=steps, completed=step, numbers="")}
 
     def log(self, step: int, logs: Mapping[str, Any]) -> None:
         """Show the metrics of a finished step."""
+        self._logs.append(logs)
+        if self._progress is not None:
+            self._logs = self._logs[-5:]
+            self._move_bars(self._progress, step, logs)
+            return
+        now = time.monotonic()
+        ended = step == self._steps or ("policy" in logs and logs["played"] == logs["of"])
+        every = math.ceil(self._steps / self._lines)
+        if not ended and step % every and now - self._shown < self._seconds:
+            return
+        seconds = (now - self._began) / max(1, step - self._first) * (self._steps - step)
+        remaining = "{}:{:02} left".format(*divmod(round(seconds), 60))
+        policy = f"{logs['policy']} {logs['played']}/{logs['of']}:" if "policy" in logs else ""
+        numbers = f"{policy} {_numbers(self._logs)}".strip()
+        self.note("  ".join(filter(None, [f"{self._noun} {step}/{self._steps}", numbers, remaining])))
+        self._shown, self._logs = now, []
+
+    def _move_bars(self, progress: Progress, step: int, logs: Mapping[str, Any]) -> None:
+        numbers = _numbers(self._logs)
+        policy = logs.get("policy", "")
+        progress.update(self._bars[""], completed=step, numbers="" if policy else numbers)
+        if policy:
+            if policy not in self._bars:
+                self._bars[policy] = progress.add_task(policy, total=logs["of"], numbers="")
+            progress.update(self._bars[policy], completed=logs["played"], numbers=numbers)
 
     def note(self, text: str) -> None:
         """Show a message."""
+        style = None if self._progress is None else "dim"
+        self._console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         """End the display."""
-
-
-def display_on(console: Console, steps: int, noun: str = "step") -> Display:
-    """Return a progress bar for a terminal, or lines for files and pipes."""
-    return _Bar(console, steps) if console.is_terminal and not console.quiet else _Lines(console, steps, noun)
-
-
-class _Bar:
-    """Progress bar for a terminal."""
-
-    def __init__(self, console: Console, steps: int) -> None:
-        self._progress = Progress(
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            expand=True,
-            console=console,
-            refresh_per_second=4,
-        )
-        self._task = self._progress.add_task("", total=steps, numbers="", start=False)
-        self._recent: deque[Mapping[str, Any]] = deque(maxlen=5)
-
-    def begin(self, step: int) -> None:
-        self._progress.start()
-        self._progress.update(self._task, completed=step)
-        self._progress.start_task(self._task)
-
-    def log(self, step: int, logs: Mapping[str, Any]) -> None:
-        self._recent.append(logs)
-        self._progress.update(self._task, completed=step, numbers=_numbers(self._recent))
-
-    def note(self, text: str) -> None:
-        self._progress.console.print(text, style="dim", markup=False, highlight=False)
-
-    def end(self) -> None:
-        self._progress.stop()
-
-
-class _Lines:
-    """Occasional lines for files and pipes."""
-
-    def __init__(self, console: Console, steps: int, noun: str) -> None:
-        self._console = console
-        self._steps = steps
-        self._noun = noun
-        self._logs: list[Mapping[str, Any]] = []
-        self._first, self._began, self._said = 0, 0.0, 0.0
-
-    def begin(self, step: int) -> None:
-        self._first, self._began = step, time.monotonic()
-        self._said = self._began
-
-    def log(self, step: int, logs: Mapping[str, Any]) -> None:
-        self._logs.append(logs)
-        now = time.monotonic()
-        if step % max(1, self._steps // 20) and now - self._said < 60 and step < self._steps:
-            return
-        left = (now - self._began) / max(1, step - self._first) * (self._steps - step)
-        self.note(f"{self._noun} {step}/{self._steps}  {_numbers(self._logs)}  {_minutes(left)} left")
-        self._said = now
-        self._logs.clear()
-
-    def note(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def end(self) -> None:
-        self._logs.clear()
-
-
-def _minutes(seconds: float) -> str:
-    return "{}:{:02}".format(*divmod(round(seconds), 60))
+        if self._progress is not None:
+            self._progress.stop()
 
 
 def _duration(seconds: float) -> str:
@@ -219,19 +207,7 @@ def evaluation_of(summary: Mapping[str, Any]) -> str:
 
 def report(console: Console, folder: Path, summary: Mapping[str, Any], *, resume: str) -> None:
     """Print the result of the run in ``folder``."""
-    table = Table(title=evaluation_of(summary), title_justify="left")
-    for column in ("", "before", "after", "after, greedy", "random", "blind", "optimum"):
-        table.add_column(column, justify="right" if column else "left")
-    for row in ("success", "return"):
-        values = [
-            summary.get(f"{row}_{when}") for when in ("before", "after", "after_greedy", "random", "blind", "optimum")
-        ]
-        table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
-    console.print(table)
-    sampled = [f"{name} {summary[key]:,}" for name in ("random", "blind") if summary.get(key := f"episodes_{name}")]
-    if sampled:
-        text = f"Sampled, with a number of episodes: {', '.join(sampled)}; the optimum is exact."
-        console.print(text, highlight=False, soft_wrap=True)
+    _print_levels(console, evaluation_of(summary), levels_of(summary), {})
     console.print(f"The curve: {folder / 'curve.png'}", markup=False, highlight=False, soft_wrap=True)
     _say_end(console, folder, summary, resume)
 
@@ -241,6 +217,8 @@ def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], resume:
     steps = counted(summary["steps"], "step")
     console.print(f"{stopped} {steps} in {_duration(summary.get('seconds', 0.0))}.", highlight=False)
     console.print(f"The model: {folder / 'model'}", markup=False, highlight=False, soft_wrap=True)
+    look = f"To look at it: gym-trl view {shlex.quote(str(folder))}"
+    console.print(look, markup=False, highlight=False, soft_wrap=True)
     if summary["interrupted"]:
         console.print(f"To continue: {resume}", markup=False, highlight=False, soft_wrap=True)
 
@@ -257,18 +235,25 @@ def report_warm_start(
         scores: Scores by name.
         resume: Command that continues it.
     """
-    known = {when: score for when, score in scores.items() if score is not None}
-    if known:
-        table = Table(title=counted(next(iter(known.values())).episodes, "evaluation episode"), title_justify="left")
-        for column in ("", *known):
-            table.add_column(column, justify="right" if column else "left")
-        rows: dict[str, Callable[[Score], float | None]] = {
-            "success": lambda score: score.success,
-            "return": lambda score: score.mean_return,
-            "share of invalid actions": lambda score: score.invalid_share,
-        }
-        for row, value_of in rows.items():
-            values = [value_of(score) for score in known.values()]
-            table.add_row(row, *("-" if value is None else f"{value:.3f}" for value in values))
-        console.print(table)
+    scored = {when: score for when, score in scores.items() if score is not None}
+    if scored:
+        title = counted(next(iter(scored.values())).episodes, "evaluation episode")
+        shares = {when: score.invalid_share for when, score in scored.items()}
+        invalid = {when: f"{share:.1%}" for when, share in shares.items() if share is not None}
+        _print_levels(console, title, levels_of(summary), {"invalid": invalid})
     _say_end(console, folder, summary, resume)
+
+
+def _print_levels(
+    console: Console, title: str, levels: Mapping[str, Level], others: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Print scores, one in a line; ``others`` are further columns, with values by the names of scores."""
+    console.print(title, markup=False, highlight=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "success [95% interval]", "return", "episodes", *others):
+        table.add_column(escape(column), justify="right" if column else "left")
+    for when, one in levels.items():
+        paid = "-" if one.mean_return is None else f"{one.mean_return:.3f}"
+        cells = [column.get(when, "-") for column in others.values()]
+        table.add_row(when.replace("_", ", "), escape(str(one.success)), paid, one.size, *cells)
+    console.print(table)

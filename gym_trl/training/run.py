@@ -1,12 +1,9 @@
 """One training run, from its options to its folder."""
 
 import math
-import os
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,42 +13,37 @@ from typing import Any
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError, described
-from gym_trl.evaluation.blind import blind_reference
-from gym_trl.evaluation.play import Result, Score, optimum, random_reference
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError
+from gym_trl.evaluation.play import Score
 from gym_trl.executors.step import close_env
-from gym_trl.grpo.attach import attach
-from gym_trl.grpo.dead_groups import ReplacedEpisode
-from gym_trl.grpo.planned_rows import GameSeat
-from gym_trl.grpo.rewards import SoftOverlong
-from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.adapters import sync_weights
+from gym_trl.grpo.adopt import attach
+from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.grpo.totals import Row, StepTotals, rows_of
-from gym_trl.grpo.vllm_check import check_vllm
-from gym_trl.options import EpisodeOptions, SpecOptions, TrainOptions, values_of
-from gym_trl.policies.weights import free_memory, load_config, unwritten
-from gym_trl.records.schema import CreditRecord
+from gym_trl.grpo.totals import StepTotals, rows_of
+from gym_trl.options import TrainOptions, grpo_fields
+from gym_trl.policies.weights import free_memory, load_config, saving
 from gym_trl.registration import make_env
 from gym_trl.rollout.history import appends
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
-from gym_trl.training.model_checks import ROWS_AT_ONCE, choose_micro_batch, model_problems, refuse
+from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
+from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
-from gym_trl.training.options import check_grpo, grpo_fields, one_seat, read_options, resume_command
-from gym_trl.training.progress import Display, display_on, lasting_console, report
-from gym_trl.training.run_folder import Checkpoint, RunFolder, is_warm_start, last_checkpoint, read_summary
-from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
+from gym_trl.training.options import one_seat, read_options, resume_command
+from gym_trl.training.progress import report
+from gym_trl.training.recording import Recorder
+from gym_trl.training.references import references
+from gym_trl.training.run_folder import Checkpoint, is_warm_start, last_checkpoint, read_summary
+from gym_trl.training.session import Session, SessionCallback
 from gym_trl.trust import REGISTERED, Trust
-from gym_trl.types import EpisodeResult, Task
-from gym_trl.wrappers.declare_success import declare_success
-from gym_trl.wrappers.seats import num_seats
+from gym_trl.types import Task
+from gym_trl.wrappers.traits import traits
 
 try:
-    import torch
     import trl  # noqa: F401
-    from transformers import TrainerCallback
 
+    from gym_trl.grpo.grpo_trainer import GymGRPOTrainer
     from gym_trl.grpo.resume import ExactResume
 
     if find_spec("matplotlib") is None:  # which the curve needs, after the first steps
@@ -59,7 +51,6 @@ try:
 except ImportError as error:
     raise MissingDependencyError("gym-trl train", extra="train") from error
 
-_MAX_TASKS = 100_000
 _PROMPT = 256  # tokens that a first prompt is expected to have at most
 
 
@@ -118,68 +109,42 @@ def resume(
 
 
 def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, console: Console | None) -> dict[str, Any]:
-    rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    console = Console(quiet=True) if rank else console or lasting_console(sys.stdout)
-    path = out or default_folder(options.env)
-    if rank == 0 and start is None:
-        check_new(path)
-    check_vllm(grpo_fields(options))
-    with ExitStack() as stack:
-        stack.enter_context(quiet_libraries())
-        args = grpo_config(options, processes)
-        notes: list[str] = []
+    with Session(options.env, out, start, console, lambda path: resume_command("train", path, options)) as session:
+        check_generation(grpo_fields(options))
+        args, notes = grpo_config(options, session.processes), list[str]()
         if options.model is not None and start is None:
-            options, notes = _checked(options, args, processes)
-            args = grpo_config(options, processes)
-        path = agreed(path, processes)
-        args.output_dir = str(path / "checkpoints")
-        folder = RunFolder(path, writes=rank == 0)
-        folder.check()
-        display = display_on(console, options.steps)
-        stack.callback(display.end)
+            options, notes = _checked(options, args, session.processes)
+            args = grpo_config(options, session.processes)
+        session.open(tiny=options.model is None)
+        args.output_dir = str(session.folder.path / "checkpoints")
         for note in notes:
-            display.note(note)
-        if options.model is None:
-            stack.enter_context(one_thread(display.note))
-        interrupt = Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0)
-        run = _Run(options, folder, start or Checkpoint(None, 0), display, interrupt)
-        spec = make_spec(options, args, run.on_rollout)
+            session.display.note(note)
+        run = _Run(options, session)
+        spec = make_spec(options, args, run.recorder.on_rollout)
         reward_funcs(options, args, spec)  # checks the arguments
-        model, tokenizer = _model(options, run, Path(stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))))
-        stack.callback(folder.close)
-        try:
+        scratch = Path(session.resources.enter_context(TemporaryDirectory(prefix="gym-trl-")))
+        model, tokenizer = _model(options, run, scratch)
+        with session.running():
             trainer = _trainer(model, tokenizer, args, spec, run)
-            folder.open(options, start or Checkpoint(None, 0), processes)
-            stack.enter_context(interrupt)
-            run.train(trainer, spec)
-        except KeyboardInterrupt:
-            display.note(f"Aborted. To continue from the last checkpoint: {resume_command('train', path, options)}")
-            raise
-        except Exception as error:
-            if start is None and not run.stepped and not isinstance(error, OSError):
-                folder.discard()
-                if not isinstance(error, GymTRLError):
-                    raise ConfigError(f"the training cannot start, {described(error)} ({path} is unchanged)") from error
-            unwritten = _unwritten(error, path)
-            if (unwritten or isinstance(error, OSError)) and (path / "config.json").exists():
-                display.note(f"To continue from the last checkpoint: {resume_command('train', path, options)}")
-            if unwritten is None:
-                raise
-            raise unwritten from error
-    if rank == 0:
-        report(console, path, folder.summary, resume=resume_command("train", path, options))
-    return folder.summary
+            session.folder.open(options, session.start, session.processes)
+            with session.interrupt:
+                run.train(trainer, spec)
+    if session.rank == 0:
+        report(session.console, session.folder.path, session.folder.summary, resume=session.resume)
+    return session.folder.summary
 
 
-def _unwritten(error: Exception, path: Path) -> OSError | None:
-    """Return the error for a model that could not be written, if PyTorch or safetensors raised one of another type."""
-    if isinstance(error, OSError):
-        return None
-    frame, saving = error.__traceback__, False
-    while frame is not None and not saving:
-        saving = frame.tb_frame.f_code.co_name in ("_save_checkpoint", "save_model", "on_save")
-        frame = frame.tb_next
-    return unwritten(error, path) if saving else None
+class _SavingTrainer(GymGRPOTrainer):
+    """Trainer that raises ``OSError`` for all files that it cannot write, also where PyTorch or safetensors do not."""
+
+    def _save_checkpoint(self, *given: Any, **named: Any) -> None:
+        with saving(Path(self.args.output_dir)):
+            super()._save_checkpoint(*given, **named)
+
+    def save_model(self, *given: Any, **named: Any) -> None:
+        """Save the model as ``GRPOTrainer`` does."""
+        with saving(Path(self.args.output_dir)):
+            super().save_model(*given, **named)
 
 
 @contextmanager
@@ -244,11 +209,11 @@ def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]
     """Return the model to train, and its tokenizer unless the trainer loads both from the same place."""
     if (choice := model_choice(options)) is not None:
         if run.trained:
-            choice = ModelChoice(path=str(run.start.path), dtype=choice.dtype if choice.trains_adapter else None)
+            choice = ModelChoice(model=str(run.start.path), dtype=choice.dtype if choice.trains_adapter else None)
         if choice.trains_adapter or choice.dtype is not None:
             return load_model(choice)
-        load_config(choice.path)  # refuses what it asks for, before the trainer loads it
-        return choice.path, None
+        load_config(choice.model)  # refuses what it asks for, before the trainer loads it
+        return choice.model, None
     if run.trained:
         return str(run.start.path), None
     size = {"seed": options.seed, "width": options.width, "layers": options.layers}
@@ -265,18 +230,18 @@ def _model(options: TrainOptions, run: "_Run", scratch: Path) -> tuple[Any, Any]
 
 def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") -> Any:
     from transformers import PrinterCallback
-    from trl import GRPOTrainer
 
     try:
-        trainer = GRPOTrainer(
+        trainer = _SavingTrainer(
             model=model,
             processing_class=tokenizer,
             args=args,
-            train_dataset=spec.train_dataset,
+            spec=spec,
             reward_funcs=reward_funcs(run.options, args, spec),
-            rollout_func=spec.rollout_func,
             callbacks=[run],
         )
+    except GymTRLError:
+        raise
     except (OSError, ValueError, NotImplementedError) as error:  # NotImplementedError: a server with a trainer on a CPU
         if isinstance(error, OSError) and error.errno:  # an error of the disk, not a missing model
             raise
@@ -284,111 +249,25 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
     trainer.remove_callback(PrinterCallback)
     if spec.turn_credit is not None:
-        spec.turn_credit.on_advantages = run.on_advantages
-    spec.attach(trainer)
+        spec.turn_credit.on_advantages = run.recorder.on_advantages
     ExactResume().attach(trainer)
     return trainer
 
 
-def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
-    """Return the trainer's configuration for a run with ``options``; its output folder is set later.
-
-    Raises:
-        ConfigError: a field of ``GRPOConfig`` is invalid, or the episodes of a step cannot be shared by the processes
-            or divided into groups.
-    """
-    from trl import GRPOConfig
-
-    given = {**grpo_fields(options), **check_grpo(options.grpo)}
-    if "use_cpu" not in given and not torch.accelerator.is_available():
-        given |= {"use_cpu": True, "bf16": given.get("bf16", False)}
-    defaults = {
-        "shuffle_dataset": False,
-        "logging_steps": 1,
-        "save_strategy": "steps",
-        "save_steps": max(1, min(50, options.steps // 4)),
-        "save_total_limit": 2,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
-    batch = _batch(options, given, processes)
-    try:
-        return GRPOConfig(output_dir="runs", **{**defaults, **given, **batch})
-    except Exception as error:  # of any type: TRL, Transformers and Accelerate check the fields
-        raise ConfigError(f"GRPOConfig rejects the options: {error}") from error
-
-
-def _batch(options: TrainOptions, given: Mapping[str, Any], processes: int) -> dict[str, int]:
-    """Return the batch size and the gradient accumulation steps for a process's share of a step's episodes."""
-    rows, rest = divmod(options.episodes_per_step, processes)
-    if rest:
-        raise ConfigError(
-            f"episodes_per_step must be a multiple of the {processes} processes, got {options.episodes_per_step}"
-        )
-    size, pieces = given.get("per_device_train_batch_size"), given.get("gradient_accumulation_steps")
-    if pieces is None:
-        size = size or (rows if options.model is None else math.gcd(rows, ROWS_AT_ONCE))
-        pieces = max(1, rows // size)
-    size = size or rows // pieces
-    if size * pieces != rows:
-        raise ConfigError(
-            f"episodes_per_step={options.episodes_per_step} are {rows} per process, not {size} x {pieces} "
-            "(per_device_train_batch_size x gradient_accumulation_steps): set episodes_per_step as well"
-        )
-    return {"per_device_train_batch_size": size, "gradient_accumulation_steps": pieces}
-
-
-def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None] | None = None) -> GymSpec:
-    """Return the specification of a run's environments and tasks; ``args`` is its ``grpo_config``.
-
-    Raises:
-        ConfigError: an environment cannot be made, or an argument is invalid.
-    """
-    groups = math.ceil(args.generation_batch_size / options.num_generations)
-    tasks = math.ceil(options.steps * options.episodes_per_step / options.num_generations / groups) * groups
-    chosen = SpecOptions(
-        **values_of(options, EpisodeOptions),
-        num_tasks=max(groups, min(tasks, _MAX_TASKS)),
-        num_eval_tasks=options.eval_episodes,
-        on_rollout=on_rollout,
-    )
-    return GymSpec(config=chosen)
-
-
-def reward_funcs(options: TrainOptions, args: Any, spec: GymSpec) -> list[Callable[..., list[float | None]]]:
-    """Return the reward functions of a run: the return, and the penalty of overlong completions if it was chosen.
-
-    Raises:
-        ConfigError: ``overlong_cache`` exceeds the longest completion.
-    """
-    if options.overlong_cache is None:
-        return spec.reward_funcs
-    return [*spec.reward_funcs, SoftOverlong(args.max_completion_length, options.overlong_cache)]
-
-
-class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+class _Run(SessionCallback):
     """Callback around the trainer's steps: evaluation, records, progress, and the end of the run."""
 
-    def __init__(
-        self,
-        options: TrainOptions,
-        folder: RunFolder,
-        start: Checkpoint,
-        display: Display,
-        interrupt: Interrupt,
-    ) -> None:
+    def __init__(self, options: TrainOptions, session: Session) -> None:
+        super().__init__(session)
         self.options = options
-        self.start = start
-        self._folder = folder
-        self._display = display
-        self._interrupt = interrupt
-        self.stepped = start.path is not None
-        """True after the first step; earlier failures are caused by the options."""
-        self._began = 0.0
-        self._failure_told = False
-        self._about: dict[str, Any] = {}
-        self._placed = 0  # episodes of the step or evaluation so far
-        self._recorded: list[tuple[int, int, EpisodeResult]] = []  # of the last rollout: place in it and in the records
+        self.start = session.start
+        self._folder, self._display = session.folder, session.display
+        self.recorder = Recorder(
+            session.folder,
+            session.display.note,
+            episodes=options.records_per_step,
+            group_size=options.num_generations,
+        )
 
     @property
     def trained(self) -> bool:
@@ -397,7 +276,7 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
 
     def train(self, trainer: Any, spec: GymSpec) -> None:
         """Run the training, from the first evaluation to the last."""
-        self._trainer, self._spec = trainer, spec
+        self.trainer, self._spec = trainer, spec
         self._evaluated = self._against_others(spec)
         summary = self._folder.summary
         summary |= {**self._references(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
@@ -427,71 +306,18 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         for name in [name for name in summary if "_after" in name]:
             del summary[name]
         if any(summary.get(f"success_{name}") is not None for name in ("random", "blind", "optimum")):
-            attach(self._trainer).learn([self.options.env])  # the references have shown that success is declared
+            attach(self.trainer).learn([self.options.env])  # the references have shown that success is declared
         if self.start.path is None:
             # Here rather than earlier, because the model is now on its training devices, on every process.
             summary |= _named("before", self._evaluate(args.temperature, must_score=True))
         summary |= {"steps": state.global_step, "interrupted": True}
         self._folder.save_summary()
-        self._began = time.monotonic() - summary.get("seconds", 0.0)
-        self._display.begin(state.global_step)
+        self.session.begin(state.global_step, self.options.steps)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
-        """Write and show a line of metrics."""
-        if "train_runtime" in logs:  # the trainer's final log, which belongs to no step
-            return
-        seconds = round(time.monotonic() - self._began, 3)
-        self._folder.summary |= {"steps": state.global_step, "seconds": seconds}
-        self._folder.metrics({"step": state.global_step, "seconds": seconds, **logs})
+    def show(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Show the metrics of a step, and the curve now and then."""
         self._folder.draw_now_and_then(self.options.env)
-        self._display.log(state.global_step, logs)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop on all processes at once if a signal was received on one of them."""
-        self.stepped = True
-        if self._interrupt.requested_anywhere(self._trainer.accelerator):
-            control.should_training_stop = control.should_save = True
-
-    def on_rollout(self, rollout: Rollout) -> None:
-        """Record some of the episodes."""
-        # In training, a rollout precedes its step.
-        step = rollout.step + (rollout.split == "train")
-        group_size = self.options.num_generations if rollout.split == "train" else 1
-        seats = rollout.seats
-        chosen = _some(rollout.episodes, self.options.records_per_step, group_size, seats)
-        greedy = not self._trainer.args.temperature
-        about = {"step": step, "split": rollout.split, "greedy": greedy}
-        # A step or an evaluation may consist of several rollouts.
-        if self._about != about:
-            self._about, self._placed = about, 0
-        placed = [(self._placed + place, played) for place, played in chosen]
-        self._recorded = [(place, self._placed + place, played) for place, played in chosen]
-        self._placed += math.ceil(len(rollout.episodes) / group_size) * group_size  # whole groups
-        self._folder.rollouts(placed, group_size=group_size, seats=seats, tokens=True, **about)
-        # The recorded groups' predecessors, as groups of their own.
-        before = _predecessors(rollout.replaced, {place for place, _ in chosen}, group_size)
-        again = [(self._placed + place, played) for place, played in before]
-        self._placed += max((place // group_size + 1 for place, _ in before), default=0) * group_size
-        self._folder.rollouts(again, group_size=group_size, seats=seats, tokens=True, replaced=True, **about)
-        failed = next((played for played in rollout.episodes if played.error and not played.scored), None)
-        if failed and not self._failure_told:
-            self._failure_told = True
-            self._display.note(f"An episode could not be scored ({failed.stop_reason}): {failed.error}")
-
-    def on_advantages(self, advantages: Sequence[Sequence[float]]) -> None:
-        """Record the advantages of the turns of the recorded episodes of the last rollout."""
-        for row, place, played in self._recorded:
-            group, attempt = divmod(place, self.options.num_generations)
-            if advantages[row]:  # an unscored episode has none
-                record = CreditRecord(
-                    step=self._about["step"],
-                    split=self._about["split"],
-                    group=group,
-                    attempt=attempt,
-                    advantages=list(advantages[row]),
-                    state_keys=list(played.state_keys),
-                )
-                self._folder.credit(record)
+        super().show(step, logs)
 
     def _against_others(self, spec: GymSpec) -> GymSpec | None:
         """Return the specification for evaluations, in which the model plays one seat; ``None`` if it cannot."""
@@ -499,10 +325,10 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             return spec
         options = one_seat(self.options)
         env = make_env(options.env, **options.env_kwargs)
-        alone = num_seats(env) == 1
+        alone = traits(env).num_seats == 1
         close_env(env)
         if alone:
-            return make_spec(options, self._trainer.args, self.on_rollout)
+            return make_spec(options, self.trainer.args, self.recorder.on_rollout)
         self._display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
         return None
 
@@ -512,12 +338,13 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         Raises:
             PoolError: No episode can be scored, with ``must_score``; on all processes.
         """
-        trainer, accelerator = self._trainer, self._trainer.accelerator
+        trainer, accelerator = self.trainer, self.trainer.accelerator
         if self._evaluated is None:
             return Score.of([])
         self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
         prompts = self._evaluated.eval_dataset["prompt"]
         mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
+        self.recorder.greedy = not temperature
         size = trainer.args.generation_batch_size // accelerator.num_processes
         # All processes run the same number of batches, because sharded weights are gathered collectively.
         batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
@@ -536,8 +363,9 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
                 f"none of the {counted(totals.episodes, 'episode')} of the evaluation before the training could be "
                 f"scored ({common}): see what fails with gym-trl validate"
             )
-        results = [Result(one.episode_return, one.success, *_counts_of(one), one.env_id) for one in rows]
-        return Score.of(results, totals.declared)
+        means = totals.metrics()
+        values = (means.get(f"env/{name}") for name in ("success", "return", "turns", "invalid_actions"))
+        return Score(totals.scored, totals.unscored, *values)
 
     def _overlap(self) -> dict[str, int]:
         """Return the number of different games of the evaluation, and how many of them the training has, too.
@@ -553,50 +381,15 @@ class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         """Return the scores of random play, the blind baseline and perfect play."""
         if self._evaluated is None:
             return {}
-        found = references(self.options)
-        if found["success_blind"] is None and found["return_blind"] is None:
+        scores = references(self.options)
+        if scores["success_blind"] is None and scores["return_blind"] is None:
             self._display.note("The environment is too slow for a search for its blind baseline: see gym-trl validate")
-        return found
-
-
-def references(options: TrainOptions) -> dict[str, float | None]:
-    """Return the scores of random play, of the blind baseline and of perfect play.
-
-    >>> from gym_trl.training.options import choose
-    >>> found = references(choose("TrlEnv/GuessNumber-v0"))
-    >>> found["success_optimum"], found["success_random"], found["episodes_random"]
-    (1.0, 0.403, 1000)
-
-    The keys are ``success_`` and ``return_``, each with ``random``, ``blind`` and ``optimum``, and ``episodes_`` with
-    the first two: the number of episodes of the sample. An unknown score is ``None``.
-    """
-
-    def make(name: str) -> TextEnvironment:
-        return declare_success(make_env(name, **options.env_kwargs), options.success)
-
-    samples = {
-        "random": random_reference(make, options.env, success_replaced=options.success is not None),
-        "blind": blind_reference(lambda: make(options.env)),
-    }
-    env = make(options.env)
-    best = optimum(env)
-    close_env(env)
-    return {
-        "success_optimum": best.success,
-        "return_optimum": best.mean_return,
-        **{f"success_{name}": None if one is None else one.success.mean for name, one in samples.items()},
-        **{f"return_{name}": None if one is None else one.mean_return.mean for name, one in samples.items()},
-        **{f"episodes_{name}": None if one is None else one.episodes for name, one in samples.items()},
-    }
+        return scores
 
 
 def _game(task: Task) -> tuple[str, object]:
     """Return a key of a task's game: its instance number if instances are counted, otherwise its seed."""
     return task.env_id, task.options.get("instance", f"seed {task.seed}")
-
-
-def _counts_of(row: Row) -> tuple[int, int]:
-    return row.counts["turns"], row.counts["invalid_actions"]
 
 
 def _named(when: str, score: Score) -> dict[str, float | None]:
@@ -614,7 +407,7 @@ def playing(trainer: Any, temperature: float) -> Iterator[None]:
     usual, training = trainer.args.temperature, model.training
     if trainer.use_vllm:
         # vLLM has its own temperature, and weights from before the last step.
-        trainer.vllm_generation.sync_weights()
+        sync_weights(trainer)
         samplers.append(trainer.vllm_generation)
     for sampler in samplers:
         sampler.temperature = temperature
@@ -625,52 +418,3 @@ def playing(trainer: Any, temperature: float) -> Iterator[None]:
         for sampler in samplers:
             sampler.temperature = usual
         model.train(training)
-
-
-def _predecessors(
-    replaced: Sequence[ReplacedEpisode], places: Collection[int], group_size: int
-) -> list[tuple[int, EpisodeResult]]:
-    """Return the replaced episodes of the rows at ``places``, with positions in groups of their own."""
-    groups: dict[tuple[int, int], int] = {}
-    found = []
-    for one in replaced:
-        group, member = divmod(one.place, group_size)
-        if one.place in places:
-            number = groups.setdefault((group, one.attempt), len(groups))
-            found.append((number * group_size + member, one.episode))
-    return found
-
-
-def _some(
-    episodes: Sequence[EpisodeResult], count: int, group_size: int, seats: Mapping[str, int]
-) -> list[tuple[int, EpisodeResult]]:
-    """Return about ``count`` episodes with positions: whole groups spread over the batch, and a failed one if any.
-
-    A game is never cut: the last one is completed beyond ``count``, and one that has seats on another process is left
-    out.
-
-    Args:
-        episodes: Episodes of the batch, by position.
-        count: Number of episodes.
-        group_size: Number of consecutive positions with the same task.
-        seats: Number of seats of each environment by its id, if the model plays all of them.
-    """
-
-    def game(place: int) -> range:
-        size = seats.get(episodes[place].task.env_id, 1)
-        first = place - GameSeat.of(place % group_size, size).seat
-        return range(first, first + size)
-
-    games = list(dict.fromkeys(one for place in range(len(episodes)) if (one := game(place)).stop <= len(episodes)))
-    starts = range(0, len(episodes), group_size)
-    wanted = min(len(starts), math.ceil(count / group_size))
-    groups = {starts[i * len(starts) // wanted] for i in range(wanted)}
-    chosen, places = list[range](), 0
-    for one in games:
-        if places < count and one.start // group_size * group_size in groups:
-            chosen.append(one)
-            places += len(one)
-    failed = [one for one in games if any(not episodes[place].scored and episodes[place].error for place in one)]
-    if chosen and failed and not set(chosen) & set(failed):
-        chosen[-1] = failed[0]
-    return [(place, episodes[place]) for one in chosen for place in one]

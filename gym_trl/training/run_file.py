@@ -1,10 +1,10 @@
-"""Run files: the options of a training in YAML, TOML or JSON, under the names of the flags."""
+"""Run files: the options of a command in YAML, TOML or JSON, under the names of the flags."""
 
 import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gym_trl.options import Options, TrainOptions, nested_in
 from gym_trl.records.json_lines import DEEPEST, as_object
 from gym_trl.training.options import check_grpo
 from gym_trl.training.untrusted import run_names
-from gym_trl.trust import Trust, texts_in
+from gym_trl.trust import Named, Trust, texts_in
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 _MOST_BYTES = 2**18
@@ -33,12 +33,19 @@ def is_run_file(name: str) -> bool:
     return name.endswith(SUFFIXES)
 
 
-def read_run_file(path: Path, trust: Trust) -> dict[str, Any]:
-    """Return the options in a run file, or in the ``config.json`` of a run, by name; ``choose`` checks them.
+def read_run_file(
+    path: Path,
+    trust: Trust,
+    options: type[Options] = TrainOptions,
+    names: Callable[[Mapping[str, Any]], Iterable[Named]] = run_names,
+) -> dict[str, Any]:
+    """Return the options in a run file, or in the ``config.json`` of a run, by name; they are not checked yet.
 
     Args:
         path: The file.
         trust: Names in it, other than registered ones, that may be used.
+        options: Type of the options.
+        names: Function that yields what options name that is not registered.
 
     Raises:
         ConfigError: The file cannot be read, or ``GRPOConfig`` does not have a field in it.
@@ -51,20 +58,20 @@ def read_run_file(path: Path, trust: Trust) -> dict[str, Any]:
     if len(content) > _MOST_BYTES:
         raise ConfigError(f"{path} must have at most {_MOST_BYTES} bytes to be read as options, got {len(content)}")
     try:
-        given = _read(content, path.suffix)
+        content_by_name = _read(content, path.suffix)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if given is None:
+    if content_by_name is None:
         raise ConfigError(f"{path} must have options by name, and at most {DEEPEST} levels of lists and mappings")
-    if isinstance(given.get("options"), Mapping) and "version" in given:  # the config.json of a run
-        given = given["options"]
-    if any("\0" in text for text in texts_in(given)):
+    if isinstance(content_by_name.get("options"), Mapping) and "version" in content_by_name:  # the config.json of a run
+        content_by_name = content_by_name["options"]
+    if any("\0" in text for text in texts_in(content_by_name)):
         raise ConfigError(f"{path} has a text with a null character, which no name and no path can contain")
-    options = _named(given, TrainOptions)
-    if isinstance(options.get("grpo"), Mapping):
-        check_grpo(options["grpo"])  # a misspelt field would be one that needs trust
-    trust.check(path, run_names(options))
-    return options
+    named = _named(content_by_name, options)
+    if isinstance(named.get("grpo"), Mapping):
+        check_grpo(named["grpo"])  # a misspelt field would be one that needs trust
+    trust.check(path, names(named))
+    return named
 
 
 def _read(content: bytes, suffix: str) -> dict[str, Any] | None:
@@ -110,11 +117,11 @@ def _read_yaml(text: str) -> Any:
             return node
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            found = super().construct_mapping(node, deep)
+            mapping = super().construct_mapping(node, deep)
             for name, times in Counter(str(key.value) for key, _ in node.value).items():
                 if times > 1:
                     raise ValueError(f"{name} is given twice")
-            return found
+            return mapping
 
     Loader.add_implicit_resolver(_FLOAT, _NUMBER, list("-+0123456789"))
     try:
@@ -126,7 +133,7 @@ def _read_yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def write_run_file(options: TrainOptions) -> str:
+def write_run_file(options: Options) -> str:
     """Return options as a run file in YAML.
 
     Raises:

@@ -1,5 +1,6 @@
 """The run folder. Files are written atomically, so an interrupted run leaves them intact."""
 
+import math
 import platform
 import sys
 import time
@@ -14,13 +15,15 @@ from typing import Any, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError
+from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.files import check_tree, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
+from gym_trl.option_args import ModelArgs
 from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
-from gym_trl.policies.model import Model, ModelArgs
+from gym_trl.policies.model import Model
 from gym_trl.policies.weights import has_model, is_run, read_adapter, saving
 from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
@@ -49,7 +52,7 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
     If there is none, because Transformers deletes the previous checkpoint first, return the last one, which lacks only
     the rollouts of an unfinished step.
     """
-    found: list[tuple[Checkpoint, bool]] = []
+    checkpoints: list[tuple[Checkpoint, bool]] = []
     for path in (folder / "checkpoints").glob("checkpoint-*"):
         try:
             # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
@@ -62,14 +65,14 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
         if type(step) is not int:
             continue
         complete = all(rollouts_file(path, rank).exists() for rank in files)
-        found.append((Checkpoint(path, step), complete))
-    found.sort(key=lambda one: one[0].step)
-    if not found:
+        checkpoints.append((Checkpoint(path, step), complete))
+    checkpoints.sort(key=lambda one: one[0].step)
+    if not checkpoints:
         return None
     # The trainer completes the newest checkpoint before it deletes another, so older ones must have all of its files.
-    newest = _trainers_files(found[-1][0])
-    whole = [checkpoint for checkpoint, complete in found if complete and newest <= _trainers_files(checkpoint)]
-    return whole[-1] if whole else found[-1][0]
+    newest = _trainers_files(checkpoints[-1][0])
+    whole = [checkpoint for checkpoint, complete in checkpoints if complete and newest <= _trainers_files(checkpoint)]
+    return whole[-1] if whole else checkpoints[-1][0]
 
 
 def _trainers_files(checkpoint: Checkpoint) -> set[str]:
@@ -86,15 +89,15 @@ def saved_models(folder: Path, *, trust: Trust = REGISTERED) -> dict[str, Path]:
     >>> saved_models(Path("/nowhere"))
     {}
     """
-    found: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
     if is_run(folder):
         steps = read_summary(folder).get("steps")
-        found[steps if type(steps) is int else read_options(folder, trust=trust).steps] = folder / "model"
+        folders[steps if type(steps) is int else read_options(folder, trust=trust).steps] = folder / "model"
     for path in (*folder.glob("checkpoint-*"), *(folder / "checkpoints").glob("checkpoint-*")):
         step = path.name.removeprefix("checkpoint-")
         if step.isdecimal() and has_model(path):
-            found[int(step)] = path
-    return {f"{folder}/checkpoint-{step}": found[step] for step in sorted(found)}
+            folders[int(step)] = path
+    return {f"{folder}/checkpoint-{step}": folders[step] for step in sorted(folders)}
 
 
 def run_of(model: Path) -> Path | None:
@@ -117,8 +120,8 @@ def wrapping(options: TrainOptions) -> dict[str, Any]:
 
 def sampling(options: TrainOptions) -> dict[str, Any]:
     """Return the sampling options of a run's episodes."""
-    given = {name: options.grpo[name] for name in SAMPLING if name in options.grpo}
-    return {"temperature": 1.0, **given, **(options.grpo.get("generation_kwargs") or {})}
+    fields = {name: options.grpo[name] for name in SAMPLING if name in options.grpo}
+    return {"temperature": 1.0, **fields, **(options.grpo.get("generation_kwargs") or {})}
 
 
 def is_warm_start(folder: Path) -> bool:
@@ -126,7 +129,14 @@ def is_warm_start(folder: Path) -> bool:
     return WARM_START in read_object(folder / "config.json")
 
 
-def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Unpack[ModelArgs]) -> Model:
+def trained(
+    folder: Path,
+    *,
+    path: str | None = None,
+    label: str | None = None,
+    trust: Trust = REGISTERED,
+    **changes: Unpack[ModelArgs],
+) -> Model:
     """Return the model of the run in ``folder``, with the settings of its training.
 
     ::
@@ -137,9 +147,10 @@ def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Unpack[ModelA
 
     Args:
         folder: The run's folder.
+        path: The folder of another model of the run, such as a checkpoint.
+        label: Name in tables and records. Default: the run's folder.
         trust: Names in its ``config.json``, other than registered ones, that may be used.
-        changes: Arguments of ``Model`` to replace; ``sampling`` is merged into the run's. ``path`` is the folder of
-            another model of the run, such as a checkpoint.
+        changes: Options of ``Model`` to replace; ``sampling`` is merged into the run's.
 
     Raises:
         UntrustedError: the run names code that is neither registered nor trusted.
@@ -151,8 +162,8 @@ def trained(folder: Path, *, trust: Trust = REGISTERED, **changes: Unpack[ModelA
     options: dict[str, Any] = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})
     changes["sampling"] = {**sampling(run), **changes.get("sampling", {})}
     as_trained = Model(
-        changes.pop("path", str(folder / "model")),
-        label=str(folder),
+        path or str(folder / "model"),
+        label=label or str(folder),
         max_tokens_per_turn=run.max_tokens_per_turn or run.max_completion_length,
         max_completion_length=run.max_completion_length,
         system_prompt=run.system_prompt,
@@ -211,18 +222,33 @@ class RunFolder:
         config = {"version": 2, "options": options.as_dict(), "processes": processes, "versions": _versions(), **more}
         replace_text(self.path / "config.json", to_json(config, indent=2))
         self._config = config
-        for name in ("metrics.jsonl", ROLLOUTS, FAILURES, CREDIT):
-            if (self.path / name).exists():
-                keep_json_lines(self.path / name, lambda record: _lasts(record, start, options.steps))
-        self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
-        self._rollouts = RecordWriter(self.path)
-        self._about = {
-            "policy": options.model or "tiny",
-            "env_kwargs": options.env_kwargs,
-            "spec": wrapping(options),
-        }
+        self.begin(
+            start,
+            options.steps,
+            policy=options.model or "tiny",
+            env_kwargs=options.env_kwargs,
+            spec=wrapping(options),
+        )
         last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
         self.summary["seconds"] = (as_number(last[0].get("seconds")) if last else None) or 0.0
+
+    def begin(self, start: Checkpoint, steps: int, **about: Any) -> None:
+        """Open the files of metrics and episodes, and drop the lines of steps that will be played again.
+
+        Args:
+            start: Checkpoint that the run continues from.
+            steps: Last step of the run.
+            about: Common fields of all records, by the names of ``as_record``'s arguments.
+        """
+        if not self._writes:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in ("metrics.jsonl", ROLLOUTS, FAILURES, CREDIT):
+            if (self.path / name).exists():
+                keep_json_lines(self.path / name, lambda record: _lasts(record, start, steps))
+        self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
+        self._rollouts = RecordWriter(self.path)
+        self._about = about
 
     def discard(self) -> None:
         """Remove the files of a run that failed before its first step, so that another can use the folder."""
@@ -355,24 +381,62 @@ def _versions() -> dict[str, str]:
 def draw_curve(folder: Path, *, title: str = "") -> Path:
     """Draw return and success against steps, from the metrics and the summary of the run in ``folder``.
 
-    The levels of random play, of the blind baseline and of perfect play are added if they are known.
+    The success has its 95% interval (``step_success``). The levels of random play, of the blind baseline and of perfect
+    play are added if they are known, in colours of Okabe and Ito, which differ with any colour vision.
     """
     logged, summary = list(read_json_lines(folder / "metrics.jsonl")), read_summary(folder)
+    options = _options_of(folder)
     with drawn(folder / "curve.png", (10, 4), title=title) as figure:
         for axes, name in zip(figure.subplots(1, 2), ("return", "success"), strict=True):
             points = [(as_number(log.get("step")), as_number(log.get(f"env/{name}"))) for log in logged]
             steps = [step for step, value in points if step is not None and value is not None]
             values = [value for step, value in points if step is not None and value is not None]
-            axes.plot(steps, values, color="tab:blue", alpha=0.3, linewidth=1)
-            axes.plot(steps, _smooth(values), color="tab:blue", linewidth=2)
-            for level, colour in (("optimum", "tab:green"), ("blind", "tab:orange"), ("random", "tab:gray")):
-                if (height := as_number(summary.get(f"{name}_{level}"))) is not None:
-                    axes.axhline(height, color=colour, linestyle="--")
-                    beside = {"transform": axes.get_yaxis_transform(), "color": colour, "va": "bottom"}
-                    axes.text(0.01, height, f"{level} {height:.2f}", **beside)
-            axes.set(xlabel="step", ylabel=name)
+            axes.plot(steps, values, color=_CURVE, alpha=0.3, linewidth=1)
+            axes.plot(steps, _smooth(values), color=_CURVE, linewidth=2)
+            label = name
+            if name == "success" and (bands := _bands(logged, options)):
+                axes.fill_between(*zip(*bands, strict=True), color=_CURVE, alpha=0.15, linewidth=0)
+                label = f"success, 95% interval of {options['episodes_per_step']} episodes"
+            _draw_levels(axes, {level: as_number(summary.get(f"{name}_{level}")) for level in _LEVELS})
+            axes.set(xlabel="step", ylabel=label)
             axes.grid(alpha=0.3)
     return folder / "curve.png"
+
+
+_CURVE = "#0072b2"
+_LEVELS = {"optimum": "#009e73", "blind": "#d55e00", "random": "#555555"}
+"""Colours of levels."""
+
+
+def _options_of(folder: Path) -> Mapping[str, Any]:
+    try:
+        options = read_object(folder / "config.json").get("options")
+    except FileNotFoundError:
+        return {}
+    return options if isinstance(options, Mapping) else {}
+
+
+def _bands(logged: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> list[tuple[float, float, float]]:
+    """Return each step whose success has an interval, and its ends."""
+    bands = []
+    for log in logged:
+        step, success = as_number(log.get("step")), step_success(log, options)
+        if step is not None and success.low is not None and success.high is not None:
+            bands.append((step, success.low, success.high))
+    return bands
+
+
+def _draw_levels(axes: Any, levels: Mapping[str, float | None]) -> None:
+    """Draw levels as lines with labels on the right, which do not overlap."""
+    heights = sorted((height, name) for name, height in levels.items() if height is not None)
+    for height, name in heights:
+        axes.axhline(height, color=_LEVELS[name], linestyle="--")
+    low, high = axes.get_ylim()
+    below = -math.inf
+    for height, name in heights:
+        below = max(height, below + 0.06 * (high - low))
+        beside = {"transform": axes.get_yaxis_transform(), "color": _LEVELS[name], "va": "center"}
+        axes.text(1.02, below, f"{name} {height:.2f}", **beside)
 
 
 def _smooth(values: Sequence[float]) -> list[float]:

@@ -1,157 +1,140 @@
-"""Process of a training: its folder, its signals, and the output of its libraries."""
+"""Session of a training: its process, folder, display and signals, from the first check to the result."""
 
-import logging
 import os
-import signal
-import threading
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any
 
-from gym_trl.errors import ConfigError, UntrustedError
-from gym_trl.training.options import read_options
+from rich.console import Console
 
-_SILENCE = {"TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+from gym_trl.bases import Closing
+from gym_trl.errors import ConfigError, GymTRLError, described, needs
+from gym_trl.training.process import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
+from gym_trl.training.progress import Display, lasting_console
+from gym_trl.training.run_folder import Checkpoint, RunFolder
+
+with needs("train", "gym-trl train"):
+    from transformers import TrainerCallback
 
 
-def default_folder(env: str) -> Path:
-    """Return a folder in ``runs`` named after the environment and the time."""
-    name = env.rpartition("/")[2].rpartition(":")[2].removesuffix(".py")
-    return Path("runs", f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+class Session(Closing):
+    """One training in this process: ``open`` makes its folder known, and ``running`` surrounds the trainer.
 
-
-def check_new(path: Path) -> None:
-    """Check that a run's folder does not exist or is empty.
+    Args:
+        env: The environment, after which a new folder is named.
+        out: The run's folder. Default: a new one in ``runs``.
+        start: Checkpoint from which an earlier run continues; ``None`` for a new one.
+        console: Console for progress. Default: the terminal.
+        resume_command: Function that returns the command that continues the run in a folder.
 
     Raises:
-        ConfigError: it contains a run or other files, or is a file.
-    """
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is a file; a run needs a folder")
-    if not path.exists() or not any(path.iterdir()):
-        return
-    try:
-        with suppress(UntrustedError):
-            read_options(path)
-    except ConfigError as error:  # such as the folder of an evaluation
-        raise ConfigError(f"{path} is not empty and is not a run; choose another --out") from error
-    raise ConfigError(f"{path} already has a run; continue it with --resume {path}, or choose another --out")
-
-
-def agreed(path: Path, processes: int) -> Path:
-    """Return the first process's folder: the default name depends on the clock."""
-    if processes == 1:
-        return path
-    from accelerate.utils import broadcast_object_list
-
-    return Path(broadcast_object_list([str(path)])[0])
-
-
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Suppress terminal output of the trainer and its libraries."""
-    import datasets
-    from transformers.utils import logging as transformers_logging
-
-    def wanted(record: logging.LogRecord) -> bool:
-        # This warning repeats a failed episode's whole prompt at every step; such episodes are counted as unscored.
-        return "All reward functions returned None" not in record.getMessage()
-
-    trainer_log = logging.getLogger("trl.trainer.grpo_trainer")
-    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    mapping = datasets.are_progress_bars_disabled()
-    silenced = {name: value for name, value in _SILENCE.items() if name not in os.environ}
-    os.environ |= silenced
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    trainer_log.addFilter(wanted)
-    try:
-        yield
-    finally:
-        trainer_log.removeFilter(wanted)
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
-        if not mapping:
-            datasets.enable_progress_bars()
-        for name in silenced:
-            del os.environ[name]
-
-
-@contextmanager
-def one_thread(note: Callable[[str], None]) -> Iterator[None]:
-    """Let PyTorch compute with one thread, unless ``OMP_NUM_THREADS`` is set; ``note`` is called with a line about it.
-
-    A tiny model's operations end before further threads have begun, and these then compete with other programs.
-    """
-    import torch
-
-    threads = torch.get_num_threads()
-    if threads == 1 or "OMP_NUM_THREADS" in os.environ:
-        yield
-        return
-    note("PyTorch computes with 1 thread, because the model is tiny; OMP_NUM_THREADS sets another number")
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-class Interrupt:
-    """Signal handler: Ctrl-C, SIGTERM and SIGHUP stop the run after its step; a second signal aborts.
-
-    Signals within ``patience_s`` of the first count as the same one, because a launcher forwards signals to its
-    processes that the terminal has already sent to all of them.
+        ConfigError: the folder of a new run is not empty.
     """
 
-    def __init__(self, *, speaks: bool, patience_s: float) -> None:
-        self.requested = False
-        """True after the first signal."""
-        self._speaks = speaks
-        self._patience_s = patience_s
-        self._asked = 0.0
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        """Handle signals until the end of the ``with`` block."""
-        # Python allows handlers in the main thread only.
-        if threading.current_thread() is threading.main_thread():
-            heard = [signal.SIGINT, signal.SIGTERM]
-            if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup
-                heard.append(signal.SIGHUP)
-            self._previous = {number: signal.signal(number, self._ask) for number in heard}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    def __init__(
+        self,
+        env: str,
+        out: Path | None,
+        start: Checkpoint | None,
+        console: Console | None,
+        resume_command: Callable[[Path], str],
     ) -> None:
-        """Restore the previous handlers."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self.rank, self.processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.console = Console(quiet=True) if self.rank else console or lasting_console(sys.stdout)
+        self.start = start or Checkpoint(None, 0)
+        self.stepped = self.start.path is not None
+        """True after the first step; earlier failures are caused by the options."""
+        self._new, self._resume_command = start is None, resume_command
+        path = out or default_folder(env)
+        if self.rank == 0 and self._new:
+            check_new(path)
+        self.folder = RunFolder(path, writes=self.rank == 0)
+        self.display = Display(self.console)
+        self.interrupt = Interrupt(speaks=self.rank == 0, patience_s=0.0 if self.processes == 1 else 3.0)
+        self._began = 0.0
+        self.resources = ExitStack()
+        """Resources that are closed at the end."""
+        self.resources.enter_context(quiet_libraries())
 
-    def requested_anywhere(self, accelerator: Any) -> bool:
-        """Return whether a process of the training has received a signal; all processes must call it."""
-        if accelerator.num_processes == 1:
-            return self.requested
-        import torch
+    def close(self) -> None:
+        """Restore what the session has changed in the process."""
+        self.resources.close()
 
-        asked = torch.tensor(float(self.requested), device=accelerator.device)
-        return bool(accelerator.reduce(asked, "sum") > 0)
+    def open(self, *, tiny: bool) -> None:
+        """Agree with all processes on the folder, and check that it can be written.
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            # A closed terminal sends SIGHUP more than once.
-            if signal.Signals(number).name != "SIGHUP" and time.monotonic() - self._asked >= self._patience_s:
-                raise KeyboardInterrupt
-            return
-        self.requested, self._asked = True, time.monotonic()
-        if self._speaks:
-            # Not print, which is not reentrant. Writing to a terminal that was closed fails.
-            with suppress(OSError):
-                os.write(2, b"\nStopping after this step; once more aborts.\n")
+        Args:
+            tiny: Whether the model is the tiny one, for which PyTorch computes with one thread.
+        """
+        self.folder.path = agreed(self.folder.path, self.processes)
+        self.folder.check()
+        self.resources.callback(self.folder.close)
+        self.resources.callback(self.display.end)
+        if tiny:
+            self.resources.enter_context(one_thread(self.display.note))
+
+    @property
+    def resume(self) -> str:
+        """Command that continues the run."""
+        return self._resume_command(self.folder.path)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Say what ended the training; without a step, a new one leaves no folder.
+
+        Raises:
+            ConfigError: the training could not start.
+        """
+        path = self.folder.path
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.display.note(f"Aborted. To continue from the last checkpoint: {self.resume}")
+            raise
+        except Exception as error:
+            if self._new and not self.stepped and not isinstance(error, OSError):
+                self.folder.discard()
+                if not isinstance(error, GymTRLError):
+                    raise ConfigError(f"the training cannot start, {described(error)} ({path} is unchanged)") from error
+            if isinstance(error, OSError) and (path / "config.json").exists():
+                self.display.note(f"To continue from the last checkpoint: {self.resume}")
+            raise
+
+    def begin(self, step: int, steps: int) -> None:
+        """Start the clock and the display before the first step, after ``step`` earlier ones."""
+        self._began = time.monotonic() - self.folder.summary.get("seconds", 0.0)
+        self.display.begin(step, steps)
+
+    def log(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Write a line of metrics."""
+        seconds = round(time.monotonic() - self._began, 3)
+        self.folder.summary |= {"steps": step, "seconds": seconds}
+        self.folder.metrics({"step": step, "seconds": seconds, **logs})
+
+
+class SessionCallback(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Callback of a trainer that writes metrics, and stops on all processes at once after a signal."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.trainer: Any = None
+        """Trainer that calls it, once it is known."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
+        """Write and show a line of metrics."""
+        if "train_runtime" not in logs:  # the trainer's final log, which belongs to no step
+            self.session.log(state.global_step, logs)
+            self.show(state.global_step, logs)
+
+    def show(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Show the metrics of a step."""
+        self.session.display.log(step, logs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop on all processes at once if a signal was received on one of them."""
+        self.session.stepped = True
+        if self.session.interrupt.requested_anywhere(self.trainer.accelerator):
+            control.should_training_stop = control.should_save = True

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
@@ -13,6 +12,7 @@ from gym_trl.envspec import EnvSpec, kwargs_by_id
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.options import DEMONSTRATIONS, Keep
 from gym_trl.policies.demonstrations import Respond, Script, demonstrate
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.protocol import Attempt, TextPolicy
@@ -21,24 +21,14 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import ROLLOUTS, Record, TurnRecord
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
+from gym_trl.success import successes_in
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.text.textify import counted
 from gym_trl.trust import REGISTERED, Trust, argument_names
-from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds, successes_in
+from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
 
 Source: TypeAlias = TextPolicy | Path
 """Source of demonstrations: a policy that plays the training tasks, or records."""
-EPISODES = 384
-"""Default number of episodes that a policy plays."""
-
-
-class Keep(StrEnum):
-    """Episodes that a warm start trains on; those with an invalid action, cut off or unscored are never kept."""
-
-    SUCCESSFUL = "successful"
-    """Those with success: they teach the game, as far as the policy can play it."""
-    ALL = "all"
-    """Those without success as well: random legal actions teach the action format and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +56,10 @@ class Demonstrations:
         '0 of 3 episodes can be trained on: 3 without success'
         """
         why = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items())
-        said = f"{len(self.kept)} of {counted(self.played, 'episode')} can be trained on" + (f": {why}" if why else "")
-        return f"{said} ({self.error})" if self.error else said
+        sentence = f"{len(self.kept)} of {counted(self.played, 'episode')} can be trained on" + (
+            f": {why}" if why else ""
+        )
+        return f"{sentence} ({self.error})" if self.error else sentence
 
 
 def find_source(name: str) -> Source:
@@ -104,7 +96,7 @@ def default_keep(source: Source) -> Keep:
     Choosing the successes of random play would teach the game by selection, so that the effect of reinforcement
     learning could not be told apart from it.
     """
-    return Keep.ALL if isinstance(source, TextPolicy) and source.name == "random" else Keep.SUCCESSFUL
+    return "all" if isinstance(source, TextPolicy) and source.name == "random" else "successful"
 
 
 def collect(
@@ -133,7 +125,7 @@ def collect(
         keep: Episodes to keep. Default: ``default_keep``.
         min_return: Lowest return of an episode to keep. Default: none. Where success is not declared, it is the only
             criterion; without it, all such episodes are kept.
-        episodes: Number of episodes. Default: ``EPISODES`` of a policy, all records.
+        episodes: Number of episodes. Default: ``DEMONSTRATIONS`` of a policy, all records.
         on_finish: Called with the index and the result of each episode.
         trust: Names in the reset options of records that may be used.
 
@@ -153,7 +145,7 @@ def collect(
         for record in records
     ]
     if isinstance(source, TextPolicy):
-        scripts = [*_played(source, spec, chat, limits, episodes or EPISODES)]
+        scripts = [*_played(source, spec, chat, limits, episodes or DEMONSTRATIONS)]
     results = demonstrate(spec.make, scripts, on_finish=on_finish)
     keep = keep or default_keep(source)
     successes = successes_in(results)
@@ -161,7 +153,7 @@ def collect(
         _objection(result, success, keep, min_return) for result, success in zip(results, successes, strict=True)
     ]
     kept = [index for index, objection in enumerate(objections) if objection is None]
-    found = Demonstrations(
+    demonstrations = Demonstrations(
         kept=tuple(results[index] for index in kept),
         played=len(results),
         dropped=dict(Counter(filter(None, objections))),
@@ -170,8 +162,8 @@ def collect(
         error=next((result.error for result in results if result.error), None),
     )
     if not kept:
-        raise ConfigError(f"{found.account()}; choose another policy, wider limits, or keep=all")
-    return found
+        raise ConfigError(f"{demonstrations.account()}; choose another policy, wider limits, or keep=all")
+    return demonstrations
 
 
 def _objection(result: EpisodeResult, success: bool | None, keep: Keep, min_return: float | None) -> str | None:
@@ -182,7 +174,7 @@ def _objection(result: EpisodeResult, success: bool | None, keep: Keep, min_retu
         return "cut off by a limit on tokens"
     if result.invalid_actions:
         return "with an invalid action"
-    if keep is Keep.SUCCESSFUL and success is False:
+    if keep == "successful" and success is False:
         return "without success"
     if min_return is not None and (result.episode_return or 0.0) < min_return:
         return f"with a return below {min_return:g}"
@@ -258,11 +250,11 @@ def episode_of(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits, *,
 def _recorded(path: Path, spec: GymSpec, trust: Trust) -> Iterator[Record]:
     """Yield the scored records of the environments of ``spec``."""
     env_kwargs = kwargs_by_id(spec.weights, spec.env_spec.env_kwargs)
-    found = Counter[str]()
+    environments = Counter[str]()
     used = False
     for record in read_records(path):
         task = record["task"]
-        found[f"{task['env_id']} with {to_json(task['env_kwargs'])}"] += 1
+        environments[f"{task['env_id']} with {to_json(task['env_kwargs'])}"] += 1
         if task["env_id"] not in env_kwargs or to_json(task["env_kwargs"]) != to_json(env_kwargs[task["env_id"]]):
             continue
         if record["return"] is not None and task["seed"] is not None:
@@ -276,7 +268,7 @@ def _recorded(path: Path, spec: GymSpec, trust: Trust) -> Iterator[Record]:
             yield record
     if not used:
         wanted = " or ".join(f"{env_id} with {to_json(kwargs)}" for env_id, kwargs in env_kwargs.items())
-        there = ", ".join(f"{count} of {env_id}" for env_id, count in found.items()) or "none"
+        there = ", ".join(f"{count} of {env_id}" for env_id, count in environments.items()) or "none"
         raise ConfigError(f"{path} has no scored episode of {wanted}; it has {there}")
 
 

@@ -1,23 +1,19 @@
 """Warm start: supervised training on demonstrations, in exactly the transcripts that GRPO will train on."""
 
 import math
-import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from gym_trl.errors import ConfigError, GymTRLError, UntrustedError, described, needs
-from gym_trl.evaluation.play import Result, Score
+from gym_trl.errors import ConfigError, UntrustedError
+from gym_trl.evaluation.play import Score
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.grpo.trl_versions import head_at_labels
-from gym_trl.kinds import Count, Positive, Whole, check_fields
-from gym_trl.options import TrainOptions
+from gym_trl.kinds import option_types
+from gym_trl.options import DEMONSTRATIONS, TrainedOptions, WarmStartOptions, values_of
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer
 from gym_trl.records.json_lines import read_object
@@ -27,27 +23,23 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
+from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import load_model, model_choice
-from gym_trl.training.options import one_seat, read_options, resume_command
-from gym_trl.training.progress import Display, display_on, lasting_console, report_warm_start
-from gym_trl.training.run import grpo_config, make_spec
+from gym_trl.training.options import read_options, resume_command, training_after
+from gym_trl.training.progress import Display, report_warm_start
 from gym_trl.training.run_folder import (
     WARM_START,
     Checkpoint,
-    RunFolder,
     is_warm_start,
     last_checkpoint,
     read_summary,
     sampling,
 )
-from gym_trl.training.session import Interrupt, agreed, check_new, default_folder, one_thread, quiet_libraries
-from gym_trl.training.sources import EPISODES, Demonstrations, Keep, collect, episode_of, find_source
+from gym_trl.training.session import Session, SessionCallback
+from gym_trl.training.sources import Demonstrations, collect, episode_of, find_source
 from gym_trl.trust import REGISTERED, Trust, names_in
 from gym_trl.types import EpisodeResult
-
-with needs("train", "gym-trl warm-start"):
-    from transformers import TrainerCallback
 
 _SAVE_S = 600.0
 _SAY_S = 15.0
@@ -55,55 +47,6 @@ _SHOWN = 64
 """Number of demonstrations in ``rollouts.jsonl``."""
 _NOT_TRAINED = -100
 """Label of a token without loss, by PyTorch's convention."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarmStartOptions:
-    """Options of a warm start.
-
-    >>> from gym_trl.training.options import choose
-    >>> run = choose("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4})
-    >>> WarmStartOptions(run=run, policy="random").rate
-    0.002
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
-
-    run: TrainOptions
-    """Environments, prompts, limits, model, adapter and seed, as of the training that follows; its ``steps``,
-    ``episodes`` and learning rate are not used."""
-    policy: str = "solver"
-    """Source of the demonstrations, as in ``find_source``."""
-    keep: Keep | None = None
-    """Episodes to train on. Default: ``"all"`` of ``random``, ``"successful"`` of other sources."""
-    min_return: float | None = None
-    """Lowest return of an episode to train on. Default: none."""
-    episodes: Count | None = None
-    """Number of demonstrations that are played. Default: 384, or all records."""
-    steps: Count | None = None
-    """Number of optimizer steps. Default: as many as train on each episode once."""
-    batch_size: Count = 16
-    """Number of episodes per step, over all processes."""
-    learning_rate: Positive | None = None
-    """Learning rate, which falls linearly to 0. Default: 5e-4 for an adapter, 2e-5 for all weights (TRL's), 2e-3 for
-    the tiny model."""
-    eval_episodes: Whole = 0
-    """Number of evaluation episodes that the model plays before and after."""
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        check_fields(self)
-
-    @property
-    def rate(self) -> float:
-        """Learning rate of the first step."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        choice = model_choice(self.run)
-        if choice is None:
-            return 2e-3
-        return 5e-4 if choice.trains_adapter else 2e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +88,8 @@ def warm_start(
 
     ::
 
-        run = choose("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B", lora=16, dtype="bfloat16")
-        warm_start(WarmStartOptions(run=run, policy="solver"), out=Path("runs/warm"))
+        options = choose_warm_start("TrlEnv/GuessNumber-v0", model="Qwen/Qwen3-0.6B", lora=16, dtype="bfloat16")
+        warm_start(options, out=Path("runs/warm"))
 
     Demonstrations have the prompts, the environments and the limits of ``gym-trl train`` with the same options; their
     rows are the ids of whole transcripts, and only ids with mask 1, those of the responses, have a loss. The folder
@@ -186,10 +129,9 @@ def resume_warm_start(folder: Path, *, console: Console | None = None, trust: Tr
         raise ConfigError(f"{folder} is not a warm start: continue it with gym-trl train --resume {folder}")
     path = folder / "config.json"
     try:
-        given = read_object(path)[WARM_START]
-        trust.check(path, names_in(WARM_START, given))
-        keep = None if given["keep"] is None else Keep(given["keep"])
-        options = WarmStartOptions(run=run, **{**given, "keep": keep})
+        own = read_object(path)[WARM_START]
+        trust.check(path, names_in(WARM_START, own))
+        options = WarmStartOptions.of({**values_of(run, TrainedOptions), **own})
     except UntrustedError:
         raise
     except (ValueError, KeyError, TypeError) as error:
@@ -217,33 +159,25 @@ def sft_rows(episode: EpisodeResult) -> list[dict[str, list[int]]]:
     ]
 
 
-def _rows(found: Demonstrations) -> int:
+def _rows(demonstrations: Demonstrations) -> int:
     """Return the number of rows of the demonstrations that are kept, one for each segment."""
-    return sum(len(episode.trace.segments) for episode in found.kept)
+    return sum(len(episode.trace.segments) for episode in demonstrations.kept)
 
 
 def _warm_start(
     options: WarmStartOptions, out: Path | None, start: Checkpoint | None, console: Console | None, trust: Trust
 ) -> WarmStart:
-    rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if options.eval_episodes and processes > 1:
-        raise ConfigError("eval_episodes needs a single process; evaluate the model with gym-trl eval")
-    console = Console(quiet=True) if rank else console or lasting_console(sys.stdout)
-    path = out or default_folder(options.run.env)
-    if rank == 0 and start is None:
-        check_new(path)
-    source = find_source(options.policy)
-    with ExitStack() as stack:
-        stack.enter_context(quiet_libraries())
-        path = agreed(path, processes)
-        resume = resume_command("warm-start", path, options.run, names_in("policy", options.policy))
-        folder = RunFolder(path, writes=rank == 0)
-        folder.check()
-        stack.callback(folder.close)
-        work = _Work(options, folder, start or Checkpoint(None, 0), processes)
-        said = counted(options.episodes or EPISODES, "episode") if not isinstance(source, Path) else "recorded episodes"
-        played = _Played(console, f"{said} of {options.policy}")
-        found = collect(
+    def resume(path: Path) -> str:
+        return resume_command("warm-start", path, training_after(options), names_in("policy", options.policy))
+
+    with Session(options.env, out, start, console, resume) as session:
+        if options.eval_episodes and session.processes > 1:
+            raise ConfigError("eval_episodes needs a single process; evaluate the model with gym-trl eval")
+        source = find_source(options.policy)
+        session.open(tiny=options.model is None)
+        work = _WarmStart(options, session)
+        wanted = counted(options.episodes or DEMONSTRATIONS, "episode")
+        demonstrations = collect(
             source,
             work.spec,
             work.chat,
@@ -251,80 +185,63 @@ def _warm_start(
             keep=options.keep,
             min_return=options.min_return,
             episodes=options.episodes,
-            on_finish=played,
+            on_finish=_Played(
+                session.display, f"{'recorded episodes' if isinstance(source, Path) else wanted} of {options.policy}"
+            ),
             trust=trust,
         )
-        for line in [*_remarks(found), *work.warnings]:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        steps = options.steps or math.ceil(_rows(found) / options.batch_size)
-        display = display_on(console, steps)
-        stack.callback(display.end)
-        if options.run.model is None:
-            stack.enter_context(one_thread(display.note))
-        interrupt = stack.enter_context(Interrupt(speaks=rank == 0, patience_s=0.0 if processes == 1 else 3.0))
-        try:
-            result = work.train(found, steps, display, interrupt)
-        except KeyboardInterrupt:
-            display.note(f"Aborted. To continue from the last checkpoint: {resume}")
-            raise
-        except Exception as error:
-            if start is None and not work.stepped and not isinstance(error, OSError):
-                folder.discard()
-                if not isinstance(error, GymTRLError):
-                    raise ConfigError(f"the training cannot start, {described(error)} ({path} is unchanged)") from error
-            raise
-    if rank == 0:
-        report_warm_start(
-            console, path, folder.summary, {"before": result.before, "after": result.after}, resume=resume
-        )
+        for line in [*_remarks(demonstrations), *work.warnings]:
+            session.display.note(line)
+        with session.running():
+            result = work.train(demonstrations)
+    if session.rank == 0:
+        scores = {"before": result.before, "after": result.after}
+        report_warm_start(session.console, session.folder.path, session.folder.summary, scores, resume=session.resume)
     return result
 
 
 class _Played:
     """Callback that says now and then how many demonstrations have been played."""
 
-    def __init__(self, console: Console, what: str) -> None:
-        self._console, self._what, self._said = console, what, time.monotonic()
-        self._say(f"Playing {what}")
+    def __init__(self, display: Display, what: str) -> None:
+        self._display, self._what, self._shown = display, what, time.monotonic()
+        display.note(f"Playing {what}")
 
     def __call__(self, index: int, result: EpisodeResult) -> None:
-        if time.monotonic() - self._said > _SAY_S:
-            self._said = time.monotonic()
-            self._say(f"{index + 1} of {self._what}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True, style="dim")
+        if time.monotonic() - self._shown > _SAY_S:
+            self._shown = time.monotonic()
+            self._display.note(f"{index + 1} of {self._what}")
 
 
-def _remarks(found: Demonstrations) -> list[str]:
-    lines = [found.account()]
-    if found.undeclared:
+def _remarks(demonstrations: Demonstrations) -> list[str]:
+    lines = [demonstrations.account()]
+    if demonstrations.undeclared:
+        undeclared = counted(demonstrations.undeclared, "episode")
         lines.append(
-            f"{counted(found.undeclared, 'episode')} of them neither succeeded nor failed, because the environment "
-            "does not declare success; --success declares it, --min-return chooses among them"
+            f"{undeclared} of them neither succeeded nor failed, because the environment does not declare success; "
+            "--success declares it, --min-return chooses among them"
         )
-    if found.evaluated:
+    if demonstrations.evaluated:
+        evaluated = counted(demonstrations.evaluated, "episode")
         lines.append(
-            f"{counted(found.evaluated, 'episode')} of them are of evaluation tasks; evaluate the trained model with "
-            "another --seed than theirs"
+            f"{evaluated} of them are of evaluation tasks; evaluate the trained model with another --seed than theirs"
         )
     return lines
 
 
-class _Work:
-    """One warm start: what the options make, and the training."""
+class _WarmStart(SessionCallback):
+    """One warm start: what the options make, and the training; as a callback it saves now and then."""
 
-    def __init__(self, options: WarmStartOptions, folder: RunFolder, start: Checkpoint, processes: int) -> None:
+    def __init__(self, options: WarmStartOptions, session: Session) -> None:
+        super().__init__(session)
         self.options = options
-        self.stepped = start.path is not None
-        """True after the first step."""
-        self._folder, self._start, self._processes = folder, start, processes
-        self._began = 0.0
-        run = options.run
+        self._folder, self._display, self._start = session.folder, session.display, session.start
+        self._saved = 0.0
+        run = self.run = training_after(options)
         # One group per step, so that the specification has one task for each demonstration.
         planned = replace(
-            one_seat(run),  # demonstrations are of one seat, against the environment's own opponent
-            steps=options.episodes or EPISODES,
+            run,
+            steps=options.episodes or DEMONSTRATIONS,
             episodes_per_step=run.num_generations,
             eval_episodes=options.eval_episodes,
         )
@@ -342,77 +259,88 @@ class _Work:
         else:
             adds = appends(config.history)
             self.warnings = refuse(model_problems(self.choice, template, appends=adds))
-            self.tokenizer = load_tokenizer(self.choice.path)
-            text = load_config(self.choice.path).get_text_config()
+            self.tokenizer = load_tokenizer(self.choice.model)
+            text = load_config(self.choice.model).get_text_config()
             context = getattr(text, "max_position_embeddings", None)
-        if config.history is not None and config.history.summary == "model":
-            raise ConfigError(
-                'a warm start cannot write the summaries of history with summary="model": leave history out of it'
-            )
         self.chat = config.template_chat(self.tokenizer, template)
         self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
 
-    def train(self, found: Demonstrations, steps: int, display: Display, interrupt: Interrupt) -> WarmStart:
+    def train(self, demonstrations: Demonstrations) -> WarmStart:
+        """Train the model on demonstrations, and evaluate it."""
         options, folder = self.options, self._folder
+        steps = options.steps or math.ceil(_rows(demonstrations) / options.batch_size)
         if self.choice is None:
-            run = options.run
-            model, tokenizer = tiny_model(self.tokenizer, seed=run.seed, width=run.width, layers=run.layers), None
+            size = {"width": options.width, "layers": options.layers}
+            model, tokenizer = tiny_model(self.tokenizer, seed=options.seed, **size), None
         else:
-            display.note("Loading the model")
+            self._display.note("Loading the model")
             model, tokenizer = load_model(self.choice)
-        trainer = self._trainer(model, tokenizer or self.tokenizer, found, steps)
-        trainer.add_callback(_Progress(self, display, interrupt, trainer))
-        given = {name: value for name, value in asdict(options).items() if name != "run"}
-        folder.open(options.run, self._start, self._processes, **{WARM_START: given})
-        folder.tokenizer(self.tokenizer)
-        if self._start.path is None:
-            folder.rollouts(
-                enumerate(found.kept[:_SHOWN]), group_size=1, split="train", step=0, policy=options.policy, tokens=True
-            )
-            self._note_score("before", self._evaluate(trainer, 0, display))
-        folder.summary |= {"played": found.played, "kept": len(found.kept), "dropped": found.dropped}
-        folder.summary |= {"steps": self._start.step, "interrupted": True}
-        folder.save_summary()
-        self._began = time.monotonic() - folder.summary["seconds"]
-        display.begin(self._start.step)
-        with head_at_labels(trainer):
+        trainer = self.trainer = self._trainer(model, tokenizer or self.tokenizer, demonstrations, steps)
+        trainer.add_callback(self)
+        own = {name: one for name, one in options.as_dict().items() if name not in option_types(TrainedOptions)}
+        folder.open(self.run, self._start, self.session.processes, **{WARM_START: own})
+        with self.session.interrupt:
+            folder.tokenizer(self.tokenizer)
+            if self._start.path is None:
+                shown = enumerate(demonstrations.kept[:_SHOWN])
+                folder.rollouts(shown, group_size=1, split="train", step=0, policy=options.policy, tokens=True)
+                self._note_score("before", self._evaluate(trainer, 0))
+            folder.summary |= {
+                "played": demonstrations.played,
+                "kept": len(demonstrations.kept),
+                "dropped": demonstrations.dropped,
+                "steps": self._start.step,
+                "interrupted": True,
+            }
+            folder.save_summary()
+            self._saved = time.monotonic()
+            self.session.begin(self._start.step, steps)
             trainer.train(resume_from_checkpoint=str(self._start.path) if self._start.path else None)
-        done = trainer.state.global_step
-        display.note("Saving the model")
-        folder.model(trainer)
-        folder.summary |= {"steps": done, "interrupted": done < steps}
-        folder.save_summary()
-        if done == steps:
-            self._note_score("after", self._evaluate(trainer, done, display))
-            folder.drop_checkpoints()
-        folder.save_summary()
-        folder.card(trainer)
-        return self._result(found)
+            done = trainer.state.global_step
+            self._display.note("Saving the model")
+            folder.model(trainer)
+            folder.summary |= {"steps": done, "interrupted": done < steps}
+            folder.save_summary()
+            if done == steps:
+                self._note_score("after", self._evaluate(trainer, done))
+                folder.drop_checkpoints()
+            folder.save_summary()
+            folder.card(trainer)
+        return self._result(demonstrations)
 
-    def log(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Write a line of metrics."""
-        seconds = round(time.monotonic() - self._began, 3)
-        self._folder.metrics({"step": step, "seconds": seconds, **logs})
-        self._folder.summary |= {"steps": step, "seconds": seconds}
+    def show(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Show the metrics of a step, and keep the last loss."""
         if "loss" in logs:
             self._folder.summary["loss"] = float(logs["loss"])
+        shown = {"loss": logs.get("loss"), "accuracy": logs.get("mean_token_accuracy")}
+        super().show(step, {f"demonstrations/{name}": value for name, value in shown.items()})
 
-    def _trainer(self, model: Any, tokenizer: Any, found: Demonstrations, steps: int) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Save a checkpoint if the last one is old, and stop on all processes at once after a signal."""
+        super().on_step_end(args, state, control, **more)
+        if time.monotonic() - self._saved > _SAVE_S and args.world_size == 1:  # the clocks of processes differ
+            control.should_save = True
+        if control.should_save:
+            self._saved = time.monotonic()
+
+    def _trainer(self, model: Any, tokenizer: Any, demonstrations: Demonstrations, steps: int) -> Any:
         from datasets import Dataset
         from transformers import PrinterCallback
-        from trl import SFTConfig, SFTTrainer
+        from trl import SFTConfig
+
+        from gym_trl.training.sft_trainer import LabelTrainer
 
         options, args = self.options, self.args
-        rows, rest = divmod(min(options.batch_size, _rows(found)), self._processes)
+        rows, rest = divmod(min(options.batch_size, _rows(demonstrations)), self.session.processes)
         if rest:
-            raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self._processes} processes")
-        size, checkpointing = self._micro_batch(rows, found)
+            raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self.session.processes} processes")
+        size, checkpointing = self._micro_batch(rows, demonstrations)
         config = SFTConfig(
             output_dir=str(self._folder.path / "checkpoints"),
             max_steps=steps,
             per_device_train_batch_size=size,
             gradient_accumulation_steps=rows // size,
-            learning_rate=options.rate,
+            learning_rate=self._rate,
             lr_scheduler_type="linear",
             max_length=None,
             packing=False,
@@ -422,41 +350,47 @@ class _Work:
             bf16=args.bf16,
             fp16=args.fp16,
             gradient_checkpointing=checkpointing,
-            seed=options.run.seed,
+            seed=options.seed,
             logging_steps=1,
             save_strategy="no",
             save_total_limit=1,
             disable_tqdm=True,
             report_to="none",
         )
-        trainer = SFTTrainer(
+        trainer = LabelTrainer(
             model=model,
             processing_class=tokenizer,
             args=config,
-            train_dataset=Dataset.from_list([row for episode in found.kept for row in sft_rows(episode)]),
+            train_dataset=Dataset.from_list([row for episode in demonstrations.kept for row in sft_rows(episode)]),
         )
         trainer.remove_callback(PrinterCallback)
         return trainer
 
-    def _micro_batch(self, rows: int, found: Demonstrations) -> tuple[int, bool]:
+    @property
+    def _rate(self) -> float:
+        """Learning rate of the first step: TRL's for all weights."""
+        usual = 2e-3 if self.choice is None else 5e-4 if self.choice.trains_adapter else 2e-5
+        return self.options.learning_rate or usual
+
+    def _micro_batch(self, rows: int, demonstrations: Demonstrations) -> tuple[int, bool]:
         """Return the number of rows of a micro-batch, and whether it computes activations again."""
         choice = self.choice
         if choice is None:
             return rows, False
-        traces = [trace for episode in found.kept for trace in episode.trace.segments]
+        traces = [trace for episode in demonstrations.kept for trace in episode.trace.segments]
         longest = max(len(trace.prompt_ids) + len(trace.completion_ids) for trace in traces)
-        checkpointing = self.options.run.grpo.get("gradient_checkpointing")
+        checkpointing = self.run.grpo.get("gradient_checkpointing")
         free = free_memory(cpu=self.args.use_cpu)
         batch = choose_micro_batch(choice, rows=rows, tokens=longest, free=free, checkpointing=checkpointing)
         return batch.rows, batch.checkpointing
 
-    def _evaluate(self, trainer: Any, step: int, display: Display) -> Sequence[EpisodeResult]:
+    def _evaluate(self, trainer: Any, step: int) -> Sequence[EpisodeResult]:
         """Play the evaluation's tasks with the model."""
         options = self.options
         if not options.eval_episodes:
             return ()
-        display.note(f"Playing {counted(options.eval_episodes, 'evaluation episode')}")
-        model, seed = trainer.model, options.run.seed
+        self._display.note(f"Playing {counted(options.eval_episodes, 'evaluation episode')}")
+        model, seed = trainer.model, options.seed
         training = model.training
         episodes = [
             episode_of(task, self.spec, self.chat, self.limits, seed=derive_seed(seed, "sampling", "eval", index))
@@ -464,7 +398,7 @@ class _Work:
         ]
         model.eval()
         engine = transformers_engine(
-            model, self.tokenizer, self.chat, sampling=sampling(options.run), max_batch=len(episodes)
+            model, self.tokenizer, self.chat, sampling=sampling(self.run), max_batch=len(episodes)
         )
         with self.spec.make_pool() as pool:
             results = run_episodes(episodes, pool=pool, engine=engine)
@@ -474,17 +408,17 @@ class _Work:
 
     def _note_score(self, when: str, results: Sequence[EpisodeResult]) -> None:
         if results:
-            score = Score.of(map(Result.of, results))
+            score = Score.of(results)
             self._folder.summary[when] = asdict(score)
 
-    def _result(self, found: Demonstrations) -> WarmStart:
+    def _result(self, demonstrations: Demonstrations) -> WarmStart:
         summary = self._folder.summary
         before, after = (Score(**summary[when]) if when in summary else None for when in ("before", "after"))
         return WarmStart(
             folder=self._folder.path,
-            played=found.played,
-            kept=len(found.kept),
-            dropped=found.dropped,
+            played=demonstrations.played,
+            kept=len(demonstrations.kept),
+            dropped=demonstrations.dropped,
             steps=summary["steps"],
             seconds=summary["seconds"],
             interrupted=summary["interrupted"],
@@ -492,29 +426,3 @@ class _Work:
             before=before,
             after=after,
         )
-
-
-class _Progress(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Callback that writes and shows metrics, saves now and then, and stops after a signal."""
-
-    def __init__(self, work: _Work, display: Display, interrupt: Interrupt, trainer: Any) -> None:
-        self._work, self._display, self._interrupt, self._trainer = work, display, interrupt, trainer
-        self._saved = time.monotonic()
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:
-        """Write and show a line of metrics."""
-        if "train_runtime" in logs:  # the trainer's final log, which belongs to no step
-            return
-        self._work.log(state.global_step, logs)
-        shown = {"loss": logs.get("loss"), "accuracy": logs.get("mean_token_accuracy")}
-        self._display.log(state.global_step, {f"demonstrations/{name}": value for name, value in shown.items()})
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save a checkpoint if the last one is old, and stop on all processes at once after a signal."""
-        self._work.stepped = True
-        if self._interrupt.requested_anywhere(self._trainer.accelerator):
-            control.should_training_stop = control.should_save = True
-        if time.monotonic() - self._saved > _SAVE_S and args.world_size == 1:  # the clocks of processes differ
-            control.should_save = True
-        if control.should_save:
-            self._saved = time.monotonic()

@@ -1,6 +1,7 @@
 """Names in a run's options, which come out of its ``config.json``: what needs the user's trust before it is used."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from gym_trl.envspec import spec_names
@@ -58,6 +59,47 @@ def run_names(options: Mapping[str, Any]) -> Iterator[Named]:
     yield from grpo_names(grpo) if isinstance(grpo, Mapping) else names_in("grpo", grpo)
     others = options.keys() - _TEXTS - {"env", "env_kwargs", "grpo"}
     yield from spec_names({name: options[name] for name in sorted(others)}, env, field="")
+
+
+def eval_names(options: Mapping[str, Any], *, folder: Path) -> Iterator[Named]:
+    """Yield what the options of an evaluation name that is not registered, or that would be contacted or written to.
+
+    >>> given = {"policy": "solver", "base_url": "http://other", "llm": {"hf_token": "x"}}
+    >>> [one.name for one in eval_names(given, folder=Path())]
+    ['http://other', 'hf_token']
+
+    Args:
+        options: Options by the names of ``EvalOptions``, not checked otherwise.
+        folder: Folder of their file.
+    """
+    env, llm, sampling = options.get("env"), options.get("llm"), options.get("sampling")
+    yield from env_names(env, options.get("env_kwargs"), field="env")
+    yield from (Named("base_url", one, "a server that would be contacted") for one in texts_in(options.get("base_url")))
+    for one in texts_in(options.get("out")):
+        if not any(Path(one).resolve().is_relative_to(own) for own in (Path.cwd(), folder.resolve())):
+            yield Named("out", one, "a folder elsewhere that would be written to")
+    for name in llm if isinstance(llm, Mapping) else ():
+        if name not in _LLM:
+            yield Named(f"llm.{name}", name, "an argument of vllm.LLM, which can load code")
+    for name, one in sampling.items() if isinstance(sampling, Mapping) else ():
+        if name == "trust_remote_code" or not _only_numbers({name: one}):
+            yield Named(f"sampling.{name}", name, _OUTSIDE)
+    others = options.keys() - _TEXTS - {"env", "env_kwargs", "base_url", "out", "llm", "sampling"}
+    yield from spec_names({name: options[name] for name in sorted(others)}, env, field="")
+
+
+_LLM = frozenset(
+    {
+        "dtype",
+        "enforce_eager",
+        "gpu_memory_utilization",
+        "max_model_len",
+        "max_num_seqs",
+        "seed",
+        "tensor_parallel_size",
+    }
+)
+"""Arguments of ``vllm.LLM`` that a file may set by itself."""
 
 
 def grpo_names(grpo: Mapping[str, Any]) -> Iterator[Named]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
 
+from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.serving.threads import BoundedHTTPServer, RequestHandler
-from gym_trl.types import Closing
 from gym_trl.viewer.page import live_page, policy
 from gym_trl.viewer.run import COLUMNS, Run
 

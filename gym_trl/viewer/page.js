@@ -14,7 +14,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const REASONS = ["STOP_REASONS"]; // page.py inserts the names
 
-  let about = { name: "", options: {}, versions: {}, summary: {}, broken: 0 };
+  let about = { name: "", options: {}, versions: {}, summary: {}, levels: {}, players: [], broken: 0 };
   let columns = {};
   let metrics = [];
   let total = 0;
@@ -45,6 +45,7 @@
 
   const hue = (stop) => (REASONS.includes(stop) ? `hue-${stop}` : "");
   const words = (name) => String(name).replaceAll("_", " ");
+  const term = (name, value) => `${name}=${/\s/.test(value) || !value ? `"${value}"` : value}`;
   const filtered = (query) => `#/episodes?${new URLSearchParams({ q: query })}`;
   const count = (number) => number.toLocaleString("en");
   const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
@@ -58,6 +59,11 @@
     if (size !== 0 && (size >= 1e12 || size < 1e-3)) return number.toExponential(1).replace("-", "−");
     return String(Number(size >= 100 ? number.toFixed(1) : number.toPrecision(digits))).replace("-", "−");
   }
+
+  /** Return a share of episodes, and the interval of an estimate [mean, low, high] if it has one. */
+  const rate = (share) => (isNumber(share) ? share.toFixed(3).replace("-", "−") : "–");
+  const interval = ([, low, high]) => (isNumber(low) ? `[${rate(low)}, ${rate(high)}]` : "");
+  const estimate = (values) => [rate(values[0]), interval(values)].filter(Boolean).join(" ");
 
   const signed = (number) => (isNumber(number) && number > 0 ? `+${show(number)}` : show(number));
   const sign = (number) => (!isNumber(number) ? "none" : number > 0 ? "pos" : number < 0 ? "neg" : "");
@@ -176,11 +182,12 @@
     live.textContent = state === "lost" ? "the server has gone" : "live";
   }
 
+  let shared = null;
   let groups = null;
   let tasks = null;
   let games = null;
   const groupKey = (i) =>
-    `${columns.task[i]}|${columns.step[i]}|${columns.split[i]}|${columns.policy[i]}|${columns.group[i] ?? ""}`;
+    `${columns.same[i]}|${columns.step[i]}|${columns.split[i]}|${columns.policy[i]}|${columns.group[i] ?? ""}`;
 
   function gather(key) {
     const found = new Map();
@@ -193,7 +200,7 @@
   }
 
   const membersOf = (i) => (groups ||= gather(groupKey)).get(groupKey(i));
-  const sameTask = (i) => (tasks ||= gather((j) => columns.task[j])).get(columns.task[i]);
+  const sameTask = (i) => (tasks ||= gather((j) => columns.same[j])).get(columns.same[i]);
 
   // In a game of several seats each is an episode; what one of them saw is shown in its own column only.
   const isSeat = (i) => isNumber(columns.seat[i]);
@@ -204,7 +211,7 @@
 
   function changed() {
     total = columns.step.length;
-    groups = tasks = games = null;
+    shared = groups = tasks = games = null;
     document.getElementById("name").textContent = about.name;
     document.getElementById("env").textContent = about.options.env || columns.env[0] || "";
     document.getElementById("total").textContent = count(total);
@@ -337,7 +344,24 @@
 
   const pair = (name, value) => h("div", {}, h("span", { text: name }), h("b", { text: value }));
 
-  function lineChart(title, note, xs, ys, levels = [], bounds = null) {
+  /** Return positions at least \`gap\` apart that are close to the wanted ones, in the same order. */
+  function spread(wanted, gap, low, high) {
+    const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
+    const placed = [...wanted];
+    let floor = low;
+    for (const i of order) {
+      placed[i] = Math.max(wanted[i], floor);
+      floor = placed[i] + gap;
+    }
+    let ceiling = high;
+    for (const i of order.reverse()) {
+      placed[i] = Math.min(placed[i], ceiling);
+      ceiling = placed[i] - gap;
+    }
+    return placed;
+  }
+
+  function lineChart(title, note, xs, ys, levels = [], bounds = null, band = null) {
     const smoothed = smooth(ys);
     const now = smoothed.length ? show(smoothed[smoothed.length - 1]) : "";
     return panel(title, note, now, (svg, width, height) => {
@@ -346,15 +370,21 @@
       if (!bounds) [low, high] = [low - (high - low) * 0.06, high + (high - low) * 0.06];
       if (low === high) [low, high] = [low - 0.5, high + 0.5];
       const [x, y] = axes(svg, width, height, [xs[0], xs[xs.length - 1]], [low, high]);
-      for (const [name, level] of levels) {
-        svg.append(s("line", { class: `level ${name}`, x1: EDGE.left, x2: width - EDGE.right, y1: y(level), y2: y(level) }));
-        const under = y(level) < EDGE.top + 14 ? 13 : -5;
-        svg.append(s("text", { class: name, x: EDGE.left + 6, y: y(level) + under }, `${name} ${show(level)}`));
+      const texts = spread(levels.map(([, level]) => y(level) + (y(level) < EDGE.top + 14 ? 13 : -4)), 13, EDGE.top + 10, height - EDGE.bottom);
+      for (const [name, level] of levels) svg.append(s("line", { class: `level ${name}`, x1: EDGE.left, x2: width - EDGE.right, y1: y(level), y2: y(level) }));
+      levels.forEach(([name, level], n) => {
+        svg.append(s("text", { class: name, x: width - EDGE.right - 6, y: texts[n], "text-anchor": "end" }, `${name} ${show(level)}`));
+      });
+      if (band) {
+        const back = path([...xs].reverse(), band.map(([, low]) => low).reverse(), x, y, width).replace("M", "L");
+        svg.append(s("path", { class: "band", d: `${path(xs, band.map(([, , high]) => high), x, y, width)}${back}Z` }));
       }
       svg.append(s("path", { class: "raw", d: path(xs, ys, x, y, width) }));
       svg.append(s("path", { class: "smooth", d: path(xs, smoothed, x, y, width) }));
       if (xs.length < 12) xs.forEach((at, i) => svg.append(s("circle", { class: "dot", cx: x(at), cy: y(ys[i]), r: 3 })));
-      pointed(svg, xs, x, height, (i) => [pair(title.toLowerCase(), show(ys[i])), pair("smoothed", show(smoothed[i]))]);
+      pointed(svg, xs, x, height, (i) => [
+        pair(title.toLowerCase(), show(ys[i])), band && pair("95% interval", interval(band[i])), pair("smoothed", show(smoothed[i])),
+      ].filter(Boolean));
     });
   }
 
@@ -371,10 +401,10 @@
         svg.append(s("path", { class: `area ${hue(name)}`, d: `${path(xs, top, x, y, width)}${back}Z` }));
         floor = top;
       }
-      pointed(svg, xs, x, height, (i) => names.map((name) => pair(words(name), `${(shares[name][i] * 100).toFixed(0)} %`)));
+      pointed(svg, xs, x, height, (i) => names.map((name) => pair(name, `${(shares[name][i] * 100).toFixed(0)} %`)));
     });
     box.append(h("div", { class: "legend" },
-      names.map((name) => h("span", {}, h("i", { class: hue(name) }), words(name)))));
+      names.map((name) => h("a", { href: filtered(term("ended", name)) }, h("i", { class: hue(name) }), name))));
     return box;
   }
 
@@ -405,14 +435,14 @@
   }
 
   function stopBars() {
-    const counts = tally(columns.stop);
+    const counts = tally(columns.ended);
     const names = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
     const tallest = Math.max(1, ...counts.values());
-    return h("section", { class: "panel" }, h("h2", {}, "Stop reasons"),
+    return h("section", { class: "panel" }, h("h2", {}, "Ended"),
       h("table", { class: "plain" }, h("tbody", {}, names.map((name) => {
         const bar = h("span", { class: `dot-of ${hue(name)}` });
         bar.style.width = `${Math.max(2, 140 * counts.get(name) / tallest)}px`;
-        return h("tr", {}, h("td", {}, bar, words(name)), h("td", { text: count(counts.get(name)) }),
+        return h("tr", {}, h("td", {}, bar, h("a", { href: filtered(term("ended", name)), text: name || "–" })), h("td", { text: count(counts.get(name)) }),
           h("td", { text: `${(100 * counts.get(name) / total).toFixed(1)} %` }));
       }))));
   }
@@ -429,6 +459,12 @@
   function logged(name) {
     const rows = metrics.filter((row) => isNumber(row[name]) && isNumber(row.step));
     return [rows.map((row) => row.step), rows.map((row) => row[name])];
+  }
+
+  /** Return the estimate of each step's success, if all have one. */
+  function banded(count) {
+    const rows = metrics.filter((row) => isNumber(row["success/low"]) && isNumber(row.step));
+    return rows.length === count ? rows.map((row) => [row["env/success"], row["success/low"], row["success/high"]]) : null;
   }
 
   /** Return the means of a column over the episodes of each step, for metrics that were not logged. */
@@ -449,7 +485,7 @@
     ["Success", "env/success", (i) => (columns.return[i] === null || columns.success[i] === null ? null : Number(columns.success[i]))],
     ["Turns", "env/turns", (i) => columns.turns[i]],
     ["Tokens", "completions/mean_length", (i) => columns.tokens[i]],
-    ["Invalid actions", "env/invalid_actions", (i) => columns.invalid[i]],
+    ["Invalid", "env/invalid_actions", (i) => columns.invalid[i]],
   ];
 
   function curves() {
@@ -466,8 +502,11 @@
       let [xs, ys] = logged(metric);
       const note = xs.length ? metric : "mean of the episodes kept";
       if (!xs.length && (trained || steps.size > 1)) [xs, ys] = stepped(value);
-      if (xs.length) charts.append(lineChart(title, note, xs, ys, level.filter(([, at]) => isNumber(at)), title === "Success" ? [0, 1] : null));
-      else if (title !== "Success" && columns[title.toLowerCase().split(" ")[0]].some(isNumber)) charts.append(histogram(title, columns[title.toLowerCase().split(" ")[0]]));
+      const share = title === "Success";
+      const band = share && note === metric && banded(xs.length);
+      const size = band ? `${metric} · ${plural(about.options.episodes_per_step, "episode")} a step, 95% interval` : note;
+      if (xs.length) charts.append(lineChart(title, size, xs, ys, level.filter(([, at]) => isNumber(at)), share ? [0, 1] : null, band));
+      else if (title !== "Success" && columns[title.toLowerCase()].some(isNumber)) charts.append(histogram(title, columns[title.toLowerCase()]));
     }
     const shares = Object.create(null);
     let xs = [];
@@ -476,13 +515,15 @@
     }
     if (xs.length) {
       const same = Object.fromEntries(Object.entries(shares).filter(([, values]) => values.length === xs.length));
-      charts.append(stackChart("Stop reasons", "env/stop/…", xs, same));
+      charts.append(stackChart("Ended", "env/stop/…", xs, same));
     } else if (trained || steps.size > 1) {
       const found = Object.create(null);
-      for (const stop of new Set(columns.stop)) [xs, found[stop]] = stepped((i) => Number(columns.stop[i] === stop));
-      if (xs.length) charts.append(stackChart("Stop reasons", "share of the episodes kept", xs, found));
+      for (const stop of new Set(columns.ended)) [xs, found[stop]] = stepped((i) => Number(columns.ended[i] === stop));
+      if (xs.length) charts.append(stackChart("Ended", "share of the episodes kept", xs, found));
     } else if (total) charts.append(stopBars());
-    box.append(byPlayer(), charts, others(open));
+    const trainedLevels = about.levels.before || about.levels.after;
+    if (trainedLevels) charts.prepend(scores());
+    box.append(trainedLevels ? "" : byPlayer(), charts, others(open));
     main.replaceChildren(box);
     main.scrollTop = scrolled;
   }
@@ -496,18 +537,16 @@
   function facts() {
     const told = about.summary;
     const box = h("div", { class: "facts" });
+    const { before, after } = about.levels;
+    const [alone] = about.players;
     for (const name of ["success", "return"]) {
-      const [before, after] = [told[`${name}_before`], told[`${name}_after`]];
-      const known = ["after_greedy", "optimum", "blind", "random"].map((name) => [name.replace("after_", ""), name])
-        .filter(([, key]) => isNumber(told[`${name}_${key}`])).map(([label, key]) => `${label} ${show(told[`${name}_${key}`])}`);
-      if (isNumber(before) || isNumber(after)) {
-        const both = [before, after].filter(isNumber).map((one) => show(one)).join(" → ");
-        box.append(fact(`${name} on evaluation tasks`, both, known.join(" · ")));
-      } else if (total) {
-        const values = name === "success" ? MAIN[1][2] : MAIN[0][2];
-        const level = mean(columns.step.map((_, i) => values(i)));
-        if (name === "success" && !isNumber(level)) continue; // undeclared
-        box.append(fact(name, show(level), known.join(" · ") || "mean of all episodes"));
+      const of = (level) => (name === "success" ? level.success : [level.return]);
+      const known = [before, after].filter((level) => level && isNumber(of(level)[0]));
+      if (known.length) {
+        const notes = known.map((level) => interval(of(level))).filter(Boolean).join(" → ");
+        box.append(fact(`${name} on evaluation tasks`, known.map((level) => rate(of(level)[0])).join(" → "), notes));
+      } else if (about.players.length === 1 && isNumber(alone[name][0])) {
+        box.append(fact(name, rate(alone[name][0]), `${interval(alone[name])} of ${plural(alone.scored, "episode")}`));
       }
     }
     const last = metrics.length ? metrics[metrics.length - 1] : {};
@@ -516,31 +555,46 @@
       const note = told.interrupted && !LIVE ? "interrupted" : isNumber(about.options.steps) ? `of ${count(about.options.steps)}` : "";
       box.append(fact("steps", count(steps), note));
     }
-    box.append(fact("episodes kept", count(total), about.broken ? `${plural(about.broken, "line")} could not be read` : `${count(new Set(columns.task).size)} different tasks`));
+    box.append(fact("episodes kept", count(total), about.broken ? `${plural(about.broken, "line")} could not be read` : `${count(new Set(columns.same).size)} different tasks`));
     const seconds = isNumber(last.seconds) ? last.seconds : told.seconds;
     if (isNumber(seconds) && seconds > 0) box.append(fact("time", duration(seconds), isNumber(last.num_tokens) ? `${show(last.num_tokens)} tokens` : ""));
     if (about.options.env) box.append(fact("model", about.options.model ? String(about.options.model).split("/").pop() : "tiny", about.versions.trl ? `trl ${about.versions.trl}` : ""));
     return box;
   }
 
+  const SCORES = ["before", "after", "after_greedy", "random", "blind", "optimum"];
+
+  function table(head, rows) {
+    return h("section", { class: "panel" }, h("div", { class: "wide" }, h("table", { class: "plain" },
+      h("thead", {}, h("tr", {}, head.map((text) => h("th", { text })))),
+      h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell))))))));
+  }
+
+  /** Return a table of the run's scores, as at the end of the training in the terminal. */
+  function scores() {
+    const rows = SCORES.filter((name) => about.levels[name]).map((name) => {
+      const { success, return: paid, episodes } = about.levels[name];
+      return [name.replace("_", ", "), estimate(success), rate(paid), isNumber(episodes) ? count(episodes) : "exact"];
+    });
+    return rows.length ? table(["", "success [95 %]", "return", "episodes"], rows) : "";
+  }
+
   /** Return a table with one line per policy and environment if there are several. */
   function byPlayer() {
+    if (about.players.length < 2) return "";
+    const wanted = ["policy", "env"].filter((name) => new Set(about.players.map((one) => one[name])).size > 1);
     const players = gather((i) => JSON.stringify([columns.policy[i], columns.env[i]]));
-    if (players.size < 2) return "";
-    const wanted = [["policy", columns.policy], ["env", columns.env]].filter(([, held]) => new Set(held).size > 1);
-    const rows = [...players.values()].sort((a, b) => a[0] - b[0]).map((mine) => {
-      const cells = [mine.length, ...MAIN.slice(0, 4).map(([, , value]) => mean(mine.map(value)))];
-      const query = wanted.map(([name, held]) => `${name}="${held[mine[0]]}"`).join(" ");
-      const names = wanted.map(([, held]) => h("td", {}, h("a", { href: filtered(query), text: held[mine[0]] || "–" })));
-      return h("tr", {}, names, cells.map((cell) => h("td", { text: show(cell) })));
+    const rows = about.players.map((one) => {
+      const mine = players.get(JSON.stringify([one.policy, one.env])) || [];
+      const query = wanted.map((name) => term(name, one[name])).join(" ");
+      return [...wanted.map((name) => h("a", { href: filtered(query), text: one[name] || "–" })), count(mine.length), estimate(one.success), estimate(one.return),
+        ...["turns", "tokens"].map((name) => show(mean(mine.map((i) => columns[name][i]))))];
     });
-    const head = [...wanted.map(([name]) => (name === "env" ? "environment" : name)), "episodes", ...MAIN.slice(0, 4).map(([title]) => title.toLowerCase())];
-    return h("section", { class: "panel" },
-      h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head.map((text) => h("th", { text })))), h("tbody", {}, rows)));
+    return table([...wanted, "episodes", "success [95 %]", "return [95 %]", "turns", "tokens"], rows);
   }
 
   function others(open) {
-    const shown = new Set(["step", "seconds", "epoch", ...MAIN.map(([, name]) => name)]);
+    const shown = new Set(["step", "seconds", "epoch", "success/low", "success/high", ...MAIN.map(([, name]) => name)]);
     const names = new Set(metrics.flatMap((row) => Object.keys(row)));
     const rest = [...names].filter((name) => !shown.has(name) && !name.startsWith("env/stop/")).sort();
     if (!rest.length) return "";
@@ -557,22 +611,27 @@
 
   // --------------------------------------------------------------------------------------------------------- filter
 
-  const NUMBERS = new Set(["step", "seat", "return", "turns", "tokens", "invalid", "#"]);
-  const TEXTS = new Set(["split", "env", "stop", "seed", "group", "policy"]);
+  const NUMBERS = new Set(["#", "step", "seat", "return", "turns", "tokens", "invalid"]);
+  const TEXTS = new Set(["split", "env", "task", "ended", "seed", "group", "policy", "response"]);
+  const SUCCESS = { yes: true, no: false, none: null };
+  const TERMS = /(?:[^\s"]+|"[^"]*"?)+/g;
 
   /** Parse a filter into tests of columns and words that the transcript must contain. */
   function parse(query) {
     const tests = [];
     const wanted = [];
-    for (const raw of query.match(/(?:[^\s"]+|"[^"]*"?)+/g) || []) {
-      const match = raw.match(/^(-?)([a-z#]+)(>=|<=|!=|:|=|>|<)(.*)$/i);
-      const name = match && match[2].toLowerCase();
-      if (!match || !(NUMBERS.has(name) || TEXTS.has(name) || name === "success")) {
+    for (const raw of query.match(TERMS) || []) {
+      const match = (/^-?success$/i.test(raw) ? `${raw}:yes` : raw).match(/^(-?)([a-z#_]+)(>=|<=|!=|:|=|>|<)(.*)$/i);
+      if (!match) {
         const text = raw.replaceAll('"', "");
         if (text) wanted.push(text.toLowerCase());
         continue;
       }
-      const [, minus, , operator] = match;
+      const [, minus, written, operator] = match;
+      const name = written.toLowerCase();
+      if (!(NUMBERS.has(name) || TEXTS.has(name) || name === "success")) {
+        throw Object.assign(new Error(`There is no column “${written}”. Columns: ${[...NUMBERS, ...TEXTS, "success"].join(", ")}.`), { term: raw });
+      }
       const value = match[4].replaceAll('"', "").toLowerCase();
       if (value === "") continue; // incomplete input
       const not = (minus === "-") !== (operator === "!=");
@@ -582,11 +641,10 @@
     return [tests, wanted];
   }
 
-  const successTest = (value) => {
-    if (value === "none") return (i) => columns.success[i] === null; // undeclared
-    const yes = ["1", "true", "yes"].includes(value);
-    return (i) => columns.success[i] === yes;
-  };
+  function successTest(value) {
+    if (!Object.hasOwn(SUCCESS, value)) throw new Error(`success is ${Object.keys(SUCCESS).join(", ")} (not declared), not “${value}”`);
+    return (i) => columns.success[i] === SUCCESS[value];
+  }
 
   function numberTest(name, operator, value) {
     const get = name === "#" ? (i) => i : (i) => columns[name][i];
@@ -604,7 +662,8 @@
     const whole = operator === "=" || name === "seed" || name === "group";
     return (i) => {
       const text = String(columns[name][i] ?? "").toLowerCase();
-      return whole ? text === value : text.includes(value) || words(text).includes(value);
+      if (name === "task" && value.includes("=")) return text.split(" ").includes(value); // instance=2 is not instance=21
+      return whole ? text === value : text.includes(value);
     };
   }
 
@@ -641,15 +700,27 @@
 
   // ------------------------------------------------------------------------------------------------------- episodes
 
+  /** Columns of the table, which have the names of the filter: a width and if they are numbers. */
   const COLUMNS = [
-    ["#", "#", "58px", true], ["step", "step", "60px", true], ["split", "split", "96px", false],
-    ["seat", "seat", "44px", true], ["policy", "policy", "minmax(100px,.5fr)", false], ["env", "environment", "minmax(150px,.6fr)", false],
-    ["seed", "seed", "100px", true], ["stop", "ended", "136px", false], ["return", "return", "120px", true],
-    ["turns", "turns", "58px", true], ["tokens", "tokens", "62px", true], ["invalid", "invalid", "60px", true],
-    ["members", "group", "58px", true], ["said", "last answer", "minmax(180px,1fr)", false],
+    ["#", "58px", true], ["step", "60px", true], ["split", "96px", false], ["seat", "44px", true],
+    ["policy", "minmax(100px,.5fr)", false], ["env", "minmax(150px,.6fr)", false], ["task", "minmax(110px,.5fr)", false],
+    ["seed", "100px", true], ["group", "58px", true], ["ended", "136px", false], ["success", "62px", false], ["return", "120px", true],
+    ["turns", "58px", true], ["tokens", "62px", true], ["invalid", "60px", true], ["response", "minmax(150px,1fr)", false],
   ];
+  const BRIEF = ["#", "ended", "return", "turns"];
+  const NARROW = matchMedia("(max-width: 600px)");
+  const ALWAYS = ["#", "seed", "ended", "return", "turns", "tokens", "invalid", "response"];
 
-  const value = (name, i) => (name === "#" ? i : name === "members" ? membersOf(i).length : columns[name][i]);
+  const value = (name, i) => (name === "#" ? i : columns[name][i]);
+
+  /** Return the options of a task without those that all tasks of the run share, if it has others. */
+  function taskOf(i) {
+    if (!shared) {
+      const different = [...new Set(columns.task)].map((task) => new Set(task.split(" ")));
+      shared = new Set([...different[0]].filter((one) => different.length > 1 && different.every((task) => task.has(one))));
+    }
+    return columns.task[i].split(" ").filter((one) => !shared.has(one)).join(" ") || columns.task[i];
+  }
 
   function order(rows) {
     const { sort, descending } = view;
@@ -684,22 +755,22 @@
   function episodes() {
     view.name = "episodes";
     const shown = COLUMNS.filter(([name]) => {
+      if (NARROW.matches) return BRIEF.includes(name);
       if (name === "env" || name === "split" || name === "policy") return new Set(columns[name]).size > 1;
-      if (name === "seat") return hasSeats();
-      return name !== "step" || columns.step.some(isNumber);
+      return ALWAYS.includes(name) || columns[name].some((held) => held !== null && held !== "");
     });
-    const template = shown.map(([, , width]) => width).join(" ");
+    const template = shown.map(([name, width]) => (NARROW.matches && name === "ended" ? "minmax(0, 1fr)" : NARROW.matches && name === "#" ? "44px" : width)).join(" ");
     const input = h("input", {
-      id: "filter", type: "text", placeholder: "Filter:  return<0  stop:turn_limit  step>=100  or words of the transcript",
+      id: "filter", type: "text", placeholder: "Filter:  return<0  ended:turn_limit  step>=100  or words of the transcript",
       autocomplete: "off", spellcheck: "false", "aria-label": "Filter",
     });
     input.value = view.query;
     const told = h("span", { class: "shown", id: "shown", role: "status" });
     const facets = h("span", { class: "facets" });
     const space = h("div", { class: "grid-space", role: "rowgroup" });
-    const head = h("div", { class: "grid-head", role: "row" }, shown.map(([name, title, , num]) =>
+    const head = h("div", { class: "grid-head", role: "row" }, shown.map(([name, , num]) =>
       h("span", { role: "columnheader", class: num ? "num" : "", "data-column": name },
-        h("button", { type: "button", text: title, onclick: () => sortBy(name) }))));
+        h("button", { type: "button", text: name, onclick: () => sortBy(name) }))));
     head.style.gridTemplateColumns = template;
     const scroll = h("div", { class: "grid-scroll", id: "rows", tabindex: "0", role: "grid", "aria-label": "Episodes" }, head, space);
     let widest = 1e-9;
@@ -710,7 +781,7 @@
       const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - OVERSCAN);
       const last = Math.min(view.rows.length, Math.ceil((scroll.scrollTop + scroll.clientHeight) / ROW) + OVERSCAN);
       while (pool.length < last - first) {
-        const row = h("div", { class: "grid-row", role: "row" }, shown.map(([, , , num]) => h("span", { role: "gridcell", class: num ? "num" : "" })));
+        const row = h("div", { class: "grid-row", role: "row" }, shown.map(([, , num]) => h("span", { role: "gridcell", class: num ? "num" : "" })));
         row.style.gridTemplateColumns = template;
         pool.push(row);
         space.append(row);
@@ -741,8 +812,8 @@
         [rows, wanted] = select(view.query);
         told.classList.remove("wrong");
       } catch (error) {
-        told.textContent = error.message;
         told.classList.add("wrong");
+        told.replaceChildren(error.message, ...offers(error.term));
         return;
       }
       paintFacets(facets, input);
@@ -753,6 +824,7 @@
         view.at = again >= 0 ? again : 0;
         const many = `${count(view.rows.length)} of ${plural(total, "episode")}`;
         told.textContent = share < 1 ? `${many} · searching ${Math.round(share * 100)} %` : many;
+        if (!view.rows.length && share === 1 && view.query) told.append(...offers());
         space.style.height = `${view.rows.length * ROW}px`;
         scroll.setAttribute("aria-rowcount", view.rows.length);
         paint();
@@ -762,8 +834,19 @@
       else take(rows, 1);
     }
 
+    /** Return buttons that lead back from a filter that finds nothing. */
+    function offers(unknown) {
+      const to = (text, query) => [" ", h("button", { type: "button", class: "facet", text, onclick: () => {
+        input.value = query;
+        input.dispatchEvent(new Event("input"));
+        input.focus();
+      } })];
+      const quoted = unknown && `"${unknown.replaceAll('"', "")}"`;
+      return [...unknown ? to(`Search the transcripts for ${quoted}`, view.query.replace(unknown, quoted)) : [], ...to("Clear the filter", "")];
+    }
+
     function sortBy(name) {
-      const numeric = COLUMNS.find(([one]) => one === name)[3];
+      const numeric = COLUMNS.find(([one]) => one === name)[2];
       if (view.sort !== name) [view.sort, view.descending] = [name, numeric && name !== "#" && name !== "step"];
       else if (view.descending === (numeric && name !== "#" && name !== "step")) view.descending = !view.descending;
       else [view.sort, view.descending] = ["", false];
@@ -824,8 +907,11 @@
 
   function fill(cell, name, i, widest) {
     const held = value(name, i);
-    if (name === "stop") {
-      cell.replaceChildren(h("span", { class: "stop" }, h("i", { class: `dot-of ${hue(held)}` }), words(held) || "–"));
+    if (name === "ended") {
+      cell.replaceChildren(h("span", { class: "stop" }, h("i", { class: `dot-of ${hue(held)}` }), held || "–"));
+    } else if (name === "success") {
+      cell.textContent = held === null ? "–" : held ? "yes" : "no";
+      cell.classList.toggle("none", held === null);
     } else if (name === "return") {
       const bar = h("span", { class: "meter" });
       const share = isNumber(held) ? Math.min(1, Math.abs(held) / widest) : 0;
@@ -833,36 +919,35 @@
       bar.style.background = `linear-gradient(90deg, ${colour} ${share * 100}%, var(--line) 0)`;
       cell.classList.add("worth");
       cell.replaceChildren(bar, h("span", { class: sign(held), text: show(held) }));
-    } else if (name === "env" || name === "split" || name === "policy" || name === "seed") {
-      cell.textContent = held === "" ? "–" : String(held);
+    } else if (name === "env" || name === "split" || name === "policy" || name === "seed" || name === "task") {
+      cell.textContent = held === "" ? "–" : name === "task" ? taskOf(i) : String(held);
       cell.title = String(held);
-    } else if (name === "said") {
+    } else if (name === "response") {
       cell.className = "mono preview";
       cell.textContent = held;
     } else {
       cell.textContent = name === "#" ? String(held) : show(held);
-      cell.classList.toggle("none", (held === 0 && name !== "seat") || held === null);
+      cell.classList.toggle("none", (held === 0 && name !== "seat" && name !== "group") || held === null);
     }
   }
 
   /** Show buttons for the existing splits and stop reasons; each adds itself to the filter. */
   function paintFacets(box, input) {
     const buttons = [];
-    const parts = input.value.match(/(?:[^\s"]+|"[^"]*"?)+/g) || [];
-    for (const name of ["split", "stop"]) {
+    const parts = input.value.match(TERMS) || [];
+    for (const name of ["split", "ended"]) {
       const counts = tally(columns[name]);
       if (counts.size < 2) continue;
       const sorted = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, 8);
       for (const held of sorted) {
-        const term = `${name}=${/\s/.test(held) || !held ? `"${held}"` : held}`;
-        const pressed = parts.includes(term);
+        const pressed = parts.includes(term(name, held));
         buttons.push(h("button", {
-          type: "button", class: "facet", "aria-pressed": String(pressed), onclick: () => {
+          type: "button", class: "facet", "aria-pressed": String(pressed), title: term(name, held), onclick: () => {
             const others = parts.filter((part) => !part.startsWith(`${name}=`));
-            input.value = (pressed ? others : [...others, term]).join(" ");
+            input.value = (pressed ? others : [...others, term(name, held)]).join(" ");
             input.dispatchEvent(new Event("input"));
           },
-        }, name === "stop" && h("i", { class: `dot-of ${hue(held)}` }), words(held) || "–", h("b", { text: count(counts.get(held)) })));
+        }, name === "ended" && h("i", { class: `dot-of ${hue(held)}` }), held || "–", h("b", { text: count(counts.get(held)) })));
       }
     }
     box.replaceChildren(...buttons.flatMap((button) => [button, " "]));
@@ -975,9 +1060,9 @@
   }
 
   function outcome(i) {
-    const stop = columns.stop[i];
+    const stop = columns.ended[i];
     const kind = columns.success[i] ? "good" : columns.return[i] === null ? "bad" : columns.success[i] === null ? "" : "warn";
-    return h("span", { class: `verdict ${kind}` }, h("i", { class: `dot-of ${hue(stop)}` }), words(stop) || "–");
+    return h("span", { class: `verdict ${kind}` }, h("i", { class: `dot-of ${hue(stop)}` }), stop || "–");
   }
 
   function heatLegend() {
@@ -1112,9 +1197,9 @@
       return h("button", { type: "button", text: label, disabled: !(to >= 0 && to < total), onclick: () => stepTo(by) });
     };
     const facts = [
-      ["environment", columns.env[i]], ["seed", columns.seed[i]],
+      ["env", columns.env[i]], ["seed", columns.seed[i]],
       ...Object.entries(said.options).map(([name, held]) => [name, held]), ["step", columns.step[i]], ["split", columns.split[i]], ["group", columns.group[i]], ["seat", columns.seat[i]], ["policy", columns.policy[i]],
-      ["turns played", columns.turns[i]], ["tokens sampled", columns.tokens[i]], ["prompt tokens", said.counts.prompt], ["completion tokens", said.counts.completion],
+      ["turns", columns.turns[i]], ["tokens", columns.tokens[i]], ["prompt tokens", said.counts.prompt], ["completion tokens", said.counts.completion],
       ...Object.entries(said.more).map(([name, held]) => [words(name), held]),
     ].filter(([, held]) => held !== null && held !== undefined && held !== "");
     const members = membersOf(i);
@@ -1125,7 +1210,7 @@
       said.turns.length > 0 && h("section", {}, h("h2", { text: "Reward of each turn" }), turnBars("Reward of each turn", said.turns.map((turn) => turn.reward))),
       said.turns.length > 0 && said.credit && h("section", {}, h("h2", { text: "Advantage of each turn" }), turnBars("Advantage of each turn", said.credit.advantages, "of-credit")),
       seats.length > 0 && h("section", {}, h("h2", {}, "Seats of this game", h("a", { href: `#/game/${i}`, text: "turn by turn" })), memberList(seats, i, seatName)),
-      members.length > seats.length && h("section", {}, h("h2", {}, `Group of ${members.length} on this task`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, (j) => [isSeat(j) && seatName(j), words(columns.stop[j])].filter(Boolean).join(" · "))),
+      members.length > seats.length && h("section", {}, h("h2", {}, `Group of ${members.length} on this task`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, (j) => [isSeat(j) && seatName(j), columns.ended[j]].filter(Boolean).join(" · "))),
       others.length > 0 && h("section", {}, h("h2", {}, "This task at other times", h("a", { href: `#/group/${i}/all`, text: "compare" })), memberList(others, i, when)),
       h("section", {}, h("h2", { text: "Facts" }), h("dl", { class: "pairs" }, facts.flatMap(([name, held]) => [h("dt", { text: name }), h("dd", { text: typeof held === "number" && name !== "seed" ? show(held) : String(held) })]))));
   }
@@ -1133,7 +1218,7 @@
   function memberList(list, here, about) {
     const shown = list.slice(0, 40);
     return h("div", { class: "members" }, shown.map((j) => h("a", { class: "member", href: `#/episode/${j}`, "aria-current": j === here ? "true" : null },
-      h("i", { class: `dot-of ${hue(columns.stop[j])}` }), h("span", {}, `${j} `, h("small", { text: about(j) })),
+      h("i", { class: `dot-of ${hue(columns.ended[j])}` }), h("span", {}, `${j} `, h("small", { text: about(j) })),
       h("small", { text: plural(columns.turns[j], "turn") }), h("span", { class: `mono ${sign(columns.return[j])}`, text: show(columns.return[j]) }))),
       list.length > shown.length && h("small", { class: "soft", text: `and ${count(list.length - shown.length)} more` }));
   }
@@ -1226,8 +1311,8 @@
       grid.append(link);
     });
     const begins = (m) => (m && firsts.includes(members[m]) ? " begins" : "");
-    members.forEach((j, m) => grid.append(h("div", { class: `group-head${begins(m)}` }, h("a", { class: `group-card ${hue(columns.stop[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
-      h("div", { class: "row" }, h("b", { class: sign(columns.return[j]), text: show(columns.return[j]) }), h("span", { text: words(columns.stop[j]) })),
+    members.forEach((j, m) => grid.append(h("div", { class: `group-head${begins(m)}` }, h("a", { class: `group-card ${hue(columns.ended[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
+      h("div", { class: "row" }, h("b", { class: sign(columns.return[j]), text: show(columns.return[j]) }), h("span", { text: columns.ended[j] })),
       h("div", { class: "row" }, h("span", { text: [isSeat(j) && seatName(j), wide ? `${j} · ${when(j)}` : isSeat(j) ? j : `Episode ${j}`].filter((part) => part !== false).join(" · ") }),
         h("span", { title: `its return less the mean of those shown${isSeat(j) ? ` of ${seatName(j)}` : ""}`, text: isNumber(columns.return[j]) ? `${signed(Number(distance(j).toFixed(4)))} to mean` : "" }))))));
     const places = bodies.map(spans);
@@ -1244,7 +1329,7 @@
     const hidden = (wide ? everything : together).length - members.length;
     main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
       h("h1", { text: firsts.length ? `${plural(firsts.length, "game")} of one task` : `${members.length} episodes on one task` }),
-      h("span", { class: "soft" }, [columns.env[i], `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${seats.map((seat) => `${show(averages.get(seat))}${isNumber(seat) ? ` (seat ${seat})` : ""}`).join(", ")}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
+      h("span", { class: "soft" }, [columns.env[i], taskOf(i), `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${seats.map((seat) => `${show(averages.get(seat))}${isNumber(seat) ? ` (seat ${seat})` : ""}`).join(", ")}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
       h("span", { class: "grow" }), marks && h("span", { class: "credits", title: "a letter for each state in which several of these episodes were, and how many were" }, h("span", { class: "met" }, h("b", { text: "A" }), " ×2"), " where they met"),
       bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
     scroll.focus({ preventScroll: true });
@@ -1389,7 +1474,7 @@
     ["An episode", [["j  k", "next, previous turn"], ["→  ←", "next, previous episode"], ["h", "open or fold all thinking"], ["m", "conversation or tokens"], ["g", "its group"], ["s", "its game"]]],
     ["A group", [["→  ←", "choose a member"], ["Enter", "open it"], ["a", "this step, or all times"], ["s", "its game"], ["h", "open or fold all thinking"]]],
     ["A game", [["j  k", "next, previous turn of any seat"], ["→  ←", "choose a seat"], ["Enter", "open its episode"], ["n  p", "next, previous game"], ["g", "its group"], ["h", "open or fold all thinking"]]],
-    ["The filter", [["return<0 turns>3", "numbers: step, seat, return, turns, tokens, invalid, #"], ["stop:limit env:Word", "texts: split, env, stop, seed, group"], ["-split:eval", "without"], ["\"to the left\"", "anything else is looked for in the transcripts"]]],
+    ["The filter", [["return<0 turns>3", `numbers: ${[...NUMBERS].join(", ")}`], ["ended:limit task:instance=2", `texts: ${[...TEXTS].join(", ")}`], ["success -split:eval", "with success, and without a text"], ["\"to the left\"", "anything else is looked for in the transcripts"]]],
   ];
   help.append(h("h2", { text: "Keys" }), ...KEYS.flatMap(([title, keys]) => [h("h3", { text: title }), h("dl", {}, keys.flatMap(([key, does]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: does })]))]));
   help.addEventListener("click", (event) => { if (event.target === help) help.close(); });
@@ -1464,6 +1549,7 @@
   document.getElementById("theme").addEventListener("click", theme);
   document.getElementById("help-button").addEventListener("click", () => help.showModal());
   addEventListener("hashchange", route);
+  NARROW.addEventListener("change", route);
 
   try {
     const kept = localStorage.getItem("gym-trl-theme");

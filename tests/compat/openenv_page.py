@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
 """The example of TRL's page on OpenEnv, with another import and a tiny model; run by ``test_examples_openenv``.
 
 A container needs Docker, so the server is named instead, and the rollout function, which has TRL's first signature, is

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
 """OpenEnv's resource sessions on the server ``/form`` of the zoo; as a script, two steps of training on them."""
 
 import argparse

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Two steps of the real GRPOTrainer through each way in, in one process."""
 
 import json
@@ -7,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import warm
+from support import warm
 
 FOLDER = Path(__file__).parent
 TRL_ENV = Path(__file__).parents[2] / ".venv/.peers/trl-env"
@@ -30,7 +29,7 @@ def reports(tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", ["trl_env", "legacy", "eval_protocol"])
-def test_rows_have_one_length_end_on_a_sampled_token_and_are_as_many_as_the_prompts(reports, way):
+def test_each_prompt_has_a_row_of_one_length_that_ends_with_a_sample(reports, way):
     assert len(reports[way]["columns"]) == 2
     for columns in reports[way]["columns"]:
         masks = columns.get("env_mask") or [[1] * len(ids) for ids in columns["completion_ids"]]
@@ -60,31 +59,31 @@ def test_a_group_of_trl_env_plays_its_prompt_as_its_seed(reports):
         assert columns["reward"] == columns["episode_return"]
 
 
-def test_a_group_of_eval_protocols_plays_one_game_and_others_play_others(reports):
+def test_a_group_of_eval_protocol_plays_one_task(reports):
     games = [task for columns in reports["eval_protocol"]["columns"] for task in columns["task"]]
     groups = [games[start : start + 4] for start in range(0, 16, 4)]
     assert all(len(set(group)) == 1 for group in groups)
     assert len({group[0] for group in groups}) == 4
 
 
-def test_the_documented_reward_functions_of_eval_protocol_get_a_number_for_each_episode(reports):
+def test_documented_reward_functions_get_a_number_for_each_episode(reports):
     for columns, rewards in zip(reports["eval_protocol"]["columns"], reports["eval_protocol"]["rewards"], strict=True):
         assert columns["step_rewards"] == [sum(turns) for turns in columns["turn_rewards"]] == rewards
         assert columns["eval_score"] == columns["step_rewards"]
 
 
-def test_the_system_prompt_the_prompt_and_the_built_observation_open_a_conversation(reports):
+def test_system_prompt_prompt_and_observation_open_a_conversation(reports):
     messages = reports["eval_protocol"]["columns"][0]["messages"][0]
     assert messages[0] == {"role": "system", "content": "Click."}
     assert messages[1]["content"].startswith("Start task\n\nStep 1\nGoal: click ")
     assert messages[3]["content"].startswith("Step 2")
 
 
-def test_concurrency_bounds_how_many_environments_are_open_and_they_are_used_again(reports):
+def test_concurrency_bounds_the_open_environments_which_are_reused(reports):
     assert reports["eval_protocol"]["opened"] <= 2  # for 16 episodes
 
 
-def test_another_temperature_than_the_trainers_is_honoured_and_warned_of_once(reports):
+def test_a_temperature_other_than_the_trainers_warns_once(reports):
     [warning] = reports["eval_protocol"]["warnings"]
     assert "temperature 0.7, GRPOConfig trains at 1.0" in warning
 
@@ -134,7 +133,7 @@ def test_tasks_rotate_by_group_on_real_servers_one_for_each_task(reports):
 
 
 @needs_trl_env
-def test_trl_envs_own_rollout_on_our_environment_and_processor_samples_the_same_tokens_as_ours(reports):
+def test_trl_envs_own_rollout_samples_the_same_tokens_as_ours(reports):
     theirs, ours = reports["real_trl_env"]["played"]
     assert theirs["reward"] == ours["reward"] == 1.0
     names = ("initial_length", "conversation", "env_mask", "logprobs")

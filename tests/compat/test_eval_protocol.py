@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The real Eval Protocol, in a process with a folder of its own; and what needs none of it."""
 
 import json
@@ -15,10 +14,12 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
+from support.trainer_double import TrainerDouble
 
 from gym_trl.errors import ConfigError
-from gym_trl.integrations.eval_protocol import _Rollouts, as_row, create_openenv_vllm_rollout_func, write_rows
-from gym_trl.integrations.openenv.client_env import ClientEnv
+from gym_trl.integrations.eval_protocol import as_row, create_openenv_vllm_rollout_func, write_rows
+from gym_trl.integrations.eval_protocol.client_env import ClientEnv
+from gym_trl.integrations.eval_protocol.training import Rollouts
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
@@ -538,18 +539,8 @@ def test_what_cannot_be_honoured_is_refused_with_a_reason(given, why):
         create_openenv_vllm_rollout_func(**{"prompt_builder": None, "action_parser": str, **given})
 
 
-def stand_in(*, rank=0, ranks=1, size=4, training=True, step=0):
-    return SimpleNamespace(
-        accelerator=SimpleNamespace(process_index=rank, num_processes=ranks),
-        model=SimpleNamespace(training=training),
-        num_generations=size,
-        num_generations_eval=size,
-        state=SimpleNamespace(global_step=step),
-    )
-
-
 def games(rollouts, prompts, **trainer):
-    prepared = rollouts._with_tasks(prompts, stand_in(**trainer))
+    prepared = rollouts._with_tasks(prompts, TrainerDouble(**trainer))
     return [Task.from_json(prompt[-1]["task"]) for prompt in prepared]
 
 
@@ -557,7 +548,7 @@ def rotating(tasks=("a", "b", "c")):
     rollout_func = create_openenv_vllm_rollout_func(
         None, None, str, tasks=tasks, task_var="TASK", docker_image="none", concurrency=1
     )
-    assert isinstance(rollout_func, _Rollouts)
+    assert isinstance(rollout_func, Rollouts)
     return rollout_func
 
 
@@ -572,7 +563,7 @@ def test_groups_that_straddle_processes_play_one_task_and_one_game(ranks, size, 
         played = [
             game
             for rank, rollouts in enumerate(on_ranks)
-            for game in games(rollouts, ["Start task"] * rows, rank=rank, ranks=ranks, size=size, step=step)
+            for game in games(rollouts, ["Start task"] * rows, rank=rank, processes=ranks, size=size, step=step)
         ]
         for start in range(0, total, size):
             group = played[start : start + size]
@@ -602,7 +593,7 @@ def test_another_model_or_server_than_the_trainers_is_refused():
 
     def check(**given):
         rollouts = create_openenv_vllm_rollout_func(Client, None, str, **given)
-        assert isinstance(rollouts, _Rollouts)
+        assert isinstance(rollouts, Rollouts)
         rollouts._check(trainer)
 
     check(vllm_model="mine", vllm_base_url="http://localhost:8000/")

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Arguments of a function of TRL's first signature, and the use of what it returns; see test_each_way.py."""
 
 import socket
@@ -38,7 +37,7 @@ def answers(prompts, args, processing_class):
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4))
-def test_each_row_gets_a_completion_of_its_own_group_also_where_groups_straddle_processes(ranks, size, groups):
+def test_a_row_gets_its_groups_completion_even_across_processes(ranks, size, groups):
     rows = -(-size * groups // ranks)
     prompts = [f"{'abcdefghij'[row // size % 10]}" for row in range(ranks * rows)]
     names = []
@@ -62,7 +61,7 @@ def test_prompts_come_rendered_one_for_each_group():
     assert seen == ["<|user|>Hi<|end|><|assistant|>"] * 2
 
 
-def test_an_evaluation_has_its_own_number_of_generations_and_leaves_the_trainers_alone():
+def test_an_evaluation_has_its_own_number_of_generations():
     trainer = stand_in(training=False)
     returned = legacy_rollout_func(answers)(["a", "a", "b", "b"], trainer)
     assert returned["name"] == ["a/0", "a/1", "b/0", "b/1"]

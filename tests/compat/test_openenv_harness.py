@@ -1,13 +1,12 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """OpenEnv's resource sessions as an environment; ``test_examples_openenv`` trains on them."""
 
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
-import openenv_run
 import pytest
 from gymnasium.error import ResetNeeded
+from support import openenv_run
 
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.integrations.openenv.harness import HarnessEnv, build_harness_rollout_func
@@ -33,7 +32,7 @@ def move(x, y):
     return f'<tool>{{"name": "move", "arguments": {{"x": {x}, "y": {y}}}}}</tool>'
 
 
-def test_the_task_and_the_seed_make_the_session_and_its_words_and_tools_open_the_conversation(env, sessions):
+def test_a_sessions_messages_and_tools_open_the_conversation(env, sessions):
     observation, _ = env.reset(seed=5, options={"task": "Go to the middle.", "row": 3})
     assert sessions.made == [("Go to the middle.", 5)]
     assert observation.startswith("Go, from {'metadata': {}, 'place': [0, 0]")
@@ -92,7 +91,7 @@ class Stingy:
         )
 
 
-def test_a_reward_that_verify_makes_up_or_nobody_gives_is_an_error_of_the_episode():
+def test_a_missing_or_contradictory_reward_is_an_error_of_the_episode():
     call = '<tool>{"name": "any"}</tool>'
     env = HarnessEnv(Stingy(0.9))
     env.reset(seed=0)
@@ -111,7 +110,5 @@ def test_mistakes_are_said(env):
         env.step("hello")
     with pytest.raises(ActionTypeError):
         env.step(3)
-    with pytest.raises(ConfigError, match="drives a model of its own"):
-        build_harness_rollout_func(session_factory=None, harness_adapter=type("CLIHarnessAdapter", (), {})())
     with pytest.raises(ConfigError, match="executor must be"):
         build_harness_rollout_func(session_factory=None, executor="process")

@@ -1,12 +1,11 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """OpenEnv's clients by their own names, on real servers; ``test_examples_openenv`` trains with one."""
 
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import openenv_run
 import pytest
+from support import openenv_run
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.client import (

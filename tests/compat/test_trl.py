@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs, allow-any-generics
 """TRL's environments of 2025: its own documented example, exact tokens, and training with them.
 
 1. The documented example runs with the import and the model's address changed; answers come in the order of prompts.
@@ -14,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import warm
-from e2b_double import E2BDouble
-from for_sandbox import ISOLATION
-from vllm_double import VLLMDouble
+from support import warm
+from support.e2b_double import E2BDouble
+from support.isolation import ISOLATION
+from support.vllm_double import VLLMDouble
 
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.integrations import code_agent as compat
@@ -28,8 +27,8 @@ from gym_trl.integrations.code_agent import (
     LocalExecuter,
     VLLMClient,
     VLLMClientGenerationConfig,
-    _Batches,
 )
+from gym_trl.integrations.code_agent.executers import Batches
 from gym_trl.testing import tiny_tokenizer
 
 pytestmark = pytest.mark.code
@@ -223,11 +222,6 @@ def test_sampled_ids_are_verbatim_and_what_programs_wrote_is_masked(server, clie
     assert agent().generate(client, config(), ["What?"]) == [episode.completion_ids]
 
 
-def test_a_mask_made_of_tags_is_refused():
-    with pytest.raises(ConfigError, match="masks come from what was sampled"):
-        agent().mask_tool_output([[1]])
-
-
 # Executers
 
 
@@ -270,7 +264,7 @@ def test_a_batch_of_which_too_little_comes_back_is_an_error():
             return []
 
     with pytest.raises(ValueError, match="was given 1 programs and returned 0 outputs"):
-        _Batches(Short()).run("1")
+        Batches(Short()).run("1")
 
 
 def test_a_local_executer_keeps_programs_apart_and_in_order():
@@ -282,7 +276,7 @@ def test_a_local_executer_keeps_programs_apart_and_in_order():
     assert local().execute([]) == []
 
 
-def test_a_local_executer_without_bubblewrap_is_refused_unless_the_weaker_sandbox_is_chosen(without_bubblewrap):
+def test_a_local_executer_without_bubblewrap_requires_isolation_limits(without_bubblewrap):
     with pytest.raises(ConfigError, match="Install it with 'apt-get install bubblewrap'"):
         LocalExecuter()
     assert LocalExecuter(isolation="limits").execute(["6 * 7"]) == ["42\n"]

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """trl-env's environments, processors and rollouts; its trainings are in test_each_way.py."""
 
 import random
@@ -14,10 +13,10 @@ from trl.chat_template_utils import qwen3_chat_template
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError, ConfigError
-from gym_trl.integrations.lazy_dataset import LazyDataset
 from gym_trl.integrations.trl_env import (
     EnvFromGym,
     GymFromEnv,
+    LazyDataset,
     ProcessorChat,
     TemplateProcessor,
     TransformerDecoderFactory,
@@ -79,7 +78,7 @@ class Frozen:
         return Frozen(self.number + 1), f"step {self.number + 1}"
 
 
-def test_an_env_of_trl_envs_is_a_gymnasium_environment_that_passes_its_checks():
+def test_a_trl_env_environment_passes_gymnasiums_checks():
     check_env(GymFromEnv(Count), skip_render_check=True)
 
 
@@ -109,7 +108,7 @@ def test_the_return_is_the_reward_that_trl_env_would_have_reported():
     assert sum(env.step("x")[1] for _ in range(3)) == pytest.approx(0.7)
 
 
-def test_an_environment_that_draws_from_the_global_generator_draws_the_same_for_the_same_seed():
+def test_draws_from_the_global_generator_follow_from_the_seed():
     class Dice:
         def reset(self, seed):
             self.reward, self.alive = 0.0, True
@@ -180,9 +179,7 @@ def qwen():
 
 
 @given(system=WORDS, first=WORDS, second=WORDS, closed=st.booleans())
-def test_the_preset_of_qwen_writes_the_ids_of_qwens_own_template_with_the_separator(
-    qwen, system, first, second, closed
-):
+def test_the_preset_of_qwen_writes_the_ids_of_qwens_own_template(qwen, system, first, second, closed):
     chat, template = ProcessorChat(qwen3_instruct_processor, qwen), TemplateChat(qwen, enable_thinking=False)
     said = [Message("system", system), Message("user", first)]
     assert chat.open(said) == template.open(said)
@@ -256,7 +253,7 @@ def tiny_processor():
     return Type1Processor(marks)
 
 
-def test_dead_rows_generate_nothing_more_and_rows_come_in_the_order_of_the_seeds():
+def test_dead_rows_generate_nothing_and_rows_are_in_the_seeds_order():
     model = Counting()
     states = batch_rollout(model, tiny_processor(), Count, "Count.", 500, ["0", "3", "2", "1"])
     assert [state.reward for state in states] == [1.0, 0.25, 0.5, 0.75]
@@ -274,7 +271,7 @@ def test_an_environment_that_breaks_breaks_its_own_row_only():
     assert "no such seed" in (states[1].error or "")
 
 
-def test_a_conversation_never_exceeds_its_length_and_ends_on_what_the_model_said():
+def test_a_conversation_is_within_its_length_and_ends_with_a_response():
     states = batch_rollout(Counting(), tiny_processor(), Count, "Count.", 45, ["0", "1"])
     for state in states:
         assert len(state.conversation) <= 45
@@ -290,7 +287,7 @@ def test_lines_are_logged_for_every_episode():
     assert lines[-1].startswith("log_1>\tterminated, reward: 0.5")
 
 
-def test_a_transformers_model_plays_and_its_rows_do_not_depend_on_each_other():
+def test_rows_of_a_transformers_model_do_not_depend_on_each_other():
     tokenizer = tiny_tokenizer()
     model = TransformerModel(tokenizer, tiny_model(tokenizer), {"max_new_tokens": 3, "temperature": 0.8})
     together = batch_rollout(model, tiny_processor(), Count, "Count.", 500, ["0", "1", "2"])
@@ -323,7 +320,7 @@ def test_a_second_engine_beside_the_trainer_is_refused():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_made_when_they_are_asked_for_and_random_ones_are_the_same_each_time():
+def test_lazy_rows_are_made_on_access_and_the_same_each_time():
     asked = []
 
     def row(index):
@@ -386,6 +383,10 @@ def test_a_maker_of_decoders_is_what_a_decoder_factory_is():
         play(["1"], trainer)
     assert asked == [trainer.model]
     with pytest.raises(ConfigError, match="either a decoder_factory or a make_decoder"):
-        make_rollout_func(**arguments, system_prompt="", max_conversation_length=99)
+        make_rollout_func(**arguments)
+
+
+def test_a_decoder_factory_makes_a_decoder_of_the_trainers_model():
+    trainer = SimpleNamespace(model=object())
     decoder = TransformerDecoderFactory(0.5, {1}, 8).make_decoder(trainer)
     assert (decoder.model, decoder.temperature, decoder.max_completion_length) == (trainer.model, 0.5, 8)

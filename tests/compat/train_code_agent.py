@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
 """Train the tiny model for two steps with each kind of ``Environment``, and record the trained tokens."""
 
 import json

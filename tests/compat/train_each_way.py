@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs, allow-subclassing-any
 """Train a tiny model for two steps through each interface, and record the results: run by the tests, in a process.
 
 Arguments: a folder to write to, and the names of the ways.
@@ -23,18 +22,18 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 import requests
 import torch
 from datasets import Dataset
-from free_port import free_port
+from support.free_port import free_port
 from trl import GRPOConfig, GRPOTrainer
 
 import gym_trl.integrations.trl_env as ours
 from gym_trl.integrations.eval_protocol import create_openenv_vllm_rollout_func
-from gym_trl.integrations.lazy_dataset import LazyDataset
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func
 from gym_trl.integrations.trl_env import (
     Action,
     Delta,
     Env,
     EnvFromGym,
+    LazyDataset,
     Seed,
     TemplateProcessor,
     TrainConfig,

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
 """Play one process's share of some episodes in a real process group: run by ``test_collective.py``.
 
 Arguments: a file to meet at, the rank, the size of the group, and ``dies`` for one that is killed in mid-rollout.

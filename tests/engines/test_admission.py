@@ -1,16 +1,14 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """A request that cannot be answered comes back with the reason, and no other request notices, in every engine."""
 
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
-from vllm_double import VLLMDouble
+from support.lanes import examples
+from support.vllm_double import VLLMDouble
 
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.collective import CollectiveEngine
-from gym_trl.engines.continuous import ContinuousBatchingEngine
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.engines.server import ServerEngine
 from gym_trl.engines.transformers import TransformersEngine
@@ -52,13 +50,6 @@ def lockstep(stack):
     return transformers(stack, cache_implementation="dynamic")
 
 
-def continuous(stack):
-    from transformers.generation import ContinuousBatchingConfig
-
-    sizes = ContinuousBatchingConfig(block_size=16, num_blocks=64, max_batch_tokens=128)
-    return stack.enter_context(ContinuousBatchingEngine(MODEL, eos_ids=[], batching=sizes))
-
-
 def scripted(stack):
     return ScriptedEngine(lambda request: [7] * (request.max_tokens + 1), delay=lambda request: request.max_tokens)
 
@@ -72,7 +63,7 @@ def server(stack):
     return stack.enter_context(ServerEngine(double.url, check=False))
 
 
-OF_MODELS = [transformers, lockstep, continuous]
+OF_MODELS = [transformers, lockstep]
 ENGINES = [*OF_MODELS, scripted, collective, server]
 
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """A response has the logprobs of the model as it is, in every way in which a model can have changed."""
 
 import copy

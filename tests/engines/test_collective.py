@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """A group of processes whose engines step alike: nothing is lost (8, 12), company does not matter (5), nobody hangs.
 
 Here the processes are threads, but for the last tests; ``tests/grpo/test_trainer_vllm_ranks.py`` has the real engine.
@@ -17,7 +16,7 @@ from threading import Barrier, BrokenBarrierError, Event
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.engines.collective import CollectiveEngine
 from gym_trl.engines.scripted import ScriptedEngine
@@ -155,7 +154,7 @@ def in_step(engines):
     st.none() | st.integers(1, 3),
 )
 @examples(30)
-def test_episodes_of_several_processes_equal_episodes_alone_in_any_interleaving(count, size, seed, slots, alive):
+def test_episodes_of_several_processes_equal_episodes_alone(count, size, seed, slots, alive):
     """Laws 5, 8 and 12."""
     shares = split(count, size, random.Random(seed))
     engines = scripted(size, slots=slots)
@@ -237,7 +236,7 @@ def request(name, seed=0):
     return Request(name, [1, 2, 3], 9, seed)
 
 
-def test_a_cancelled_request_leaves_every_engine_before_the_next_step_and_never_comes_back():
+def test_a_cancelled_request_leaves_every_engine_before_the_next_step():
     engines, group = scripted(2, delay=lambda one: 9 if one.seed else 1), Group(2)
 
     def work(rank):
@@ -343,7 +342,7 @@ def test_a_process_that_is_gone_is_an_error_and_not_a_wait():
     assert engines[0].pending == 0
 
 
-def test_an_interrupt_while_waiting_for_the_others_goes_on_and_leaves_nothing_running():
+def test_an_interrupt_in_an_exchange_leaves_nothing_running():
     class Interrupted:
         rank = 0
 
@@ -413,7 +412,7 @@ class TestRealProcesses:
 
 @given(st.integers(1, 4), st.integers(0, 2**32))
 @examples(15)
-def test_between_two_rollouts_of_one_engine_all_processes_meet_and_may_wait_for_each_other(size, seed):
+def test_all_processes_meet_between_two_rollouts_of_one_engine(size, seed):
     """As for replacing dead groups: the second shares depend on something that all exchange in between."""
     chance = random.Random(seed)
     first, second = split(8, size, chance), split(8, size, chance)

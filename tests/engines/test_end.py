@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 """The end of a response is found in the end of its text, at the id at which the whole text would show it."""
 
 from functools import cache
@@ -6,7 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from gym_trl.engines.sampler import End
@@ -84,7 +83,7 @@ def test_a_token_of_a_long_response_decodes_only_the_end_of_its_text():
 
 
 @pytest.mark.parametrize("hidden", [40, 400])
-def test_ids_without_text_between_the_letters_of_a_stop_string_hide_nothing(hidden):
+def test_ids_without_text_do_not_hide_a_stop_string(hidden):
     def decode(ids):
         return "".join(chr(id_) for id_ in ids if id_)
 

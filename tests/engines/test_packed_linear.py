@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.engines import packed_linear
 from gym_trl.engines.packed_linear import PackedLinear
 
-pytestmark = pytest.mark.skipif(packed_linear._pack() is None, reason="this PyTorch cannot pack weights")
+DTYPES = [torch.float32, torch.bfloat16]
+pytestmark = pytest.mark.skipif(
+    not packed_linear._multiplies(torch.float32), reason="this PyTorch cannot pack weights here"
+)
 
 
 def layer(columns: int = 24, rows: int = 40, *, bias: bool = True, dtype: Any = torch.float32) -> Any:
@@ -24,16 +27,16 @@ def layer(columns: int = 24, rows: int = 40, *, bias: bool = True, dtype: Any = 
     rows=st.integers(1, 70),
     shape=st.lists(st.integers(1, 9), max_size=2),
     bias=st.booleans(),
-    bfloat16=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
 )
-def test_products_are_those_of_the_layer(columns: int, rows: int, shape: list[int], bias: bool, bfloat16: bool) -> None:
-    dtype, rounding = (torch.bfloat16, 3e-2) if bfloat16 else (torch.float32, 1e-5)
+def test_products_are_those_of_the_layer(columns: int, rows: int, shape: list[int], bias: bool, dtype: Any) -> None:
+    rounding = 3e-2 if dtype == torch.bfloat16 else 1e-5
     model = layer(columns, rows, bias=bias, dtype=dtype)
     x = torch.randn(*shape, columns).to(dtype)
     with torch.no_grad():
         expected = model(x)
         with PackedLinear(model).used():
-            assert "forward" in vars(model)
+            assert ("forward" in vars(model)) == packed_linear._multiplies(dtype)
             product = model(x)
     assert product.shape == expected.shape
     assert product.dtype == expected.dtype
@@ -59,7 +62,7 @@ def test_changed_weights_are_packed_again_after_a_reset() -> None:
             torch.testing.assert_close(model(x), before + 24)
 
 
-def test_a_gradient_or_another_type_is_computed_with_the_layers_own_weights() -> None:
+def test_gradients_and_other_types_use_the_layers_own_weights() -> None:
     model, x = layer(), torch.randn(3, 24)
     with PackedLinear(model).used():
         model(x).sum().backward()
@@ -74,6 +77,20 @@ def test_other_layers_stay_as_they_are() -> None:
     other = type("Other", (torch.nn.Linear,), {})(4, 4)  # it may have a product of its own
     model = torch.nn.Sequential(other, hooked, layer(dtype=torch.float64))
     assert packed_linear._packed(model) == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_processor_without_the_instructions_uses_the_layers_own_weights(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(weight: Any) -> Any:
+        raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support avx512bw")
+
+    model = layer(dtype=dtype)
+    monkeypatch.setattr(packed_linear, "_pack", refuse)
+    monkeypatch.setattr(packed_linear, "_multiplies", packed_linear._multiplies.__wrapped__)
+    with torch.no_grad(), PackedLinear(model).used():
+        assert model(torch.ones(2, 24, dtype=dtype)).shape == (2, 40)
 
 
 def test_a_model_that_would_take_too_much_memory_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,18 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """What is kept of earlier turns changes no response: every family of models, beside whole prompts."""
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from gym_trl.engines import kv_cache
-from gym_trl.engines.kv_cache import FAMILIES, support
-from gym_trl.engines.running_batch import _Row
+from gym_trl.engines import kv_support
+from gym_trl.engines.kv_support import FAMILIES, WINDOWED, support
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, Request
@@ -30,6 +28,7 @@ SIZES = {
     "head_dim": 8,
     "max_position_embeddings": 512,
     "sliding_window": None,
+    "attn_logit_softcapping": 2.0,
     "initializer_range": 0.3,  # so that the tokens before decide the next
     "num_experts": 4,
     "num_local_experts": 4,
@@ -45,17 +44,41 @@ SIZES = {
     "eos_token_id": 2,
 }
 """Sizes by all their names, of which each configuration takes its own."""
-USUAL = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gpt2"}
+USUAL = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gpt2", "gemma2", "gemma3_text", "gpt_oss"}
+LAYERS = {"gemma3": 6, "gemma3_text": 6, "cohere2": 4, "exaone4": 4, "olmo3": 4}
+"""Layers of the models in which the first that attends to everything comes after several with a window."""
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+PICTURES = {
+    "gemma3": {
+        "vision_config": VISION | {"image_size": 28, "patch_size": 14},
+        "mm_tokens_per_image": 4,
+        "image_token_index": VOCABULARY - 1,
+    }
+}
+"""The rest of models that read images, too."""
 
 
 def family(kind, **options):
     """A small model with random weights, in double precision: rounding changes no id."""
-    known = AutoConfig.for_model(kind)
-    sizes = {name: value for name, value in SIZES.items() if hasattr(known, name)} | options
+    known = AutoConfig.for_model(kind).get_text_config()
+    sizes: dict = {name: value for name, value in SIZES.items() if hasattr(known, name)}
+    sizes |= {"num_hidden_layers": LAYERS.get(kind, SIZES["num_hidden_layers"])} | options
+    if kind in PICTURES:
+        sizes = {"text_config": sizes, **PICTURES[kind]}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
     return model if hasattr(known, "num_experts_per_tok") else model.double()  # experts have no kernel for it
+
+
+@cache
+def windowed(kind, window, attention=None):
+    """A model with layers that attend to ``window`` tokens."""
+    options = {"use_sliding_window": True, "max_window_layers": 1} if kind.startswith(("qwen", "smollm")) else {}
+    model = family(kind, sliding_window=window, **options)
+    if attention is not None:
+        model.set_attn_implementation(attention)
+    return model
 
 
 LLAMA = family("llama")
@@ -78,8 +101,11 @@ class Play:
     cancelled: set[str] = field(default_factory=set)
 
 
-def play(made, seed, *, episodes, turns, max_tokens=12, cancels=0.0, block=True):
-    """Play episodes in groups of three; episodes of a group begin alike, and all have a part in common."""
+def play(made, seed, *, episodes, turns, max_tokens=12, cancels=0.0, block=True, late=0.0, forgets=0.0):
+    """Play episodes in groups of three; episodes of a group begin alike, and all have a part in common.
+
+    A share of them begins ``late``, when others have gone on, and a share of turns ``forgets`` the end of the prompt.
+    """
     rng, done = np.random.default_rng(seed), Play()
     common = rng.integers(0, VOCABULARY, rng.integers(0, 40)).tolist()
     openings = [common + rng.integers(0, VOCABULARY, rng.integers(1, 40)).tolist() for _ in range(episodes // 3 + 1)]
@@ -92,16 +118,20 @@ def play(made, seed, *, episodes, turns, max_tokens=12, cancels=0.0, block=True)
         made.submit(request)
 
     running: dict[str, tuple[int, int]] = {}
-    for episode in range(episodes):
-        ask(episode, 1, openings[episode // 3])
-    while running:
+    coming = list(range(episodes))
+    while running or coming:
+        while coming and not (running and rng.random() < late):
+            ask(episode := coming.pop(0), 1, openings[episode // 3])
         for completion in made.collect(block=block):
             episode, turn = running.pop(completion.request_id)
             assert completion.request_id not in done.completions | dict.fromkeys(done.cancelled)
             done.completions[completion.request_id] = completion
             if turn < turns:
                 heard = rng.integers(0, VOCABULARY, rng.integers(1, 25)).tolist()
-                ask(episode, turn + 1, done.requests[completion.request_id].prompt_ids + completion.ids + heard)
+                before = done.requests[completion.request_id].prompt_ids + completion.ids
+                if rng.random() < forgets:
+                    before = before[: int(rng.integers(len(before)))]
+                ask(episode, turn + 1, before + heard)
         assert made.model.config._attn_implementation == attention
         if running and rng.random() < cancels:
             name = sorted(running)[int(rng.integers(len(running)))]
@@ -133,10 +163,15 @@ def check(model, played, **options):
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in USUAL else pytest.param(kind, marks=pytest.mark.full) for kind in sorted(FAMILIES)]
+    ("kind", "window"),
+    [
+        pytest.param(kind, window, marks=[] if kind in USUAL else pytest.mark.full)
+        for kind in sorted(FAMILIES)
+        for window in ((8, 4096) if kind in WINDOWED else (None,))
+    ],
 )
-def test_every_family_gives_the_ids_of_whole_prompts(kind):
-    model = family(kind)
+def test_every_family_gives_the_ids_of_whole_prompts(kind, window):
+    model = family(kind) if window is None else windowed(kind, window)
     made = engine(model)
     played = play(made, 1, episodes=5, turns=3)
     assert made.lockstep is None
@@ -187,6 +222,50 @@ def test_joins_cancels_and_evictions_change_no_response(case):
     check(LLAMA, played, **options)
 
 
+@dataclass(frozen=True)
+class Windowed:
+    """Model with a window, and way of playing conversations that are longer."""
+
+    kind: str
+    window: int
+    attention: str | None
+    at_once: int
+    seed: int
+    episodes: int
+    late: float
+    forgets: float
+    tokens: int | None
+
+
+WINDOWS = st.builds(
+    Windowed,
+    kind=st.sampled_from(sorted(WINDOWED)),
+    window=st.integers(4, 32),
+    attention=st.sampled_from([None, "eager"]),
+    at_once=st.sampled_from([3, 256]),
+    seed=st.integers(0, 2**32),
+    episodes=st.integers(1, 7),
+    late=st.sampled_from([0.0, 0.8]),
+    forgets=st.sampled_from([0.0, 0.3]),
+    tokens=st.sampled_from([512, None]),
+)
+
+
+@examples(40)
+@given(WINDOWS)
+def test_windows_and_sinks_change_no_response(case):
+    """Episodes that start and end at different times, longer than the window of some layers or of all."""
+    model = windowed(case.kind, case.window, case.attention)
+    limit = None if case.tokens is None else case.tokens * support(model).token_bytes
+    made = engine(model, cache_bytes=limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gym_trl.engines.kv_attention._AT_ONCE", case.at_once)
+        played = play(made, case.seed, episodes=case.episodes, turns=3, late=case.late, forgets=case.forgets)
+    assert made.lockstep is None
+    assert played.completions.keys() == played.requests.keys()
+    check(model, played)
+
+
 def test_in_single_precision_the_ids_are_the_same():
     model = family("qwen2").float()
     made = engine(model)
@@ -225,27 +304,6 @@ def test_memory_is_bounded_and_a_request_that_can_never_fit_is_answered():
     assert {name: one.ids for name, one in answers.items()} == {name: one.ids for name, one in expected.items()}
 
 
-def test_a_step_does_not_look_at_prompts_for_which_there_is_no_room(monkeypatch):
-    """Its time would grow with all that waits."""
-    looked: list[str] = []
-    ids: Any = vars(_Row)["ids"].fget
-
-    def counted(row):
-        looked.append(row.request.id)
-        return ids(row)
-
-    monkeypatch.setattr(_Row, "ids", property(counted))
-    for options in ({"max_batch": 2}, {"cache_bytes": 256 * support(LLAMA).token_bytes}):
-        made = engine(LLAMA, eos_ids=[], **options)
-        for index in range(50):
-            made.submit(Request(f"{index}", [index + 1] * 90, 30, index))
-        made.collect(block=False)
-        looked.clear()
-        for _ in range(20):
-            assert made.collect(block=False) == []
-        assert len(looked) <= 20
-
-
 @pytest.mark.parametrize("way", ["a compiled model", "in place"])
 def test_a_model_is_sampled_without_its_compiler(way):
     """It would compile again for nearly every pass, and cannot compile a product with packed weights."""
@@ -276,47 +334,9 @@ def test_a_cancelled_request_frees_its_place_at_once():
     assert made.collect(block=True) == []
 
 
-@pytest.mark.parametrize("by", ["in place", "another tensor", "reset_cache"])
-def test_weights_that_change_are_seen(by):
-    model = family("llama")
-    made = engine(model)
-    play(made, 4, episodes=4, turns=3)
-    made.submit(Request("running", [7] * 50, 8, 0))
-    assert made.collect(block=False) == []
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if by == "in place":
-                parameter.mul_(1.3)
-            elif by == "another tensor":
-                parameter.data = parameter.data * 1.3
-            else:
-                parameter.data.mul_(1.3)
-    if by == "reset_cache":
-        made.reset_cache()
-    made.cancel("running")
-    check(model, play(made, 4, episodes=4, turns=3))
-
-
-def test_a_running_response_continues_with_new_weights():
-    model = family("llama")
-    made = engine(model, eos_ids=[])
-    made.submit(Request("a", [7] * 50, 8, 0))
-    assert made.collect(block=False) == []
-    with torch.no_grad():
-        model.lm_head.weight.mul_(1.3)
-    [one] = made.collect(block=True)
-    assert len(one.ids) == 8
-    assert made.stats.computed == 50 + 51 + 6
-
-
-WINDOW = {"sliding_window": 8}
 ELSEWHERE = [
-    ("mistral", WINDOW, "sliding_window is 8"),
-    ("phi3", WINDOW, "sliding_window is 8"),
-    ("starcoder2", WINDOW, "sliding_window is 8"),
-    ("qwen2", WINDOW | {"use_sliding_window": True, "max_window_layers": 1}, "sliding_window is 8"),
     ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
-    *((kind, WINDOW, f"'{kind}'") for kind in ("gemma2", "gemma3_text", "gpt_oss")),
+    ("qwen2_moe", {"sliding_window": 8, "use_sliding_window": True}, "sliding_window is 8"),
     *((kind, {}, f"'{kind}'") for kind in ("bloom", "lfm2", "opt", "stablelm")),
 ]
 
@@ -336,9 +356,9 @@ def test_another_model_is_generated_in_lockstep(kind, options, why):
 @pytest.mark.parametrize(
     ("kind", "options", "why"),
     [
-        ("mistral", WINDOW, "sliding_window"),
-        ("gemma2", WINDOW, "sliding_window"),
-        ("gpt_oss", {"sliding_window": 8}, "depends on"),
+        ("qwen2_moe", {"sliding_window": 8, "use_sliding_window": True}, "logits"),
+        ("gemma3_text", {"sliding_window": 8, "use_bidirectional_attention": True}, "logits"),
+        ("granitemoe_swa", {"sliding_window": 8}, "depends on"),
         ("bloom", {}, "fails|layers"),
         ("lfm2", {"layer_types": ["conv", "full_attention"]}, "layers"),
         ("stablelm", {}, "arguments"),
@@ -346,7 +366,7 @@ def test_another_model_is_generated_in_lockstep(kind, options, why):
 )
 def test_the_trial_finds_what_the_list_of_families_would_not(kind, options, why, monkeypatch):
     """Each of these would otherwise sample from other distributions without a word."""
-    monkeypatch.setattr(kv_cache, "_from_config", lambda _: None)
+    monkeypatch.setattr(kv_support, "_from_config", lambda _: None)
     assert re.search(why, support(family(kind, **options).float()).why_not or "")
 
 
@@ -389,7 +409,7 @@ def test_a_response_ends_for_the_reason_that_came_first():
 
 
 @pytest.mark.lm
-def test_with_the_pretrained_model_an_episode_computes_little_more_than_its_own_tokens(pretrained):
+def test_a_pretrained_model_computes_each_token_of_an_episode_once(pretrained):
     """Each token once, the steps of the longest episode, and the ids of whole prompts."""
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     model = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32).eval()

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The engine with servers that work and servers that do not, without vLLM: see ``vllm_double``.
 
 Whatever a server does, every request comes back once, with its ids or with the reason why not; and it is the only
@@ -19,9 +18,9 @@ from contextlib import ExitStack
 
 import gymnasium as gym
 import pytest
-from vllm_double import CHAT, LOGPROB, VLLMDouble, guess
+from support.vllm_double import CHAT, LOGPROB, VLLMDouble, guess
 
-from gym_trl.engines import server
+from gym_trl.engines import server_client
 from gym_trl.engines.server import ServerEngine, context_length
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
 from gym_trl.executors.inline import InlinePool
@@ -163,11 +162,11 @@ def test_no_more_is_asked_for_than_the_context_holds(stack):
 
 
 def test_a_logprob_that_is_no_number_is_none(stack, monkeypatch):
-    monkeypatch.setattr("vllm_double.LOGPROB", math.nan)
+    monkeypatch.setattr("support.vllm_double.LOGPROB", math.nan)
     assert sample(engine(stack, double(stack)), [request()])["0-1"].logprobs[0] is None
 
 
-def test_what_every_prompt_was_is_what_is_trained_on(stack):
+def test_every_prompt_is_the_beginning_of_the_trained_tokens(stack):
     """Laws 1 and 2."""
     vllm = double(stack)
     played = rollout(engine(stack, vllm), 32)
@@ -215,7 +214,7 @@ def test_an_interrupted_rollout_leaves_nothing_running(stack):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_was_not_answered_is_asked_again(stack, fault):
+def test_a_failed_request_is_repeated(stack, fault):
     vllm = double(stack, fault=lambda body, attempt: fault if attempt < 2 else None)
     completion = sample(engine(stack, vllm, check=False), [request()])["0-1"]
     assert completion.finish is FinishReason.STOP
@@ -277,7 +276,7 @@ def test_a_request_that_is_never_answered_fails_alone(stack, fault):
     assert Counter(body["seed"] for body in vllm.bodies)[3] == 3
 
 
-def test_a_server_that_hangs_costs_a_request_its_deadline_and_the_others_nothing(stack):
+def test_a_hanging_server_costs_one_request_its_deadline(stack):
     vllm = double(stack, fault=lambda body, attempt: "hang" if body["seed"] == 3 else None)
     completions = sample(engine(stack, vllm, check=False, deadline_s=3.0), requests(8))
     assert completions["3-1"].finish is FinishReason.TIMEOUT
@@ -286,21 +285,15 @@ def test_a_server_that_hangs_costs_a_request_its_deadline_and_the_others_nothing
     until(lambda: vllm.hung_up == 1)
 
 
-def test_a_request_that_waits_for_room_is_not_late(stack):
-    vllm = double(stack, delay=lambda body: 0.4)
-    completions = sample(engine(stack, vllm, concurrency=1, deadline_s=3.0), requests(8))
-    assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
-
-
 def test_the_wait_for_room_does_not_count_before_a_repetition_either(monkeypatch):
     """Of 60 s the first try took 20; then somebody else had the room for as long as it liked."""
 
     async def ask():
-        place = server._Server("http://127.0.0.1:1", 1, None)
+        place = server_client.Server("http://127.0.0.1:1", 1, None)
         clock = [1000.0]
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
         async with asyncio.timeout(None) as deadline:
-            async with server._room(place, deadline, 60.0):
+            async with server_client._room(place, deadline, 60.0):
                 assert deadline.when() == 1060.0
                 clock[0] += 20.0
             await place.room.acquire()
@@ -312,28 +305,28 @@ def test_the_wait_for_room_does_not_count_before_a_repetition_either(monkeypatch
             assert await waiting == 1520.0 + 40.0
 
     async def enter(place, deadline):
-        async with server._room(place, deadline, 60.0):
+        async with server_client._room(place, deadline, 60.0):
             return deadline.when()
 
     asyncio.run(ask())
 
 
-def test_a_server_that_answers_nobody_costs_its_deadline_once_and_not_once_for_every_request(stack):
+def test_a_server_that_answers_no_request_costs_its_deadline_once(stack):
     vllm = double(stack, fault=lambda body, attempt: "hang")
     completions = sample(engine(stack, vllm, check=False, concurrency=1, deadline_s=0.3), requests(50))
     assert len(vllm.bodies) == 1
     assert completions.pop("0-1").finish is FinishReason.TIMEOUT
-    assert {one.error for one in completions.values()} == {f"{vllm.url} hangs: for 0.3 s it has answered nobody"}
+    assert {one.error for one in completions.values()} == {f"{vllm.url} hangs: it has answered no request for 0.3 s"}
 
 
-def test_what_waited_for_a_server_that_hangs_goes_to_another(stack):
+def test_requests_that_wait_for_a_hanging_server_go_to_another(stack):
     pair = [double(stack, fault=lambda body, attempt: "hang"), double(stack)]
     made = engine(stack, *pair, check=False, concurrency=1, deadline_s=0.3)
     finishes = [completion.finish for completion in sample(made, requests(20)).values()]
     assert Counter(finishes) == {FinishReason.TIMEOUT: 1, FinishReason.STOP: 19}
 
 
-def test_what_the_server_refuses_is_not_asked_again(stack):
+def test_a_refused_request_is_not_repeated(stack):
     vllm = double(stack, context=100)
     made = engine(stack, vllm)
     completions = sample(made, [request("long-1", prompt=range(101)), *requests(3)])
@@ -410,7 +403,7 @@ def test_a_server_that_wants_a_key_says_so(stack, monkeypatch):
     assert context_length(vllm.url) is None
 
 
-def test_raw_logprobs_of_a_shaped_distribution_are_an_error_that_names_the_flag(stack):
+def test_raw_logprobs_of_a_shaped_distribution_are_refused(stack):
     vllm = double(stack, mode="raw_logprobs")
     with pytest.raises(EngineError, match=r"before temperature, top_p, .*--logprobs-mode processed_logprobs"):
         engine(stack, vllm, sampling={"temperature": 0.5, "top_p": 0.9}).check()
@@ -423,7 +416,7 @@ def test_raw_logprobs_are_warned_of_where_nothing_shapes_the_distribution(stack)
     sample(made, [request()])  # and not once more
 
 
-def test_what_the_server_refuses_of_the_options_is_said_before_the_first_request(stack):
+def test_refused_options_are_reported_before_the_first_request(stack):
     with pytest.raises(ConfigError, match="top_p must be in"):
         engine(stack, double(stack), sampling={"top_p": 4}).check()
 
@@ -443,7 +436,7 @@ def test_an_option_that_the_server_would_ignore_is_refused(stack):
         *({"sampling": {name: 4}} for name in ("n", "seed", "prompt_logprobs", "stream", "prompt")),
     ],
 )
-def test_what_cannot_work_is_refused(options):
+def test_invalid_arguments_are_refused(options):
     with pytest.raises(ConfigError):
         ServerEngine(**{"base_urls": "http://127.0.0.1:1", **options})
 
@@ -465,7 +458,7 @@ def test_no_more_requests_are_on_a_server_than_allowed(stack):
     assert vllm.connections == 4  # which are kept
 
 
-def test_an_episode_stays_with_its_server_and_new_ones_go_to_the_least_busy(stack):
+def test_an_episode_stays_on_its_server_and_new_ones_are_spread(stack):
     pair = [double(stack, delay=lambda body: 0.01), double(stack, delay=lambda body: 0.01)]
     made = engine(stack, *pair, check=False)
     played = rollout(made, 64)
@@ -477,7 +470,7 @@ def test_an_episode_stays_with_its_server_and_new_ones_go_to_the_least_busy(stac
     assert Counter(map(tuple, places)) == {(True, False): 32, (False, True): 32}
 
 
-def test_a_last_turn_with_room_for_fewer_tokens_than_the_least_asks_for_as_many(stack):
+def test_min_tokens_is_lowered_for_a_last_turn_with_less_room(stack):
     vllm = double(stack)
     made = engine(stack, vllm, sampling={"min_tokens": 8})  # which is checked with one token
     asked = [request("0-1", max_tokens=5), request("1-1", max_tokens=9, seed=1)]
@@ -501,8 +494,8 @@ def test_the_episodes_of_a_server_that_dies_move_on(stack):
     assert len(pair[1].bodies) > len(pair[0].bodies)
 
 
-def test_a_server_that_was_away_is_used_again_by_the_next_rollout_whose_episodes_are_numbered_alike(stack, monkeypatch):
-    monkeypatch.setattr(server, "_REST_S", 0.2)
+def test_a_server_that_was_down_is_used_again_by_the_next_rollout(stack, monkeypatch):
+    monkeypatch.setattr(server_client, "_REST_S", 0.2)
     pair = [double(stack), double(stack)]
     made = engine(stack, *pair, retries=1)
     made.check()
@@ -520,7 +513,7 @@ def test_a_server_that_was_away_is_used_again_by_the_next_rollout_whose_episodes
 
 def unseeded(stack, *doubles, **options):
     # Long enough for a machine that is busy between two calls of submit.
-    stack.enter_context(pytest.MonkeyPatch.context()).setattr(server, "GATHER_S", 0.05)
+    stack.enter_context(pytest.MonkeyPatch.context()).setattr(server_client, "GATHER_S", 0.05)
     return engine(stack, *doubles, **{"seeded": False, "check": False, **options})
 
 
@@ -529,7 +522,7 @@ def different(number):
     return [request(f"{index}-1", prompt=(1, 2, index)) for index in range(number)]
 
 
-def test_requests_of_one_moment_share_an_http_request_and_come_back_as_they_were_sampled(stack):
+def test_requests_of_one_moment_share_an_http_request(stack):
     vllm = double(stack, lambda body: [body["prompt"][2], 7, 256])
     completions = sample(unseeded(stack, vllm), different(40))
     assert [completions[f"{index}-1"].ids for index in range(40)] == [[index, 7, 256] for index in range(40)]
@@ -549,7 +542,7 @@ def test_only_requests_with_the_same_limit_share_an_http_request(stack):
     assert {body["prompt"][2]: body["max_tokens"] for body in vllm.bodies} == limits
 
 
-def test_a_completion_is_returned_while_others_of_its_http_request_are_sampled(stack):
+def test_a_completion_does_not_wait_for_others_of_its_http_request(stack):
     vllm = double(stack, delay=lambda body: 60.0 if body["prompt"][2] % 2 else 0.0)
     made = unseeded(stack, vllm)
     for one in different(8):
@@ -571,8 +564,8 @@ def test_a_fault_in_a_shared_request_costs_no_request_its_completion(stack, faul
     assert [completions[f"{index}-1"].ids for index in range(8)] == [[index, 256] for index in range(8)]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_request_that_always_fails_fails_alone_where_it_shared_an_http_request(stack, fault):
+@pytest.mark.parametrize("fault", [500, "half"])
+def test_a_request_that_always_fails_fails_alone_in_a_shared_request(stack, fault):
     vllm = double(stack, fault=lambda body, attempt: fault if body["prompt"][2] == 3 else None)
     completions = sample(unseeded(stack, vllm, retries=2), different(8))
     failed = completions.pop("3-1")
@@ -581,7 +574,7 @@ def test_a_request_that_always_fails_fails_alone_where_it_shared_an_http_request
     assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
 
 
-def test_what_the_server_refuses_of_a_shared_request_is_refused_alone(stack):
+def test_a_refused_part_of_a_shared_request_is_refused_alone(stack):
     vllm = double(stack, context=100)
     completions = sample(unseeded(stack, vllm), [request("long-1", prompt=range(101)), *different(3)])
     assert "400: This model's maximum context length is 100 tokens." in completions.pop("long-1").error
@@ -651,7 +644,7 @@ def test_closing_hangs_up_on_shared_requests(stack):
     until(lambda: vllm.hung_up == 8)
 
 
-def test_a_server_that_is_killed_while_requests_are_shared_loses_no_episode(stack):
+def test_a_server_killed_during_shared_requests_loses_no_episode(stack):
     vllm = double(stack, delay=lambda body: 0.02)
     played = rollout_through_a_restart(vllm, unseeded(stack, vllm, retries=100), 128, seconds=0.2)
     assert all(game.scored for game in played)
@@ -694,14 +687,6 @@ def test_a_cancelled_id_can_be_used_again_and_only_the_new_answer_comes(stack):
     assert made.collect(block=True) == []
 
 
-def test_what_is_cancelled_at_once_leaves_nothing_behind(stack):
-    made = engine(stack, double(stack), check=False)
-    for index in range(100):
-        made.submit(request(f"{index}-1"))
-        made.cancel(f"{index}-1")
-    until(lambda: not made._sender._tasks)
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_dies_is_an_error_and_not_a_wait(stack):
     vllm = double(stack, delay=lambda body: 60.0)
@@ -730,26 +715,6 @@ def test_an_engine_does_not_work_in_a_forked_process_and_says_so(stack):
             os._exit(4)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     assert sample(made, [request()])["0-1"].finish is FinishReason.STOP
-
-
-def test_unknown_requests_cannot_be_cancelled_and_that_is_no_error(stack):
-    engine(stack, double(stack)).cancel("never seen")
-
-
-def test_a_request_cannot_run_twice_at_once(stack):
-    made = engine(stack, double(stack, delay=lambda body: 1.0), check=False)
-    made.submit(request())
-    with pytest.raises(ValueError, match="already running"):
-        made.submit(request())
-
-
-def test_asking_what_is_finished_does_not_wait_for_it(stack):
-    vllm = double(stack, delay=lambda body: 60.0)
-    made = engine(stack, vllm, check=False)
-    made.submit(request())
-    until(lambda: vllm.working == 1)
-    assert made.collect(block=False) == []
-    assert vllm.working == 1
 
 
 def test_closing_hangs_up(stack):

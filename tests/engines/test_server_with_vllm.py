@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The engine against the real vLLM server, on a CPU: exact tokens, measured logprobs, and a server that is killed."""
 
 import math
@@ -14,15 +13,14 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 import torch
-import vllm_cpu
-import vllm_run
-from vllm_serve import CONTEXT, TRL, Server
+from support import vllm_cpu, vllm_run
+from support.vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.server import ServerEngine, context_length
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.grpo.vllm_check import check_vllm
+from gym_trl.grpo.generation_check import check_generation
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
@@ -151,7 +149,7 @@ def test_of_256_episodes_none_is_lost(rollout):
     assert len(rollout.engine.requests) == sum(len(game.turns) for game in rollout.played)
 
 
-def test_what_was_asked_and_answered_is_what_is_trained_on(rollout):
+def test_requests_and_completions_are_the_trained_tokens(rollout):
     """Laws 1 and 2."""
     turns: Counter[int] = Counter()
     for request in rollout.engine.requests.values():
@@ -315,11 +313,11 @@ def test_the_check_names_what_is_wrong(server, raw):
         engine.check()
 
 
-def test_a_server_that_takes_no_weights_is_refused_before_a_model_is_loaded(server, raw):
+def test_a_server_without_weight_transfer_is_refused_at_once(server, raw):
     config = {"use_vllm": True, "vllm_mode": "server"}
-    check_vllm({**config, "vllm_server_base_url": server.url})
+    check_generation({**config, "vllm_server_base_url": server.url})
     with pytest.raises(EngineError, match=r"without VLLM_SERVER_DEV_MODE=1: start one with .*vllm serve MODEL"):
-        check_vllm({**config, "vllm_server_base_url": raw.url})
+        check_generation({**config, "vllm_server_base_url": raw.url})
 
 
 @pytest.mark.trl
@@ -357,7 +355,7 @@ def play_and_meanwhile(tiny, engine, act):
         thread.join()
 
 
-def test_a_server_that_is_killed_and_started_again_costs_time_and_no_episode(server, tiny, capsys):
+def test_a_server_killed_and_started_again_costs_no_episode(server, tiny, capsys):
     """Every request that was on its way is asked again, 6.25 s after the last try at most."""
     late: list[float] = []
 

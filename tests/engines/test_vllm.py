@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The real vLLM engine, on a CPU: exact tokens, measured logprobs, no slot left idle, nothing left behind.
 
 What holds of two answers in one batch: every request is sampled from its own seed, so company changes an answer only
@@ -15,8 +14,8 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 import torch
-import vllm_cpu
 from hypothesis import given, strategies as st
+from support import vllm_cpu
 from talk import Model, SlowPool, lockstep
 
 from gym_trl.chat.template import TemplateChat
@@ -147,7 +146,7 @@ def rollout(llm, tiny):
     return SimpleNamespace(played=played, engine=engine)
 
 
-def test_what_was_asked_and_answered_is_what_is_trained_on(rollout):
+def test_requests_and_completions_are_the_trained_tokens(rollout):
     """Law 1 and law 2."""
     turns: Counter[int] = Counter()
     for request in rollout.engine.requests.values():
@@ -191,7 +190,7 @@ def test_seeds_reproduce_and_differ(llm, tiny):
     assert len({tuple(completion.ids) for completion in (*first.values(), *other.values())}) == 16
 
 
-def test_one_generator_reproduces_and_differs_and_leaves_that_of_the_process_as_it_is(llm, tiny):
+def test_one_generator_reproduces_and_leaves_that_of_the_process(llm, tiny):
     asked = requests(tiny, ["go"] * 8)
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -260,7 +259,7 @@ def test_stop_strings_of_the_sampling_options_are_kept_too(llm, tiny):
     assert sample(llm, asked, sampling={"stop": "7"}) == sample(llm, asked, stop_strings=["7"])
 
 
-def test_a_last_turn_with_room_for_fewer_tokens_than_the_least_says_as_many(llm, tiny):
+def test_min_tokens_is_lowered_for_a_last_turn_with_less_room(llm, tiny):
     asked = requests(tiny, ["go"], max_tokens=3)
     [completion] = sample(llm, asked, sampling={"min_tokens": 8}).values()
     assert (completion.finish, len(completion.ids)) == (FinishReason.LENGTH, 3)
@@ -290,7 +289,7 @@ def test_options_shape_the_sampling(llm, tiny):
         {"logit_bias": {10**6: 1.0}},
     ],
 )
-def test_what_vllm_cannot_sample_is_refused_before_any_request(llm, sampling):
+def test_options_that_vllm_rejects_are_refused_before_any_request(llm, sampling):
     with pytest.raises(ConfigError):
         VLLMEngine(llm, sampling=sampling)
 
@@ -415,7 +414,7 @@ def test_an_interrupted_rollout_leaves_nothing_running(llm, tiny, failure):
     assert llm.llm_engine.get_num_unfinished_requests() == 0
 
 
-def test_what_somebody_else_left_in_the_engine_is_not_taken_for_ours(llm):
+def test_requests_of_another_engine_in_the_llm_are_left_alone(llm):
     left, ours = VLLMEngine(llm), VLLMEngine(llm)
     left.submit(Request("0", [8] * 40, 3, 0, turn=1))
     ours.submit(Request("0", [7], 6, 0, turn=1))

@@ -4,14 +4,12 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.envs import game_2048
 from gym_trl.envs.game_2048 import Game2048
-from gym_trl.errors import ConfigError
-from gym_trl.testing import check_text_env, play
+from gym_trl.testing import play
 
 Board = tuple[tuple[int, ...], ...]
 ACTIONS = ("up", "down", "left", "right")
@@ -95,13 +93,6 @@ def test_perfect_and_random_play_on_2x2_are_worth_what_is_known(target: int, per
     assert env.optimal_success == env.optimal_return == pytest.approx(exact, abs=1e-12)
 
 
-@pytest.mark.parametrize("target", [8, 16, 32])
-def test_perfect_play_on_3x3_always_makes_a_32(target: int) -> None:
-    env = Game2048(size=3, target=target, turns=150)
-    assert env.optimal_success == pytest.approx(1.0, abs=1e-12)
-    assert played(env, lambda seed: env.solver(), 30) == 1.0
-
-
 @pytest.mark.nightly
 def test_perfect_play_on_3x3_makes_a_64_but_for_one_game_in_ten_to_the_15() -> None:
     assert 0 < game_2048._loss_at_start(3, 64) < 1e-15
@@ -140,42 +131,6 @@ def test_the_solver_of_the_default_wins_as_often_as_it_must() -> None:
     assert won == pytest.approx(0.962511, abs=4 * math.sqrt(0.9625 * 0.0375 / 2_000))
 
 
-@pytest.mark.parametrize(
-    ("size", "target", "exact"), [(2, 8, 0.6556), (2, 16, 0.1218), (3, 16, 0.9538), (3, 32, 0.6126)]
-)
-def test_random_moves_win_what_they_must(size: int, target: int, exact: float) -> None:
-    env = Game2048(size=size, target=target, turns=150)
-    assert played(env, env.random_policy, 1_000) == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 1_000))
-
-
-def test_random_moves_on_3x3_make_a_64_in_one_game_of_eleven() -> None:
-    env = Game2048(difficulty="hard")
-    assert played(env, env.random_policy, 1_000) == pytest.approx(0.0922, abs=4 * math.sqrt(0.0922 * 0.9078 / 1_000))
-
-
-@pytest.mark.parametrize("difficulty", ["easy", "medium", "hard"])
-def test_a_fixed_answer_or_a_fixed_round_of_moves_wins_less_than_the_solver(difficulty: Any) -> None:
-    env = Game2048(difficulty=difficulty)
-    randomly = {"easy": 0.6556, "medium": 0.1218, "hard": 0.0922}[difficulty]
-    for said in (*ACTIONS, "", env.garbage):
-        assert played(env, lambda seed, said=said: lambda _: said, 100) < randomly
-    optimum = env.optimal_success
-    assert optimum is not None
-    for round_ in (("left", "up"), ("left", "right"), ACTIONS):
-        assert played(env, lambda seed, round_=round_: InTurn(round_), 200) < optimum - 0.05
-
-
-class InTurn:
-    """Says the same moves again and again."""
-
-    def __init__(self, actions: tuple[str, ...]) -> None:
-        self._actions, self._turn = actions, -1
-
-    def __call__(self, observation: str) -> str:
-        self._turn += 1
-        return self._actions[self._turn % len(self._actions)]
-
-
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 4))
 def test_moves_do_what_the_rules_say_and_one_tile_appears(seed: int, size: int) -> None:
     env = Game2048(size=size, target=2048, turns=60)
@@ -210,14 +165,6 @@ def test_a_tile_merges_once_in_a_move(tiles: tuple[int, ...], expected: tuple[in
     assert game_2048._line(tiles[::-1]).right == expected[::-1]
 
 
-@given(st.lists(st.sampled_from([0, 2, 4, 8, 16]), min_size=2, max_size=4))
-def test_sliding_keeps_the_sum(tiles: list[int]) -> None:
-    line = game_2048._line(tuple(tiles))
-    assert list(line.left) == slid(tiles)
-    assert list(line.right) == slid(tiles[::-1])[::-1]
-    assert sum(line.left) == sum(line.right) == sum(tiles)
-
-
 def test_tiles_appear_as_2_and_4_with_nine_to_one_and_on_every_cell_alike() -> None:
     env = Game2048(size=2)
     twos, cells = [], []
@@ -228,28 +175,6 @@ def test_tiles_appear_as_2_and_4_with_nine_to_one_and_on_every_cell_alike() -> N
     assert fmean(twos) == pytest.approx(0.9, abs=0.015)
     for place in range(4):
         assert cells.count(place) / 4_000 == pytest.approx(0.5, abs=0.035)
-
-
-def test_four_games_of_one_seed_and_the_same_moves_are_the_same_whatever_the_global_generators_hold() -> None:
-    """GEM's show four different boards."""
-    games = []
-    for scrambled in range(4):
-        env = Game2048(size=4, target=2048, turns=50)
-        policy = env.random_policy(1)
-        observations = [env.reset(seed=5)[0]]
-        for _ in range(50):
-            random.seed(scrambled)
-            np.random.seed(scrambled)
-            observations.append(env.step(policy(observations[-1]))[0])
-        games.append(observations)
-    assert games[1:] == games[:-1]
-    assert len(set(games[0])) == 51
-
-
-def test_other_seeds_make_other_tiles_appear() -> None:
-    env = Game2048(size=4, target=64, turns=9)
-    games = {tuple(step[1] for step in play(env, InTurn(ACTIONS), seed=seed)[1:]) for seed in range(20)}
-    assert len(games) == 20
 
 
 @pytest.mark.parametrize(
@@ -329,34 +254,3 @@ def test_looking_ahead_makes_a_512_in_every_game_and_a_2048_in_most() -> None:
     won, moves = look_ahead(2048, 100)
     assert won >= 0.75
     assert moves > 0.97 * 938.8  # jdlm.info: the least that any play needs in the mean
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"size": 2, "target": 32, "turns": 5},
-        {"size": 3, "target": 16, "turns": 60, "reward": "shaped"},
-        {"size": 4, "target": 64, "turns": 60},
-    ],
-)
-def test_variants_keep_every_promise(arguments: dict[str, Any]) -> None:
-    check_text_env(lambda: Game2048(**arguments), episodes=20)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"size": 1}, "size must be at least 2, got 1"),
-        ({"size": 5}, "size must be at most 4, got 5"),
-        ({"size": "2"}, "size must be an integer, got '2'"),
-        ({"target": 4}, "target must be at least 8, got 4"),
-        ({"target": 24}, "target must be a power of two from 8 to 65536, got 24"),
-        ({"target": 2**17}, "target must be a power of two from 8 to 65536, got 131072"),
-        ({"target": 16.0}, "target must be an integer, got 16.0"),
-        ({"turns": 0}, "turns must be at least 1, got 0"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        Game2048(**arguments)

@@ -13,9 +13,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from chat_server import ChatServer, said
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.chat_server import ChatServer, said
+from support.lanes import examples
 
 from gym_trl.envs.judge import Judge, agreement, judge_at, quote
 from gym_trl.envs.question_answer import QAEnv
@@ -116,7 +116,7 @@ def test_a_judge_that_fails_in_a_tenth_of_its_requests_loses_nothing(serve: Any)
     assert set(home.headers) == {"Bearer secret"}
 
 
-def test_the_judge_is_asked_for_several_episodes_at_once_and_for_no_more_than_allowed(serve: Any) -> None:
+def test_the_judge_has_at_most_concurrency_requests_at_once(serve: Any) -> None:
     together = Barrier(4, timeout=30)
 
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
@@ -400,7 +400,7 @@ def test_wrong_arguments_are_refused_with_what_to_do(arguments: dict[str, Any], 
 @pytest.mark.trl
 @pytest.mark.full
 def test_a_tiny_model_trains_with_a_judge_that_fails_in_a_tenth_of_its_requests(serve: Any, tmp_path: Path) -> None:
-    from tiny_trainer import make as make_trainer
+    from support.tiny_trainer import make as make_trainer
 
     from gym_trl import GymSpec
 
@@ -431,7 +431,7 @@ def test_a_tiny_model_trains_with_a_judge_that_fails_in_a_tenth_of_its_requests(
         on_rollout=lambda rollout: seen.extend(rollout.episodes),
     )
     grpo = {"max_steps": 2, "per_device_train_batch_size": 32}
-    trainer: Any = make_trainer(tmp_path, spec, eval_dataset=None, grpo=grpo)  # type: ignore[no-untyped-call]
+    trainer: Any = make_trainer(tmp_path, spec, eval_dataset=None, grpo=grpo)
     trainer.train()
     logs = trainer.state.log_history[:2]
     parts = [sum(log[f"rewards/{name}/mean"] for name in ("judged", "short", "rest")) for log in logs]

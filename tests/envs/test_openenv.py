@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The client of OpenEnv servers, on real ones: both versions of OpenEnv, broken sockets, full servers, time-outs."""
 
 import copy
@@ -15,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
-import openenv_run
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
+from support import openenv_run
 
 import gym_trl
 from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
@@ -112,7 +111,7 @@ def test_the_seed_the_options_and_the_metadata_cross_the_wire(at):
     assert info == {"action_valid": True, "metadata": {"step": 1}}
 
 
-def test_a_reset_without_a_seed_draws_one_from_the_environments_own_generator(at):
+def test_a_reset_without_a_seed_draws_one_from_np_random(at):
     env = at("echo")
     first = [env.reset(seed=3)[1]["metadata"]["seed"], *(env.reset()[1]["metadata"]["seed"] for _ in range(3))]
     again = [env.reset(seed=3)[1]["metadata"]["seed"], *(env.reset()[1]["metadata"]["seed"] for _ in range(3))]
@@ -149,7 +148,7 @@ def test_tools_are_listed_and_called_and_their_reward_and_end_are_kept(at):
     assert (terminated, info["action_valid"]) == (True, True)
 
 
-def test_an_action_of_several_fields_is_an_object_and_a_wrong_one_is_told_so(at):
+def test_an_action_of_several_fields_is_a_json_object(at):
     env = at("form")
     assert '"required": ["x", "y"]' in env.instructions
     assert env.reset(seed=0)[0] == "[0, 0]"
@@ -174,7 +173,7 @@ def test_a_field_that_is_a_number_is_read_as_one(at):
     assert env.step("0")[4]["action_valid"]
 
 
-def test_a_prompt_builder_and_an_action_parser_are_called_as_eval_protocol_calls_them(at):
+def test_prompt_builder_and_action_parser_have_eval_protocols_arguments(at):
     seen = []
 
     def prompt_builder(observation, step, history):
@@ -188,7 +187,7 @@ def test_a_prompt_builder_and_an_action_parser_are_called_as_eval_protocol_calls
     assert seen[1] == ("AB", None, 2, ["Step 1: ab -> reward +0.20"])
 
 
-def test_what_an_action_parser_cannot_read_is_an_invalid_action_and_what_no_tokenizer_reads_is_not_shown(at):
+def test_an_unreadable_action_is_invalid_and_surrogates_are_not_shown(at):
     def action_parser(text):
         if text == "?":
             raise ValueError("Say something.")
@@ -209,11 +208,11 @@ def test_a_vector_of_them_has_a_session_each(numbers):
 
 
 def test_a_typed_client_gets_typed_actions_and_gives_typed_observations(zoo):
-    import openenv_zoo
     from openenv.core import EnvClient
     from openenv.core.client_types import StepResult
+    from support import openenv_zoo
 
-    class EchoEnv(EnvClient[openenv_zoo.Message, openenv_zoo.Echoed, Any]):  # type: ignore[misc]
+    class EchoEnv(EnvClient[openenv_zoo.Message, openenv_zoo.Echoed, Any]):
         def _step_payload(self, action):
             return {"message": action.message}
 
@@ -243,7 +242,7 @@ def test_fields_are_entries_and_attributes_at_every_depth():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_to_a_question_that_timed_out_is_never_taken_for_the_next_one(at):
+def test_a_late_response_is_never_read_as_the_next_one(at):
     env = at("slow", message_timeout_s=0.8)
     env.reset(seed=0)
     with pytest.raises(TimeoutError, match="did not answer in time"):
@@ -255,7 +254,7 @@ def test_the_answer_to_a_question_that_timed_out_is_never_taken_for_the_next_one
     assert env.step("new")[0] == "answer 1 to new"
 
 
-def test_a_socket_that_breaks_in_the_middle_of_an_episode_ends_it_and_no_step_is_sent_twice(at, zoo):
+def test_a_broken_socket_ends_the_episode_and_no_step_is_sent_twice(at, zoo):
     with openenv_run.Cable(zoo) as cable:
         env = at("slow", url=cable.url)
         env.reset(seed=0)
@@ -303,7 +302,7 @@ def test_a_client_of_theirs_that_plays_on_in_a_new_session_is_noticed(zoo, monke
         session.close()
 
 
-def test_a_step_that_raises_on_the_server_is_sent_once_and_ends_the_episode(at, zoo):
+def test_a_step_that_raises_on_the_server_ends_the_episode(at, zoo):
     env = at("slow")
     env.reset(seed=0)
     with pytest.raises(RuntimeError, match="no luck"):

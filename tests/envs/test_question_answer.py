@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 import gym_trl
 from gym_trl.envs.question_answer import QAEnv
@@ -123,7 +123,7 @@ def test_trying_out_all_possible_answers_pays_no_more_than_giving_one(data: st.D
     assert turns == 1 or sorted(returns)[-2] < 1
 
 
-def test_a_further_try_costs_what_the_user_says_and_a_right_answer_is_still_worth_giving() -> None:
+def test_a_further_try_costs_retry_cost() -> None:
     for cost, expected in ((0.25, 0.75), (0, 1.0), (None, 0.0)):
         env = SUMS(turns=2, retry_cost=cost)
         env.reset(options={"instance": 3})
@@ -367,7 +367,7 @@ def test_the_criteria_of_a_rubric_are_rewards_that_add_up_to_the_return() -> Non
 @pytest.mark.trl
 @pytest.mark.full
 def test_a_tiny_model_trains_on_a_rubric_and_each_criterion_is_logged(tmp_path: Path) -> None:
-    from tiny_trainer import make as make_trainer
+    from support.tiny_trainer import make as make_trainer
 
     broken = {"question": "This row is broken", "answer": "nan"}  # its episodes are unscored
     digits = [{"question": f"{n} + 1", "answer": n + 1} for n in range(7)]
@@ -385,7 +385,7 @@ def test_a_tiny_model_trains_on_a_rubric_and_each_criterion_is_logged(tmp_path: 
         cut_actions="accept",
         on_rollout=lambda rollout: seen.extend(rollout.episodes),
     )
-    trainer: Any = make_trainer(  # type: ignore[no-untyped-call]
+    trainer: Any = make_trainer(
         tmp_path, spec, eval_dataset=None, grpo={"max_steps": 3, "per_device_train_batch_size": 32}
     )
     trainer.train()

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from lanes import in_full
+from support.lanes import in_full
 
 import gym_trl
 from gym_trl.env_checker.state_keys import search_keys

@@ -1,7 +1,6 @@
 """Rules of every registered game of two: opponents, seats, mistakes and self-play."""
 
 import pickle
-import random
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from gym_trl.envs.tic_tac_toe import TicTacToe
 from gym_trl.envs.two_player import TwoPlayerEnv
-from gym_trl.errors import ActionTypeError, ConfigError
+from gym_trl.errors import ActionTypeError
 from gym_trl.registration import ENVS
 from gym_trl.testing import check_text_env, play
 
@@ -53,7 +52,7 @@ def test_every_opponent_keeps_every_promise(env_id: str, seat: str, opponent: st
     env = make(env_id)
     skilled = next(name for name in env.opponents if name not in ("random", "epsilon", "self"))
     chosen: dict[str, Any] = {"self": "self", "epsilon": "epsilon", "other": skilled, "factory": Always}
-    check_text_env(lambda: make(env_id, opponent=chosen[opponent], seat=seat), episodes=40)
+    check_text_env(lambda: make(env_id, opponent=chosen[opponent], seat=seat), episodes=10)
 
 
 class Always:
@@ -135,7 +134,7 @@ def test_in_self_play_the_turns_alternate_and_both_payoffs_are_told(env_id: str)
 
 
 @every_game
-def test_who_plays_both_sides_cannot_win_by_the_mistakes_of_one(env_id: str) -> None:
+def test_mistakes_of_one_side_win_nothing_in_self_play(env_id: str) -> None:
     for seat in ("first", "second"):
         env = make(env_id, opponent="self", seat=seat, mistakes=1)
         env.reset(seed=0)
@@ -153,7 +152,7 @@ def test_a_game_against_a_policy_has_no_known_optimum(env_id: str) -> None:
 
 
 @every_game
-def test_who_plays_both_sides_by_the_solver_sees_what_an_opponent_who_is_the_solver_sees(env_id: str) -> None:
+def test_an_opponent_sees_the_game_from_its_own_seat(env_id: str) -> None:
     """An opponent is shown what the agent would be shown in its place."""
     heard: list[str] = []
 
@@ -189,7 +188,7 @@ def test_an_opponent_that_answers_with_no_text_is_named(env_id: str) -> None:
         env.reset(seed=0)
 
 
-def test_a_policy_of_ones_own_plays_and_one_with_a_state_is_made_anew_for_each_episode() -> None:
+def test_a_factory_makes_an_opponent_for_each_episode() -> None:
     for opponent, fresh in ((Counting, True), (Counting(), False)):
         env = TicTacToe(opponent=opponent, seat="second")
         assert env.reset(seed=0)[0].splitlines()[1] == "X 2 3"
@@ -224,44 +223,14 @@ def test_a_policy_plays_through_gym_make_and_a_spec() -> None:
 @pytest.mark.full
 def test_epsilon_goes_from_minimax_to_random() -> None:
     for name, epsilon in (("minimax", 0.0), ("random", 1.0)):
-        for seed in range(20):
+        for seed in range(8):
             named, mixed = TicTacToe(opponent=name), TicTacToe(opponent="epsilon", epsilon=epsilon)
             assert play(named, named.random_policy(seed), seed=seed) == play(
                 mixed, mixed.random_policy(seed), seed=seed
             )
-    returns = [TicTacToe(opponent="epsilon", epsilon=step / 10).optimal_return for step in range(11)]
+    returns = [TicTacToe(opponent="epsilon", epsilon=step / 10).optimal_return for step in (0, 3, 6, 10)]
     assert all(isinstance(value, float) for value in returns)
     assert returns == sorted(returns)  # type: ignore[type-var]
-
-
-def test_opponents_leave_the_global_generators_alone() -> None:
-    state = random.getstate()
-    env = TicTacToe()
-    play(env, env.random_policy(0), seed=0)
-    assert random.getstate() == state
-
-
-@every_game
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"opponent": "grandmaster"}, "opponent must be one of .* or a policy, got 'grandmaster'"),
-        ({"opponent": 1}, "opponent must be one of"),
-        ({"opponent": ["random"]}, "opponent must be one of"),
-        ({"epsilon": 1.5}, "epsilon must be from 0 to 1, got 1.5"),
-        ({"epsilon": float("nan")}, "epsilon must be from 0 to 1"),
-        ({"epsilon": "0.5"}, "epsilon must be a number, got '0.5'"),
-        ({"epsilon": True}, "epsilon must be a number"),
-        ({"seat": "third"}, "seat must be .*, got 'third'"),
-        ({"seat": 0}, "seat must be 'first', 'second' or 'random'"),
-        ({"seat": ["first"]}, "seat must be 'first', 'second' or 'random'"),
-        ({"mistakes": 0}, "mistakes must be at least 1, got 0"),
-        ({"mistakes": "3"}, "mistakes must be an integer, got '3'"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(env_id: str, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        make(env_id, **arguments)
 
 
 def _script(steps: list[tuple[Any, ...]]) -> Callable[[str], str]:

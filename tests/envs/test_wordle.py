@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 import re
 from collections import Counter
 from hashlib import sha256
@@ -12,8 +11,7 @@ from hypothesis import given, strategies as st
 from gym_trl.envs import wordle, words
 from gym_trl.envs.wordle import Wordle, _mark, _mark_all, _number, _table, _taken
 from gym_trl.envs.words import make_lists
-from gym_trl.errors import ConfigError
-from gym_trl.testing import check_text_env, play
+from gym_trl.testing import play
 
 any_word = st.text("abc", min_size=5, max_size=5)
 
@@ -28,10 +26,6 @@ def mean(histogram):
     return sum(number * count for number, count in enumerate(histogram, 1)) / sum(histogram)
 
 
-def win_rate(env, make_policy, episodes):
-    return sum(play(env, make_policy(seed), seed=seed)[-1][-1]["success"] for seed in range(episodes)) / episodes
-
-
 @pytest.mark.full
 def test_the_solver_finds_all_answers_in_five_guesses_and_3_372_in_the_mean():
     histogram = lengths([()] * 1965, words.answers())
@@ -42,7 +36,7 @@ def test_the_solver_finds_all_answers_in_five_guesses_and_3_372_in_the_mean():
     assert Wordle(guesses=1).optimal_success == 1 / 1965
 
 
-def test_guesses_that_must_fit_take_3_456_in_the_mean_and_lose_three_words_in_six():
+def test_strict_guesses_take_3_456_in_the_mean_and_lose_three_words():
     histogram = lengths([()] * 1965, words.answers(), strict=True)
     assert histogram == [1, 130, 970, 726, 116, 19, 2, 1]
     assert mean(histogram) == pytest.approx(3.4560, abs=5e-5)
@@ -143,19 +137,6 @@ def test_letters_that_repeat_are_marked_as_often_as_the_word_has_them(guess, sec
     assert env.step(guess)[0] == f"{' '.join(guess.upper())}\n{marks}\n5 guesses left."
 
 
-@given(any_word, any_word)
-def test_marks_are_what_the_rules_say(guess, secret):
-    """Greens where they agree; of each letter as many greens and yellows as both have; yellows before the rest."""
-    marks = _mark(guess, secret)
-    assert [mark == "G" for mark in marks] == [g == s for g, s in zip(guess, secret, strict=True)]
-    for letter in "abc":
-        of_letter = [mark for g, mark in zip(guess, marks, strict=True) if g == letter]
-        assert len(of_letter) - of_letter.count("X") == min(guess.count(letter), secret.count(letter))
-        rest = "".join(of_letter).replace("G", "")
-        assert "XY" not in rest
-    assert (marks == "GGGGG") == (guess == secret)
-
-
 @given(st.lists(any_word, min_size=1, max_size=4), st.lists(any_word, min_size=1, max_size=4))
 def test_the_table_has_the_marks_of_the_game(guesses, secrets):
     table = _mark_all(wordle._letters(guesses), wordle._letters(secrets))
@@ -183,24 +164,6 @@ def test_nonsense_ends_the_game_when_its_turns_are_used_up():
         assert len(play(Wordle(difficulty="hard"), policy, seed=0)[1:]) == 4
 
 
-@pytest.mark.parametrize("said", ["aback", "ABACK", " aBack\n", "A B A C K"])
-def test_case_and_spaces_are_free(said):
-    env = Wordle()
-    env.reset(options={"instance": 0})
-    assert env.step(said)[1] == 1.0
-
-
-@pytest.mark.parametrize(
-    "said", ["", "aback.", "abac", "abackk", "abac\u212a", "\uff41back", "<aback>", "aback crane", "aaaaa", "x" * 10**6]
-)
-def test_what_is_no_word_is_invalid(said):
-    env = Wordle()
-    env.reset(options={"instance": 0})
-    step = env.step(said)
-    assert step[1:] == (0.0, False, False, {"action_valid": False, "success": False})
-    assert env._told == []
-
-
 def test_a_strict_game_refuses_what_does_not_fit_and_says_no_more():
     env = Wordle(strict=True)
     env.reset(options={"instance": 0})
@@ -220,12 +183,6 @@ def test_only_words_that_are_shown_can_be_guessed_and_the_secret_is_one_of_them(
     assert env.step("crane" if "CRANE" not in shown else "slate")[-1]["action_valid"] is False
 
 
-def test_the_words_that_are_shown_do_not_tell_which_is_the_secret():
-    env = Wordle(difficulty="easy")
-    seen = Counter(env.reset(options={"instance": instance})[0] for instance in range(env.num_instances))
-    assert set(seen.values()) == {10}
-
-
 def test_where_words_are_shown_and_guesses_must_fit_the_list_has_what_fits():
     env = Wordle(choices=20, strict=True)
     _, info = env.reset(seed=3)
@@ -233,17 +190,6 @@ def test_where_words_are_shown_and_guesses_must_fit_the_list_has_what_fits():
         allowed = info["admissible_actions"]
         assert all(env._fits(word.lower()) is (word in allowed) for word in (shown.upper() for shown in env._shown))
         info = env.step(allowed[0])[-1]
-
-
-def test_the_example_in_the_instructions_is_never_the_answer():
-    """A peer's example was drawn from the secrets."""
-    for difficulty in Wordle.presets:
-        instructions = Wordle(difficulty=difficulty).instructions
-        assert "written like WORDS." in instructions
-        named = set(re.findall(r"\b[A-Za-z]{5}\b", instructions.partition("Answer with")[2]))
-        assert "words" not in words.answers()
-        assert "WORDS" in named
-    assert "words" in words.guesses()
 
 
 def test_the_instructions_say_what_cannot_be_guessed():
@@ -260,20 +206,6 @@ def test_a_lost_game_is_terminated_and_does_not_tell_the_word():
     env.reset(options={"instance": 0})
     lost = ("C R A N E\nY X G X X\n0 guesses left.", 0.0, True, False, {"action_valid": True, "success": False})
     assert env.step("crane") == lost
-
-
-def test_random_and_constant_words_win_what_they_must():
-    easy = Wordle(difficulty="easy")
-    assert win_rate(easy, easy.random_policy, 2_000) == pytest.approx(1 - 0.9**4, abs=0.04)
-    assert win_rate(easy, lambda _: lambda _: easy.constant_action, 2_000) == pytest.approx(0.1, abs=0.03)
-    assert win_rate(Wordle(), Wordle().random_policy, 500) < 0.02
-    assert win_rate(Wordle(), lambda _: lambda _: "aback", 500) < 0.02
-
-
-def test_random_guesses_of_a_strict_game_fit():
-    env = Wordle(strict=True)
-    for seed in range(20):
-        assert all(step[-1]["action_valid"] for step in play(env, env.random_policy(seed), seed=seed)[1:])
 
 
 def test_the_potential_is_the_share_of_bits_that_are_known():
@@ -319,43 +251,3 @@ def test_the_lists_are_made_from_scowl_again():
         "guesses.txt": list(words.guesses()),
         "common.txt": list(words.common()),
     }
-
-
-def test_seeds_reach_many_words():
-    env = Wordle()
-    answers = set()
-    for seed in range(300):
-        env.reset(seed=seed)
-        answers.add(env._secret)
-    assert len(answers) > 250
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"strict": True},
-        {"choices": 1},
-        {"choices": 100, "strict": True},
-        {"guesses": 1, "turns": 1},
-        {"reward": "shaped"},
-    ],
-)
-def test_variants_keep_every_promise(arguments):
-    check_text_env(lambda: Wordle(**arguments), episodes=10)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"guesses": 0}, "guesses must be at least 1, got 0"),
-        ({"guesses": "6"}, "guesses must be an integer, got '6'"),
-        ({"guesses": 6, "turns": 5}, "turns must be at least guesses, got turns=5 and guesses=6"),
-        ({"choices": -1}, "choices must be at least 0, got -1"),
-        ({"choices": 101}, "choices must be at most 100, got 101"),
-        ({"strict": "yes"}, "strict must be True or False, got 'yes'"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(arguments, error):
-    with pytest.raises(ConfigError, match=error):
-        Wordle(**arguments)

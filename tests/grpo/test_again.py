@@ -1,12 +1,11 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Same seed, same process, again: the same result."""
 
 import json
 from pathlib import Path
 
 import pytest
-import warm
 from hypothesis import given, strategies as st
+from support import warm
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.checkpoints import check_batches
@@ -52,7 +51,7 @@ def test_a_resume_in_the_same_process_plays_what_the_whole_training_did(report, 
 
 
 @pytest.mark.full
-def test_a_resume_that_would_tear_the_begun_episodes_apart_is_refused_before_it_plays(report):
+def test_a_resume_that_would_split_groups_is_refused_before_it_plays(report):
     names = ["steps_per_generation=4 and it is 8", "steps_per_generation=4 and it is 2"]
     names += ["gradient_accumulation_steps=2 and it is 1"]
     for (played, said), name in zip(report["refused"], names, strict=False):

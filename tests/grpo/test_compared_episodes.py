@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """One definition of a group for means, scales and dead groups; and whose rewards are those of the environment."""
 
 import math
@@ -10,20 +9,23 @@ from zlib import crc32
 
 import gymnasium as gym
 import pytest
-import tiny_trainer
 import torch
 from hypothesis import assume, example, given, settings, strategies as st
-from lanes import examples
+from support import tiny_trainer
+from support.lanes import examples
 from transformers import PrinterCallback
 
 from gym_trl import GymSpec
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
 from gym_trl.grpo.credit.columns import turn_columns
-from gym_trl.grpo.credit.turn_credit import _Attached
-from gym_trl.grpo.dead_groups import SPREAD, dead_groups
-from gym_trl.grpo.rewards import CriterionReward, RestReward, env_reward
+from gym_trl.grpo.credit.groups import SPREAD
+from gym_trl.grpo.credit.turn_credit import CreditPart
+from gym_trl.grpo.criterion_rewards import CriterionReward, RestReward
+from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
+from gym_trl.grpo.rewards import env_reward
+from gym_trl.report import Verdict
 from gym_trl.spaces import AnyText
-from gym_trl.training.findings import Played, Verdict, group_spread
+from gym_trl.training.findings import Played, group_spread
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, Turn
 
 pytestmark = pytest.mark.trl
@@ -62,6 +64,7 @@ def credited(episodes, credit, reward_funcs=(env_reward,), weights=None, *, scal
         model=SimpleNamespace(training=True),
         accelerator=SimpleNamespace(process_index=0, is_main_process=True),
         num_generations=SIZE,
+        state=SimpleNamespace(stateful_callbacks={}),
         reward_funcs=list(reward_funcs),
         reward_weights=torch.tensor(weights or [1.0] * len(reward_funcs)),
         scale_rewards=scale,
@@ -72,9 +75,17 @@ def credited(episodes, credit, reward_funcs=(env_reward,), weights=None, *, scal
     for place, one in enumerate(episodes):
         if not one.scored:
             rewards[place] = math.nan
-    found = _Attached(TurnCredit(credit), trainer).assign(rows, rewards)
+    credit = credit if isinstance(credit, TurnCredit) else TurnCredit(credit)
+    found = CreditPart(credit).assign(trainer, rows, rewards)
     assert found is not None
     return found
+
+
+def test_running_means_of_one_training_are_unknown_to_the_next():
+    credit, episodes = TurnCredit("rae"), [played([float(number)], seat=0) for number in range(SIZE)]
+    first, second = (credited(episodes, credit).values for _ in range(2))
+    assert first == second
+    assert any(map(any, first))
 
 
 def by_hand(values, scale, *, leave_out):
@@ -138,8 +149,8 @@ def test_a_group_is_dead_if_and_only_if_the_training_gives_it_no_advantage(episo
     dead, found = credited(episodes, ESTIMATORS[credit]).dead, assigned(episodes, ESTIMATORS[credit], scale="none")
     scored = {place // SIZE for place, one in enumerate(episodes) if one.scored}
     alive = {place // SIZE for place, values in enumerate(found) if any(abs(value) > SPREAD for value in values)}
-    rows = [(place // SIZE, one) for place, one in enumerate(episodes)]
-    assert dead_groups(rows, estimator=ESTIMATORS[credit]) == sorted(scored - alive)
+    members = [scored_member(place // SIZE, one) for place, one in enumerate(episodes) if one.scored]
+    assert dead_groups(members, ESTIMATORS[credit]) == sorted(scored - alive)
     assert dead == len(scored - alive) * SIZE / len(episodes)
 
 

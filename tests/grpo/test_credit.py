@@ -1,23 +1,20 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Credit per turn in a real GRPOTrainer, on one process and on two."""
 
 from pathlib import Path
 from statistics import pstdev
 from typing import Any
 
-import for_credit as given
 import pandas
 import pytest
-import tiny_trainer
 import torch
-import training_ways
 from rich.console import Console
+from support import credit_trainings as given, tiny_trainer, training_ways
 from transformers import PrinterCallback
 from trl import GRPOTrainer
 
-from gym_trl import GymSpec
+from gym_trl import GymGRPOTrainer, GymSpec, adopt
 from gym_trl.errors import ConfigError
-from gym_trl.grpo import trl_versions
+from gym_trl.grpo.adopt import attach
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit, groups, pool
 from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.records import read_records
@@ -39,21 +36,13 @@ GUESS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=training_ways.WAYS)
+@pytest.fixture(scope="module", params=training_ways.WAYS[:2])
 def trained(request, tmp_path_factory):
     """On two processes of six rows each, the second group of four straddles them."""
     return training_ways.run(request.param, SCRIPT, tmp_path_factory.mktemp("trained"))
 
 
-def test_the_gradient_of_each_loss_is_the_one_computed_by_hand(trained):
-    for report in trained:
-        assert len(report["gradient"]) == 8
-        for loss_type, (difference, largest) in report["gradient"].items():
-            assert difference < 1e-6 * max(1.0, largest), loss_type
-            assert largest > 1e-3
-
-
-def test_every_token_is_trained_with_the_advantage_of_its_turn_however_steps_and_batches_are_cut(trained):
+def test_every_token_has_the_advantage_of_its_turn_whoever_pays(trained):
     for report in trained:
         for name, found in report["advantages"].items():
             assert found["wrong"] == 0, name
@@ -61,7 +50,7 @@ def test_every_token_is_trained_with_the_advantage_of_its_turn_however_steps_and
         assert report["advantages"]["num_iterations"]["seen"] == 4 * given.GROUPS * given.SIZE // len(trained)
 
 
-def test_the_logs_count_turns_with_company_and_the_spread_within_episodes_over_all_processes(trained):
+def test_logs_have_the_company_and_spread_of_turns_over_all_processes(trained):
     turns, company = 8, 5  # all first turns, and the two at "a"
     for report in trained:
         for log in report["logs"]:
@@ -70,7 +59,7 @@ def test_the_logs_count_turns_with_company_and_the_spread_within_episodes_over_a
             assert log["credit/spread"] == pytest.approx(spread)
 
 
-def guess(credit, folder, *, attach=False, reward_funcs=None, options=None, **grpo):
+def guess(credit, folder, *, adopted=False, reward_funcs=None, options=None, **grpo):
     """Train on a game; return the weights and the columns that reward functions were given."""
     seen = []
 
@@ -83,12 +72,13 @@ def guess(credit, folder, *, attach=False, reward_funcs=None, options=None, **gr
     trainer = tiny_trainer.make(
         folder,
         spec,
-        grpo={"per_device_train_batch_size": 8, "max_steps": 3, "learning_rate": 1e-2, **grpo},
+        GRPOTrainer if adopted else GymGRPOTrainer,
+        grpo={"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2, **grpo},
         reward_funcs=[*spec.reward_funcs, look, *(reward_funcs or [])],
     )
     trainer.remove_callback(PrinterCallback)
-    if attach:
-        TurnCredit(credit).attach(trainer)
+    if adopted:
+        adopt(trainer)
     trainer.train()
     return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]), seen
 
@@ -101,12 +91,12 @@ def arbitrary(completion_ids, **_):
     "scale", ["group", *(pytest.param(name, marks=pytest.mark.full) for name in ("batch", "none"))]
 )
 def test_credit_per_episode_is_the_trainers_own_up_to_rounding(tmp_path, scale):
-    """With another reward function and weights, and from the first rollout on, which attaches the credit."""
+    """With another reward function and weights."""
     grpo = {"scale_rewards": scale, "reward_weights": [2.0, 1.0, 0.5]}
     own, _ = guess("episode", tmp_path, reward_funcs=[arbitrary], **grpo)
     ours, _ = guess(ESTIMATORS["episode"], tmp_path, reward_funcs=[arbitrary], **grpo)
     assert float((own - ours).abs().max()) < 1e-4
-    assert float((own - tiny_trainer_weights()).abs().max()) > 1e-2
+    assert float((own - tiny_trainer_weights()).abs().max()) > 5e-3
 
 
 def runs_of_ones(mask):
@@ -119,11 +109,11 @@ def tiny_trainer_weights():
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-def test_a_credit_attached_before_the_training_and_by_its_first_rollout_is_the_same(tmp_path):
+def test_credit_of_an_adopted_trainer_and_of_one_made_with_it_is_the_same(tmp_path):
     first, _ = guess("pool", tmp_path, reward_funcs=[arbitrary])
     rollouts: list[Any] = []
     options = {"on_rollout": rollouts.append}
-    before, seen = guess("pool", tmp_path, reward_funcs=[arbitrary], attach=True, options=options)
+    before, seen = guess("pool", tmp_path, reward_funcs=[arbitrary], adopted=True, options=options)
     episode, _ = guess("episode", tmp_path, reward_funcs=[arbitrary])
     assert torch.equal(first, before)
     assert not torch.equal(first, episode)
@@ -142,7 +132,7 @@ def test_a_credit_attached_before_the_training_and_by_its_first_rollout_is_the_s
 
 
 @pytest.mark.parametrize("across", [True, False])
-def test_groups_of_one_task_are_compared_with_each_other_by_estimators_that_gain_from_it(tmp_path, monkeypatch, across):
+def test_groups_of_one_task_are_compared_where_the_estimator_gains(tmp_path, monkeypatch, across):
     given = []
 
     def look(group):
@@ -150,7 +140,7 @@ def test_groups_of_one_task_are_compared_with_each_other_by_estimators_that_gain
         return pool(group)
 
     monkeypatch.setattr(groups, "ACROSS_GROUPS", frozenset({look} if across else ()))
-    guess(look, tmp_path, options={"env_kwargs": {"high": 2, "turns": 2}})
+    guess(look, tmp_path, options={"env_kwargs": {"high": 2, "turns": 2}}, max_steps=3)
     assert {len(group) for group in given} == ({4, 8} if across else {4})  # two groups of four in each of three steps
     assert sum(map(len, given)) == 3 * 8
     for group in given:
@@ -170,37 +160,36 @@ def trainer(tmp_path_factory):
         ("importance_sampling_level", "sequence", "importance_sampling_level='sequence'"),
         ("multi_objective_aggregation", "normalize_then_sum", "multi_objective_aggregation='normalize_then_sum'"),
         ("loss_type", "gspo", "loss_type='gspo', which may reduce a row to one number; use one of bnpo, cispo"),
-        ("rollout_func", None, "environment_factory: TRL's own loop"),
     ],
 )
 def test_a_setting_that_needs_one_number_per_row_is_refused_by_name(trainer, monkeypatch, name, value, told):
     monkeypatch.setattr(trainer, name, value)
     with pytest.raises(ConfigError, match=f"credit per turn is not possible with {told}"):
-        TurnCredit("pool").attach(trainer)
+        TurnCredit("pool").trainer_part().check(trainer)
 
 
-def test_a_trainer_with_a_loss_of_its_own_is_refused_and_one_that_adds_to_trls_is_not(trainer, monkeypatch):
-    class Own(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+def test_a_trainer_with_its_own_loss_is_refused_unless_it_calls_trls(trainer, monkeypatch):
+    class Own(GRPOTrainer):
         def _compute_loss(self, model, inputs):
             return model(inputs["completion_ids"]).logits.sum()
 
-    class More(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+    class More(GRPOTrainer):
+        calls_trl_loss = True
+
         def _compute_loss(self, model, inputs):
             return super()._compute_loss(model, inputs) + 1
 
+    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS, credit="pool")
+    monkeypatch.setattr(trainer, "rollout_func", spec.rollout_func)
     monkeypatch.setattr(trainer, "__class__", Own)
-    with pytest.raises(ConfigError, match="Own, which computes a loss of its own"):
-        TurnCredit("pool").attach(trainer)
+    with pytest.raises(ConfigError, match="Own, which overrides _compute_loss: set calls_trl_loss = True"):
+        adopt(trainer, spec)
+    assert type(trainer) is Own
     monkeypatch.setattr(trainer, "__class__", More)
-    trl_versions.check_advantages_per_token(trainer)
-    with pytest.raises(ConfigError, match="object, which gives every sample one number: use GRPOTrainer"):
-        TurnCredit("pool").attach(object())
-
-
-def test_a_trl_without_the_hook_is_refused(trainer, monkeypatch):
-    monkeypatch.setattr(trl_versions, "getsource", lambda method: "advantages.unsqueeze(1)")
-    with pytest.raises(ConfigError, match="this TRL, whose loss takes one advantage per row"):
-        TurnCredit("pool").attach(trainer)
+    assert [part.name for part in adopt(trainer, spec).gym_trl.parts] == ["credit"]
+    assert isinstance(trainer, More)
+    with pytest.raises(ConfigError, match="expected a GRPOTrainer or an object of a subclass, got object"):
+        adopt(object())
 
 
 @pytest.mark.parametrize(
@@ -265,11 +254,12 @@ def test_an_estimator_that_returns_something_else_is_refused(tmp_path, estimator
         guess(estimator, tmp_path)
 
 
-def test_a_second_estimator_is_refused_and_the_same_one_is_attached_once(trainer):
-    TurnCredit("gigpo").attach(trainer)
-    TurnCredit("gigpo").attach(trainer)
-    with pytest.raises(ConfigError, match="another credit per turn is attached"):
-        TurnCredit("pool").attach(trainer)
+def test_a_second_estimator_is_refused_and_the_same_one_is_not(tmp_path):
+    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS, credit="gigpo")
+    trainer = tiny_trainer.make(tmp_path, spec, grpo={"per_device_train_batch_size": 4})
+    attach(trainer, [TurnCredit("gigpo").trainer_part()])
+    with pytest.raises(ConfigError, match="credit changes the rows of a batch, and this trainer did not know of it"):
+        attach(trainer, [TurnCredit("pool").trainer_part()])
 
 
 def test_the_table_of_completions_has_the_advantages_of_the_turns(tmp_path):
@@ -280,7 +270,7 @@ def test_the_table_of_completions_has_the_advantages_of_the_turns(tmp_path):
     assert advantages == [*[by_hand for _, by_hand in given.ROWS[4:]], *[None] * 4]
 
 
-def test_a_run_with_credit_keeps_it_on_resume_and_records_the_advantages_of_turns(tmp_path):
+def test_a_resumed_run_keeps_its_credit_and_records_advantages_of_turns(tmp_path):
     options = choose(
         credit="pool",
         steps=1,

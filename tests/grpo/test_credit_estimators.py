@@ -179,9 +179,7 @@ def limited(rewards: Sequence[float], places: Sequence[Hashable], most: int) -> 
 
 
 @given(group=groups(least_turns=1), most=st.integers(6, 9))
-def test_a_turn_limit_changes_nothing_where_a_place_has_one_number_of_turns_left(
-    group: list[TurnRewards], most: int
-) -> None:
+def test_a_turn_limit_changes_nothing_where_places_have_one_number_left(group: list[TurnRewards], most: int) -> None:
     shared = [limited(one.rewards, [(key, turn) for turn, key in enumerate(one.keys[:-1])], most) for one in group]
     apart = [TurnRewards(one.rewards, one.keys, True) for one in shared]
     assert pool(shared) == near(pool(apart))
@@ -244,9 +242,7 @@ def test_an_end_that_saves_later_penalties_is_no_merit() -> None:
 
 
 @given(group=groups(least_turns=1, least=1), most=st.integers(6, 9))
-def test_under_a_turn_limit_every_turn_has_a_finite_advantage_whatever_the_order(
-    group: list[TurnRewards], most: int
-) -> None:
+def test_under_a_turn_limit_every_turn_has_a_finite_advantage(group: list[TurnRewards], most: int) -> None:
     shared = [limited(one.rewards, one.keys[:-1], most) for one in group]
     advantages = pool(shared)
     assert all(math.isfinite(value) for row in advantages for value in row)

@@ -4,13 +4,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import warm
 from hypothesis import given, strategies as st
+from support import warm
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.curriculum import Follower, LevelCurriculum, PrioritizedCurriculum, make_curriculum
-from gym_trl.grpo.planned_rows import Planner
+from gym_trl.grpo.parts.curriculum import FollowCurriculum, LevelCurriculum, PrioritizedCurriculum, make_curriculum
+from gym_trl.grpo.parts.part import Rollout
+from gym_trl.grpo.planned_rows import read_rows
+from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import Curriculum, PrioritizedTasks
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
@@ -22,6 +24,25 @@ LEVELS: list[dict[str, Any]] = [{"high": 4}, {"high": 8}, {"high": 16}]
 def trainer() -> Any:
     state = SimpleNamespace(stateful_callbacks={})
     return SimpleNamespace(num_generations=2, num_generations_eval=1, state=state)
+
+
+class Follower:
+    """Part of a curriculum, driven as by the core."""
+
+    def __init__(self, curriculum: FollowCurriculum) -> None:
+        self.part = curriculum
+        self._saved = SavedState(self.part, "gym_trl.curriculum")
+
+    def begin(self, of: Any) -> None:
+        self._saved.restore(of)
+
+    def end(self, of: Any, episodes: list[EpisodeResult]) -> None:
+        self.part.end(Rollout("train", 0, episodes), SimpleNamespace(gather=list, declaring=()))  # type: ignore[arg-type]
+        self._saved.save(of)
+
+
+def assign(split: str, number: int) -> Task:
+    return Task(GUESS, 0, {"level": 0})
 
 
 def played(task: Task, reason: StopReason) -> EpisodeResult:
@@ -58,21 +79,23 @@ def test_a_negative_share_never_falls() -> None:
     assert curriculum.level == 1
 
 
-def test_every_prompt_of_a_rollout_is_played_on_the_level_of_its_beginning_and_reported() -> None:
+def test_a_whole_rollout_is_played_on_the_level_it_began_with() -> None:
     curriculum = LevelCurriculum(Curriculum(LEVELS, episodes=2))
     follower, of = Follower(curriculum), trainer()
-    planner = Planner(lambda split, number: Task(GUESS, 0, {"level": 0}), 0, follower)
     row = [{"role": "user", "content": "", "task": Task(GUESS, 3, {"instance": 1}).to_json()}]
 
     def options(split: str, *prompts: Any) -> list[Any]:
-        tasks = [planned.task for planned in planner.rows(prompts, of, Place(split, 0, 0, 0, 0))]
+        rows = read_rows(prompts, Place(split, 0, 0, 0, 0), 2, assign=assign, seed=0)
         if split == "train":
             follower.begin(of)
+            rows = follower.part.plan(rows, SimpleNamespace(trainer=of))  # type: ignore[arg-type]
+        tasks = [row.task for row in rows]
+        if split == "train":
             follower.end(of, [played(task, StopReason.SUCCESS) for task in tasks])
         return [task.options for task in tasks]
 
     assert options("train", row, row) == [{"instance": 1, "level": 0}] * 2
-    assert options("train", row, row, "Play.") == [{"instance": 1, "level": 1}] * 2 + [{"level": 0}]
+    assert options("train", row, row, "Play.") == [{"instance": 1, "level": 1}] * 2 + [{"level": 1}]
     assert options("eval", row) == [{"instance": 1}]
     assert curriculum.level == 2
     assert of.state.stateful_callbacks["gym_trl.curriculum"]["level"] == 2
@@ -174,7 +197,7 @@ def test_two_processes_climb_together_also_where_a_group_straddles_them(tmp_path
         "grpo": {"per_device_train_batch_size": 6, "per_device_eval_batch_size": 6, "num_generations": 4},
     }
     script = Path(__file__).parent / "train_some_steps.py"
-    reports: list[Any] = warm.run_ranks(script, tmp_path, json.dumps(options), processes=2)  # type: ignore[no-untyped-call]
+    reports: list[Any] = warm.run_ranks(script, tmp_path, json.dumps(options), processes=2)
     ranks = [report["rollouts"] for report in reports]
     assert len(ranks) == 2
     for rollouts in ranks:

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Groups that teach nothing are replaced within the rollout, alike on all processes, and everything played counts."""
 
 import json
@@ -9,54 +8,26 @@ from typing import Any
 from zlib import crc32
 
 import gymnasium as gym
-import oldest_trl
 import pytest
-import tiny_trainer
-import warm
 from datasets import Dataset, IterableDataset
 from hypothesis import given, strategies as st
+from support import tiny_trainer, warm
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.credit.estimators import ESTIMATORS, TurnRewards, return_to_go
-from gym_trl.grpo.curriculum import Follower, PrioritizedCurriculum, make_curriculum
 from gym_trl.grpo.dataset import make_dataset, read_prompt
-from gym_trl.grpo.dead_groups import is_dead
-from gym_trl.grpo.planned_rows import Planner
+from gym_trl.grpo.parts.curriculum import FollowCurriculum, PrioritizedCurriculum, make_curriculum
+from gym_trl.grpo.parts.dead_groups import DeadGroups
+from gym_trl.grpo.planned_rows import read_rows
 from gym_trl.grpo.totals import Replaced, Row, StepTotals
-from gym_trl.grpo.training_tasks import Choice, TrainingTasks
+from gym_trl.grpo.training_tasks import Choice, Draws, TrainingTasks
 from gym_trl.options import Curriculum, PrioritizedTasks
 from gym_trl.types import Task
 
 pytestmark = pytest.mark.trl
 SIZE = 4
 SCRIPT = Path(__file__).parent / "train_some_steps.py"
-
-rewards = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1 / 3]), min_size=1, max_size=4)
-
-
-def group(rows):
-    return [TurnRewards(row, range(len(row) + 1)) for row in rows]
-
-
-@given(st.lists(rewards, min_size=1, max_size=5), st.permutations(range(5)))
-def test_a_group_is_dead_if_and_only_if_its_returns_are_equal(rows, order):
-    returns = [sum(row) for row in rows]
-    assert is_dead(group(rows)) == (max(returns) - min(returns) < 1e-6)
-    assert is_dead(group(rows)) == is_dead(group([rows[place] for place in order if place < len(rows)]))
-
-
-@given(st.lists(rewards, min_size=1, max_size=5), st.sampled_from(sorted(ESTIMATORS)))
-def test_with_credit_per_turn_a_group_is_dead_if_no_turn_has_an_advantage(rows, name):
-    advantages = [value for turns in ESTIMATORS[name](group(rows)) for value in turns]
-    assert is_dead(group(rows), ESTIMATORS[name]) == all(abs(value) <= 1e-6 for value in advantages)
-
-
-def test_equal_returns_paid_in_different_turns_teach_an_estimator_that_looks_at_turns():
-    rows = group([[1.0, 0.0], [0.0, 1.0]])
-    assert is_dead(rows)
-    assert not is_dead(rows, return_to_go)
 
 
 class Flip(gym.Wrapper):
@@ -175,7 +146,7 @@ def test_an_evaluation_plays_its_own_tasks_and_replaces_none(trained):
     assert not any("replaced" in name for name in log)
 
 
-def test_reward_functions_get_the_prompt_and_the_columns_of_the_task_that_was_played(trained):
+def test_reward_functions_get_the_columns_of_the_task_that_was_played(trained):
     _, rollouts, told = trained
     told = [(task_in(prompt), Task.from_json(task), label, row) for prompt, task, label, row in told]
     trained_on = [episode for rollout in rollouts if rollout.split == "train" for episode in rollout.episodes]
@@ -300,17 +271,24 @@ def test_what_a_group_plays_does_not_depend_on_how_its_rows_are_distributed(data
     curriculum = None if plain else make_curriculum(CURRICULA[name])
     trainer = SimpleNamespace(num_generations=size, num_generations_eval=1, train_dataset=ROWS)
 
+    def assign(split, number):
+        return Task("TrlEnv/Echo-v0", number)
+
     def tasks(processes):
         """Return the task of each row in each of three attempts, and the rows that are the first of their groups."""
         seen, first = [], []
         for rank in range(processes):
             begin, end = (rows // processes * part for part in (rank, rank + 1))
-            follower = None if curriculum is None else Follower(curriculum)
-            planner = Planner(lambda split, number: Task("TrlEnv/Echo-v0", number), seed, follower)
+            draws = Draws(assign, seed, None if curriculum is None else curriculum.choose)
             place = Place("train", step, 0, begin, 0)
-            planned = [planner.rows(prompts[begin:end], trainer, place)]
+            planned = [read_rows(prompts[begin:end], place, size, assign=assign, seed=seed)]
+            if curriculum is not None:
+                call: Any = SimpleNamespace(trainer=trainer, place=place)
+                if isinstance(curriculum, PrioritizedCurriculum):
+                    curriculum.draws = draws
+                planned = [curriculum.plan(planned[0], call)]
             for _ in range(2):
-                planned.append(planner.others([row for row in planned[-1] if row.group in dead], trainer, place))
+                planned.append(draws.others([row for row in planned[-1] if row.group in dead], trainer, place))
             seen += [(row.number, row.attempt, row.task, row.dataset_row) for some in planned for row in some]
             first += [row.group for row in planned[0] if row.first_of_group]
         return sorted(seen, key=lambda one: one[:2]), first
@@ -326,22 +304,11 @@ def test_what_a_group_plays_does_not_depend_on_how_its_rows_are_distributed(data
         assert name != "levels" or plain or task.options["level"] == 1
 
 
-@pytest.mark.parametrize("name", CURRICULA)
-def test_evaluations_are_never_drawn(name):
-    curriculum = make_curriculum(CURRICULA[name])
-    planner = Planner(lambda split, number: TASKS[0], 0, None if curriculum is None else Follower(curriculum))
-    trainer = SimpleNamespace(num_generations=2, num_generations_eval=1)
-    planned = planner.rows(PROMPTS, trainer, Place("eval", 3, 0, 0, 0))
+def test_evaluations_are_never_drawn():
+    assert not FollowCurriculum.in_evaluations
+    assert not DeadGroups.in_evaluations
+    planned = read_rows(PROMPTS, Place("eval", 3, 0, 0, 0), 1, assign=lambda split, number: TASKS[0], seed=0)
     assert [(row.task, row.dataset_row) for row in planned] == [(task, None) for task in TASKS]
-
-
-@pytest.mark.full
-@oldest_trl.installed
-def test_the_oldest_trl_replaces_groups_too(tmp_path):
-    options = {"spec": {"resample_dead_groups": 1, "curriculum": "prioritized"}}
-    report = oldest_trl.run(SCRIPT, tmp_path, json.dumps(options))
-    assert any(rollout["replaced"] for rollout in report["rollouts"])
-    assert all(log["env/replaced_groups"] >= 0 for log in report["logs"] if "env/return" in log)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

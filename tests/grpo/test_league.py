@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Leagues: opponents are drawn as the schedule says, the same in a resumed training, and their tokens are in no row."""
 
 import json
@@ -12,21 +11,21 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import pytest
-import training_ways
-import warm
-from chat_server import ChatServer
 from hypothesis import given, strategies as st
-from lanes import examples
+from support import training_ways, warm
+from support.chat_server import ChatServer
+from support.lanes import examples
 
 from gym_trl import GymSpec
-from gym_trl.engines.protocol import sample_all
 from gym_trl.engines.routed import RoutedEngine
+from gym_trl.engines.sample_all import sample_all
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.league import LeagueState, outcome_of
-from gym_trl.grpo.league_games import LeagueGames
+from gym_trl.grpo.parts.league_games import LeagueGames
 from gym_trl.grpo.planned_rows import Planned
 from gym_trl.options import League
 from gym_trl.policies import TextPolicy
@@ -162,7 +161,7 @@ def test_results_against_an_opponent_that_left_are_forgotten():
     assert smaller.state == {"past": ["step-3"], "played": {}}
 
 
-def test_a_function_is_the_same_opponent_before_and_after_a_training_was_stopped():
+def test_a_function_is_the_same_opponent_after_a_resume():
     made = League([json.loads, "random"])
     again = League.of(json.loads(json.dumps(made.as_dict())))
     assert list(LeagueState(made).policies) == list(LeagueState(again).policies) == ["json:loads", "random"]
@@ -276,21 +275,23 @@ def test_a_missing_snapshot_is_named(tmp_path):
     trainer: Any = SimpleNamespace(
         args=SimpleNamespace(output_dir=str(tmp_path)), state=SimpleNamespace(global_step=7, stateful_callbacks={})
     )
+    call: Any = SimpleNamespace(trainer=trainer, training=True, seats={})
     with pytest.raises(ConfigError, match=r"snapshot step-7 is missing in .*league: .* copy of its folder 'league'"):
-        LeagueGames(league, make=str).begin(trainer)  # type: ignore[arg-type]
+        LeagueGames(league, make=gym.make).begin(call)
 
 
-def test_the_opponent_of_a_group_is_the_same_on_every_process_and_changes_when_it_is_replaced():
+def test_a_group_has_one_opponent_on_all_processes_until_it_is_replaced():
     found = games(["random", "solver"], seed=5)
-    place = Place("train", 3, 0, 0, 3)
+    call: Any = SimpleNamespace(place=Place("train", 3, 0, 0, 3), training=True)
     groups = []
     for group in range(40):
-        names = {found.opponent(Planned(8 * group + k, group, k, [], TASK), place) for k in range(8)}
+        names = {found.opponent(Planned(8 * group + k, group, k, [], TASK), call) for k in range(8)}
         assert len(names) == 1
         groups.append(names.pop())
-    again = [found.opponent(Planned(8 * group, group, 0, [], TASK, attempt=1), place) for group in range(40)]
+    again = [found.opponent(Planned(8 * group, group, 0, [], TASK, attempt=1), call) for group in range(40)]
     assert again != groups
-    later = [found.opponent(Planned(8 * group, group, 0, [], TASK), place._replace(step=4)) for group in range(40)]
+    call.place = call.place._replace(step=4)
+    later = [found.opponent(Planned(8 * group, group, 0, [], TASK), call) for group in range(40)]
     assert later != groups
 
 
@@ -317,7 +318,7 @@ def alone(tmp_path_factory):
 
 @pytest.mark.trl
 @pytest.mark.processes
-def test_in_a_group_against_an_opponent_the_model_is_in_each_seat_as_often_and_every_row_is_its_own(alone):
+def test_against_an_opponent_the_model_plays_each_seat_equally_often(alone):
     _, report = alone
     kinds: Counter[str] = Counter()
     for rollout in report["rollouts"]:
@@ -343,7 +344,7 @@ def _kind(name):
 
 @pytest.mark.trl
 @pytest.mark.processes
-def test_snapshots_are_saved_in_the_folder_of_the_training_and_bounded_and_the_results_are_logged(alone):
+def test_snapshots_are_saved_and_bounded_and_their_results_logged(alone):
     folder, report = alone
     assert report["state"]["past"] == ["step-2", "step-4"]
     saved = folder / "whole" / "checkpoints" / "league"
@@ -466,7 +467,7 @@ def test_a_league_whose_training_was_killed_goes_on_with_the_same_pairings(proce
 
 @pytest.mark.trl
 def test_a_slow_opponent_on_a_server_is_asked_for_all_games_at_once(tmp_path):
-    import tiny_trainer
+    from support import tiny_trainer
 
     def answer(body, times):
         time.sleep(0.3)
@@ -497,9 +498,8 @@ def test_a_slow_opponent_on_a_server_is_asked_for_all_games_at_once(tmp_path):
 def test_an_opponent_that_raises_leaves_its_game_unscored_in_a_thread_too():
     from gym_trl.executors.inline import InlinePool
     from gym_trl.rollout.episode import Episode
-    from gym_trl.rollout.game import Game
+    from gym_trl.rollout.game import Game, run_games
     from gym_trl.rollout.limits import Limits
-    from gym_trl.rollout.loop import run_games
     from gym_trl.testing import ByteChat
 
     chat, found = ByteChat(), games([TextPolicy("slow", lambda env, seed: _raise, concurrency=4)])
@@ -509,7 +509,7 @@ def test_an_opponent_that_raises_leaves_its_game_unscored_in_a_thread_too():
         engine = ScriptedEngine(lambda request: chat.say("1"))
         [result] = run_games([Game([learner, found.policy("slow", TASK, 0)])], pool=pool, engine=engine)
     assert {one.stop_reason for one in result} == {StopReason.ENV_ERROR}
-    assert "the policy of a seat raised KeyError: 'no plan'" in str(result[0].error)
+    assert "the policy raised KeyError: 'no plan'" in str(result[0].error)
 
 
 def _raise(observation):

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics
 """With less padding a step has TRL's losses and gradients; rows that cannot be sorted stay where they are."""
 
 import importlib.util
@@ -6,18 +5,16 @@ import json
 import logging
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import hypothesis.strategies as st
-import oldest_trl
 import pytest
 import torch
-import warm
 from hypothesis import HealthCheck, given, settings
+from support import oldest_trl, warm
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from gym_trl.grpo import trl_versions
 from gym_trl.grpo.padding import Padding, by_length, in_parts, last_columns
+from gym_trl.grpo.passes import without_padding
 from gym_trl.grpo.sampled_logprobs import ignores_left_padding
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
@@ -30,17 +27,10 @@ SORTED: dict[str, dict] = {
     "by trl": {"scored_by_trl": True},
     "adapter": {"lora": True, "grpo": {**TWICE, "beta": 0.1}},
     "reference by trl": {"scored_by_trl": True, "lora": True, "grpo": {**TWICE, "beta": 0.1}},
-    "sequence": {"grpo": {"importance_sampling_level": "sequence", "num_iterations": 2}},
-    "off-policy": {"grpo": {"num_iterations": 2, "off_policy_mask_threshold": 0.1}},
-    "batch": {"grpo": {"scale_rewards": "batch", "delta": 1.5}},
     "unaligned": {"grpo": {"steps_per_generation": 6}},
     "multiple": {"grpo": {"pad_to_multiple_of": 8}},
     "positions": {"absolute": True},
     "positions by trl": {"absolute": True, "scored_by_trl": True},
-    **{
-        name: {"grpo": {"loss_type": name, "num_iterations": 2}}
-        for name in ("cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo")
-    },
 }
 UNSORTED: dict[str, dict] = {
     "bnpo": {"grpo": {"loss_type": "bnpo", "num_iterations": 2}},
@@ -50,7 +40,17 @@ UNSORTED: dict[str, dict] = {
     "one micro-batch": {"grpo": {"gradient_accumulation_steps": 1, "steps_per_generation": 4}},
     "none in common": {"grpo": {"gradient_accumulation_steps": 4, "steps_per_generation": 3, "num_iterations": 2}},
 }
-CASES = {**SORTED, **UNSORTED}
+SHARED: dict[str, dict] = {
+    "shared": {"shared": True},
+    "shared, adapter": {**SORTED["adapter"], "shared": True},
+    "shared, in any micro-batch": {**UNSORTED["bnpo"], "shared": True},
+}
+BY_DEFAULT: dict[str, dict] = {"by default": {}, "by default, adapter": SORTED["adapter"]}
+CASES = {
+    **{name: {"shared": False, **case} for name, case in {**SORTED, **UNSORTED}.items()},
+    **SHARED,
+    **BY_DEFAULT,
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +71,11 @@ def test_losses_and_gradients_of_each_optimizer_step_are_those_of_trl(report, ca
     equal(**report[case])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_passes_are_narrower_than_trls_and_rows_are_sorted_where_the_loss_is_a_sum(report, case):
+@pytest.mark.parametrize("case", [*SORTED, *UNSORTED])
+def test_passes_are_narrower_and_rows_sorted_where_the_loss_is_a_sum(report, case):
     ours, theirs = (report[case][who]["widths"] for who in ("ours", "theirs"))
     assert len(ours) == len(theirs)
     assert sum(ours) < (0.8 if case in SORTED else 1.0) * sum(theirs)
-    assert report[case]["ours"]["attached"] == ["_compute_loss", *(["compute_loss"] if case in SORTED else [])]
-    assert report[case]["theirs"]["attached"] == []
 
 
 def test_the_first_generation_is_sorted_already(report):
@@ -89,7 +87,7 @@ def test_widths_are_multiples_where_trls_are(report):
     assert not any(width % 8 for width in report["multiple"]["ours"]["widths"])
 
 
-SOME = ("plain", "adapter", "unaligned", "bnpo", "grpo", "dr_grpo")
+SOME = ("plain", "adapter", "unaligned", "bnpo")
 
 
 @pytest.mark.full
@@ -108,7 +106,6 @@ def test_the_oldest_trl_has_the_same_gradients(tmp_path):
     report = oldest_trl.run(SCRIPT, tmp_path, json.dumps(cases))
     for name in cases:
         equal(**report[name])
-        assert ("compute_loss" in report[name]["ours"]["attached"]) == (name in SORTED)
 
 
 def script():
@@ -172,9 +169,7 @@ def rows_of_tokens(draw):
 
 
 @given(rows_of_tokens(), st.integers(1, 4), st.sampled_from([1, 4]), st.booleans(), st.booleans())
-def test_in_parts_each_sampled_token_is_computed_in_its_place_with_all_tokens_before_it(
-    rows, at_once, multiple, left, right
-):
+def test_each_sampled_token_is_computed_with_all_tokens_before_it(rows, at_once, multiple, left, right):
     ids, attended, sampled = rows
     seen = []
 
@@ -193,7 +188,7 @@ def test_in_parts_each_sampled_token_is_computed_in_its_place_with_all_tokens_be
         assert set(seen) == {ids.shape[1]}
 
 
-def test_advantages_of_each_token_are_cut_with_the_tokens_and_images_keep_everything():
+def test_advantages_are_cut_with_their_tokens_and_images_keep_everything():
     batch = {
         "prompt_ids": torch.ones(2, 3),
         "prompt_mask": torch.tensor([[0, 1, 1], [0, 0, 1]]),
@@ -204,18 +199,8 @@ def test_advantages_of_each_token_are_cut_with_the_tokens_and_images_keep_everyt
         "importance_sampling_ratio": torch.ones(2, 1),
         "num_items_in_batch": torch.tensor(4),
     }
-    given = []
-    trainer = SimpleNamespace(
-        _generate=None,
-        _get_per_token_logps_and_entropies=None,
-        _compute_loss=lambda model, inputs: given.append(inputs),
-    )
-    for name in ("_generate", "_get_per_token_logps_and_entropies"):
-        setattr(trainer, name, lambda: None)
-    trl_versions.intercept_passes(trainer, score=None, padding=Padding(prompts=True, completions=True))
-    trainer._compute_loss(None, batch)
-    trainer._compute_loss(None, {**batch, "pixel_values": torch.ones(2, 6)})
-    cut, whole = given
+    padding = Padding(prompts=True, completions=True)
+    cut, whole = (without_padding(inputs, padding) for inputs in (batch, {**batch, "pixel_values": torch.ones(2, 6)}))
     assert cut["prompt_ids"].shape == (2, 2)
     assert all(cut[name].shape == (2, 3) for name in ("completion_ids", "completion_mask", "tool_mask"))
     assert cut["advantages"].tolist() == [[0, 1, 2], [6, 7, 8]]
@@ -243,4 +228,4 @@ def test_it_is_logged_once_what_was_chosen_and_why_rows_stay(tmp_path, caplog):
             train(tmp_path / case, "ours", **CASES[case])
         (record,) = [record for record in caplog.records if record.name == "gym_trl.grpo.passes"]
         assert said in record.getMessage()
-        assert record.getMessage().startswith("scores at sampled positions; each micro-batch is as wide as")
+        assert record.getMessage().startswith("scores at sampled positions; common beginnings are computed once; each")

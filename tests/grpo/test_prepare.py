@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
 """Refusals of a rehearsal; what it does is in tests/compat/test_each_way.py."""
 
 from types import SimpleNamespace

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """A training that was killed plays, when it is resumed, what an uninterrupted one would have played."""
 
 import json
@@ -7,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-import warm
+from support import warm
 
-from gym_trl.grpo.curriculum import LevelCurriculum
+from gym_trl.grpo.parts.curriculum import LevelCurriculum
 from gym_trl.options import Curriculum
 
 pytestmark = pytest.mark.trl
@@ -65,7 +64,7 @@ REUSE = {
         pytest.param(2, {**REUSE, "per_device_train_batch_size": 2}, id="two processes", marks=pytest.mark.processes),
     ],
 )
-def test_a_killed_training_goes_on_with_the_tasks_and_the_weights_of_one_that_was_not(processes, grpo, tmp_path):
+def test_a_killed_training_goes_on_with_the_same_tasks_and_weights(processes, grpo, tmp_path):
     dies_at = random.SystemRandom().randrange(4, 12)  # checkpoints are at 3, 6 and 9, and rollouts at 0, 4 and 8
     options = {"grpo": grpo, "dies_at": dies_at, "moves": processes == 1}
     for status, said in run(tmp_path, options, "whole", "killed", processes=processes):
@@ -76,7 +75,7 @@ def test_a_killed_training_goes_on_with_the_tasks_and_the_weights_of_one_that_wa
     assert went_on_as_if_nothing_had_happened(tmp_path, processes) == dies_at // 3 * 3, f"died at {dies_at}"
 
 
-def test_a_curriculum_goes_on_where_it_was_saved_also_when_levels_were_taken_away():
+def test_a_curriculum_goes_on_where_it_was_saved_also_with_fewer_levels():
     settings = Curriculum([{"high": 4}, {"high": 8}, {"high": 16}], episodes=4)
     curriculum = LevelCurriculum(settings)
     curriculum.report([(0, True)] * 4)

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -7,10 +6,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.rewards import SoftOverlong, env_reward
+from gym_trl.grpo.overlong import SoftOverlong
+from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.totals import Row, StepTotals, rows_of
+from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
 from gym_trl.training.options import choose
-from gym_trl.training.run import grpo_config, make_spec, reward_funcs
 from gym_trl.types import StopReason
 
 COLUMNS: dict[str, Any] = {
@@ -139,7 +139,7 @@ def test_no_way_out_pays_the_penalty_is_never_less_played_on_to_an_end(limits, r
     assert penalty(tokens, reason) <= penalty(tokens + more, "failure")
 
 
-def test_every_stop_reason_but_an_end_of_the_environment_is_unscored_or_penalised_in_full():
+def test_every_stop_but_the_environments_own_is_unscored_or_penalised():
     penalty = SoftOverlong(100, 10).penalty
     free = {reason.value for reason in StopReason if reason.scored and penalty(0, reason) == 0.0}
     assert free == {"success", "failure", "terminated", "turn_limit", "forfeit"}  # the last is another seat's end

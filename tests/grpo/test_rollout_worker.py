@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The worker against its protocol, in the real AsyncGRPOTrainer, and with the real ``vllm serve``."""
 
 import json
@@ -7,6 +6,7 @@ import queue
 import re
 import threading
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import warm
-from vllm_double import LOGPROB, VLLMDouble
-from vllm_serve import TRL, Server
+from support import warm
+from support.vllm_double import LOGPROB, VLLMDouble
+from support.vllm_serve import TRL, Server
 
 from gym_trl import GymSpec
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.grpo.checkpoints import TRAINED
+from gym_trl.grpo.parts.start_from import StartFrom
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.options import Curriculum, History
 from gym_trl.testing import ByteChat, save_tiny, tiny_tokenizer
@@ -207,7 +208,7 @@ class TestTheProtocol:
         assert {sample.model_version for sample in samples if sample.group_id > 0} == {7}
         assert all(0 <= time.time() - sample.enqueued_at < 60 for sample in samples)
 
-    def test_no_more_begins_while_the_buffer_is_full_and_it_goes_on_when_there_is_room(self, started):
+    def test_no_episode_begins_while_the_buffer_is_full(self, started):
         engine = ScriptedEngine(halving)
         worker = started(spec(), args=config(queue_maxsize=8), engine=lambda: engine)
         assert eventually(worker.rollout_buffer.full)
@@ -262,7 +263,7 @@ class TestTheProtocol:
         assert min(sample.group_id for sample in take(worker, 8)) >= 2  # no number is used twice
         worker.check_health(60)
 
-    def test_what_an_earlier_training_had_is_left_out_and_the_rest_is_as_it_would_have_been(self):
+    def test_groups_of_an_earlier_training_are_left_out_and_others_unchanged(self):
         of = spec(num_tasks=5)
         played = []
         for left_out in ((), {0, 1, 3, 6}):
@@ -282,6 +283,21 @@ class TestTheProtocol:
         said = [sample.prompt[0]["content"] for sample in take(started(of, answer=climb), 64)]
         assert "1 to 3" in said[0]
         assert "1 to 8" in said[-1]
+
+    def test_a_part_gives_groups_their_first_turns(self, started):
+        part, played = StartFrom(share=1.0), list[Any]()
+        of = spec(parts=[part], on_rollout=played.append)
+        samples = take(started(of, answer=lambda request: halving(replace(request, seed=1))), 32)  # always right
+        given = [sample for sample in samples if len(sample.prompt) > 1]
+        assert given
+        for sample in given:
+            assert {message["role"] for message in sample.prompt[1::2]} == {"assistant"}
+            assert {message["role"] for message in sample.prompt[::2]} == {"user"}
+            assert sample.completion[0]["role"] == "assistant"
+            said = CHAT.show([id_ for id_, mask in zip(sample.input_ids, sample.completion_mask, strict=True) if mask])
+            assert said.count("<end>") == sum(message["role"] == "assistant" for message in sample.completion)
+        assert part.state["left"] > 1
+        assert {one.given_turns for one in played[0].episodes} == {played[0].episodes[0].given_turns}
 
 
 def climb(request):

@@ -1,54 +1,18 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
-"""Episodes of several segments, each of which is a row of the trainer."""
+"""Episodes of several segments, each of which is a row of the trainer; their gradients are in the gradient grid."""
 
-from pathlib import Path
 from typing import Any
 
-import for_segments as given
 import pytest
-import tiny_trainer
-import training_ways
+from support import tiny_trainer
 from transformers import PrinterCallback
 
-from gym_trl import GymSpec
+from gym_trl import GymSpec, adopt
 from gym_trl.errors import ConfigError
+from gym_trl.grpo.overlong import SoftOverlong
 from gym_trl.grpo.prepare import prepare
-from gym_trl.grpo.rewards import SoftOverlong
 from gym_trl.rollout import History
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
-SCRIPT = Path(given.__file__)
-
-
-@pytest.fixture(scope="module", params=training_ways.WAYS)
-def trained(request, tmp_path_factory):
-    """On two processes of six rows each, the second group of four straddles them."""
-    return training_ways.run(request.param, SCRIPT, tmp_path_factory.mktemp("trained"))
-
-
-def test_the_gradient_of_segmented_episodes_is_that_of_the_loss_written_out_by_hand(trained):
-    for report in trained:
-        assert len(report["gradient"]) == 6 * 2 + 2 * 4 + 2
-        for name, (difference, largest) in report["gradient"].items():
-            assert difference < 1e-5 * max(1.0, largest), name
-
-
-def test_settings_with_which_a_segment_would_not_count_as_a_part_of_its_episode_are_refused(trained):
-    for report in trained:
-        assert {name: "history=... is not possible with" in said for name, said in report["refused"].items()} == (
-            dict.fromkeys(("bnpo", "vespo", "sequence", "beta", "off_policy"), True)
-        )
-        assert "loss_type='bnpo': it divides by the tokens of a micro-batch" in report["refused"]["bnpo"]
-
-
-def test_lengths_and_rewards_are_logged_per_episode(trained):
-    for report in trained:
-        for log in report["logs"]:
-            tokens = [sum(row["env_mask"]) for row, *_ in given.rows()]
-            assert log["completions/mean_length"] == sum(tokens) / len(tokens)
-            assert log["completions/max_length"] == max(tokens)
-            assert log["env/turns"] == pytest.approx(10 / 3)
-            assert log["env/unscored"] == 0.25
 
 
 def guess(**changes):
@@ -98,7 +62,7 @@ def test_each_row_of_a_training_is_a_segment_as_the_model_saw_it(tmp_path, credi
     trainer.evaluate()
 
 
-def test_a_rollout_func_around_ours_is_told_to_attach(tmp_path):
+def test_a_rollout_func_around_ours_needs_the_trainer_to_know_the_spec(tmp_path):
     spec = guess()
     grpo = {"per_device_train_batch_size": 4, "max_steps": 1}
 
@@ -106,17 +70,9 @@ def test_a_rollout_func_around_ours_is_told_to_attach(tmp_path):
         return spec.rollout_func(prompts, trainer)
 
     trainer = tiny_trainer.make(tmp_path, spec, grpo=grpo, rollout_func=around)
-    with pytest.raises(ConfigError, match=r"call spec.attach\(trainer\) before trainer.train"):
+    with pytest.raises(ConfigError, match=r"adopt\(trainer, spec\) before trainer.train"):
         trainer.train()
-    spec.attach(trainer)
-    trainer.train()
-
-
-def test_credit_that_is_attached_first_knows_the_segments(tmp_path):
-    spec = guess(credit="return_to_go")
-    trainer = tiny_trainer.make(tmp_path, spec, grpo={"per_device_train_batch_size": 4, "max_steps": 1})
-    trainer.remove_callback(PrinterCallback)
-    spec.turn_credit.attach(trainer)
+    adopt(trainer, spec)
     trainer.train()
 
 
@@ -128,7 +84,7 @@ def test_a_rollout_func_around_ours_must_return_where_segments_begin(tmp_path):
 
     grpo = {"per_device_train_batch_size": 4, "max_steps": 1}
     trainer = tiny_trainer.make(tmp_path, spec, grpo=grpo, rollout_func=around)
-    spec.attach(trainer)
+    adopt(trainer, spec)
     with pytest.raises(ConfigError, match="the columns segments, env_mask and logprobs are needed"):
         trainer.train()
 

@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
+import pickle
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -7,16 +7,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
 
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.rollout_func import make_rollout_func
+from gym_trl.grpo.parts.start_from import StartFrom
+from gym_trl.grpo.rollout import make_rollout_func
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.options import Cutoff
+from gym_trl.options import Cutoff, History, League
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.types import Task
 
@@ -209,7 +210,7 @@ class TestThePreferredExecutor:
 
 
 class TestALimit:
-    def test_is_off_where_nobody_asks_for_it_and_reaches_the_rollout_where_somebody_does(self):
+    def test_is_off_by_default_and_reaches_the_rollout_where_it_is_set(self):
         assert guess().rollout_func.config.cutoff == Cutoff()
         cutoff = Cutoff(stragglers=0.9)
         rollout = guess(cutoff=cutoff, max_observation=100, max_action=20).rollout_func.config
@@ -244,3 +245,16 @@ def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():
     ]
     assert {type(rollout.pool._pool) for rollout in rollouts} == {ThreadPool}
     assert rollouts[0].config == rollouts[1].config == config
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"parts": [StartFrom()]},
+        {"seats": League(["solver", "random"])},
+        {"history": History(last=2), "max_tokens_per_turn": 8},
+    ],
+)
+def test_a_spec_with_parts_can_be_pickled(feature):
+    spec = GymSpec("TrlEnv/Nim-v0", num_tasks=1, **feature)
+    assert [part.name for part in pickle.loads(pickle.dumps(spec)).parts] == [part.name for part in spec.parts]

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Everything beyond one machine at once: environments on two nodes of a Ray cluster, one of which is lost in the middle
 of a rollout, generation on two real vLLM servers, training on two processes."""
 
@@ -18,9 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import vllm_cpu
-from free_port import free_port
-from vllm_serve import TRL, Server
+from support import vllm_cpu
+from support.free_port import free_port
+from support.vllm_serve import TRL, Server
 
 SCRIPT = Path(__file__).parent / "train_on_cluster.py"
 LOST_IN = 1
@@ -172,7 +171,7 @@ def machines(row):
     return {name for name in ("first", "second") if f"{name}:" in said}
 
 
-def test_environments_on_two_machines_two_servers_and_two_processes_train_together(played):
+def test_two_machines_two_servers_and_two_processes_train_together(played):
     ranks, tokens = played
     where = [[machines(row) for row in rows(ranks, step)] for step in range(STEPS)]
     errors = [[row["error"] for row in rows(ranks, step) if row["error"]] for step in range(STEPS)]
@@ -196,7 +195,7 @@ def test_groups_play_one_game_on_whatever_machines_its_members_are(played):
         assert len(set(tasks)) == 3
 
 
-def test_a_machine_that_is_lost_costs_the_episodes_that_were_there_and_nothing_else(played):
+def test_a_lost_machine_costs_its_own_episodes_and_nothing_else(played):
     ranks, _ = played
     for step in range(STEPS):
         lost = [row for row in rows(ranks, step) if row["error"]]

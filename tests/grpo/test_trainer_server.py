@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The real GRPOTrainer with a server, on three processes that finish at different times; and what its hook says.
 
 TRL's own loop gathers prompts at every turn, which hangs or mixes completions up as soon as processes differ in how
@@ -12,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import warm
-from vllm_double import VLLMDouble
+from support import warm
+from support.vllm_double import VLLMDouble
 
 from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import EngineError
@@ -156,9 +155,9 @@ def test_raw_logprobs_matter_to_the_correction_and_to_nothing_else():
             ask(trainer(vllm.url, correction=False, temperature=0.5))
 
 
-def test_a_server_that_is_missing_is_an_error_at_the_first_rollout_and_costs_episodes_later(vllm, monkeypatch):
-    monkeypatch.setattr("gym_trl.engines.server._FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr("gym_trl.engines.server._LONGEST_PAUSE_S", 0.001)
+def test_a_missing_server_is_an_error_at_first_and_costs_episodes_later(vllm, monkeypatch):
+    monkeypatch.setattr("gym_trl.engines.server_client._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("gym_trl.engines.server_client._LONGEST_PAUSE_S", 0.001)
     late = trainer(vllm.url)
     ask(late)
     vllm.kill()

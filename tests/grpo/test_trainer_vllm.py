@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """The real GRPOTrainer with the real vLLM, colocated, on a CPU."""
 
 import json
@@ -6,8 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import vllm_cpu
-import warm
+from support import vllm_cpu, warm
 
 SCRIPT = Path(__file__).parent / "train_with_vllm.py"
 STEPS = 20

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.transcripts import LogTranscripts, transcript
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
@@ -104,7 +103,7 @@ def test_tensorboard_gets_the_environments_numbers_and_some_transcripts(
 @pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.skipif(not (TRACKERS / "wandb").is_dir(), reason="W&B is not there: make .venv/.peers/trackers")
-def test_wandb_and_trackio_write_the_same_numbers_and_transcripts_without_a_network(tmp_path: Path) -> None:
+def test_wandb_and_trackio_write_the_same_numbers_without_a_network(tmp_path: Path) -> None:
     # Nobody answers at this address, which is where anything that asks the network would be sent.
     away = "http://127.0.0.1:9"
     env = os.environ | {

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """A share of unscored episodes above a bound stops the training, and one bad rollout does not."""
 
 from dataclasses import replace
@@ -6,11 +5,11 @@ from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
+from support.trainer_double import TrainerDouble
 
 from gym_trl import GymSpec
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError, PoolError
-from gym_trl.grpo.attach import attach
 from gym_trl.grpo.totals import Row, StepTotals
 from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.testing import ByteChat, tiny_model, tiny_tokenizer
@@ -25,7 +24,7 @@ def step(number, *rows, split="train", training=None):
     return replace(StepTotals.of(rows, split=split, step=number), training=training)
 
 
-def test_three_bad_rollouts_in_a_row_stop_the_training_and_the_message_counts_the_errors():
+def test_three_bad_rollouts_in_a_row_stop_the_training_with_their_errors():
     bound = UnscoredBound(0.5)
     bound(step(0, FAILED, FAILED, WON))
     bound(step(1, FAILED, LATE, FAILED, WON))
@@ -134,10 +133,14 @@ def test_asynchronous_episodes_that_cannot_be_scored_stop_the_training():
 
 
 def test_environments_that_are_called_as_tools_count_for_the_bound_too():
-    class Trainer:
-        def _generate_and_score_completions(self, game, row):
-            game.reset(**row)
-
-    trainer, spec = Trainer(), GymSpec("TrlEnv/GuessNumber-v0", num_tasks=2)
-    trainer._generate_and_score_completions(spec.environment_factory(), spec.train_dataset[0])
-    assert attach(trainer)._on_totals == [spec._bound]
+    trainer, spec = TrainerDouble(), GymSpec("TrlEnv/GuessNumber-v0", num_tasks=2)
+    factory = spec.environment_factory
+    told: list[StepTotals] = []
+    assert factory.on_totals is spec._bound
+    factory.on_totals = told.append
+    trainer.environments = [factory(), factory()]
+    for environment in trainer.environments:
+        environment.reset(**spec.train_dataset[0])
+    trainer.gym_trl.note_tokens(1)
+    assert trainer.gym_trl.count([]) == []
+    assert [totals.episodes for totals in told] == [2]

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model twice in one process, resume it there, and with other settings: run by the tests.
 
 Arguments: a folder, and a JSON object of options (``grpo``, ``plain``, ``exact``, ``changed``).

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model on changing tasks and record its episodes: to the end, until it is killed, or resumed.
 
 Arguments: a folder, a JSON object of options (``grpo``, ``exact``, ``dies_at``, ``moves``), what to do: ``whole``
@@ -15,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import tiny_trainer
+from support import tiny_trainer
 from transformers import TrainerCallback
 
 from gym_trl import GymSpec
@@ -28,7 +27,7 @@ RANK = int(os.environ.get("RANK", "0"))
 LEVELS = [{"high": high, "turns": 2} for high in (2, 4, 8, 16, 32)]
 
 
-class Die(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+class Die(TrainerCallback):
     """Callback that kills the process in the middle of a step."""
 
     def __init__(self, at):

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model with the real AsyncGRPOTrainer and our rollout worker on a CPU, and record the results.
 
 Three things of TRL's cannot be had on a CPU and are replaced: the FlashAttention-3 kernel that its packed rows are
@@ -107,7 +106,7 @@ class Frozen(Live):
             pass
 
 
-class Watching(AsyncGRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+class Watching(AsyncGRPOTrainer):
     """Trainer that keeps every micro-batch's importance ratios, and the samples of the batch."""
 
     def compute_loss(self, model, inputs, *arguments, **options):

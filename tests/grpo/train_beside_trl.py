@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model, and compute each loss twice: at sampled positions only, and by TRL alone.
 
 Arguments: a folder to write to, and a JSON object of cases, by name: ``grpo``, ``lora``, ``dtype``, ``model``.
@@ -9,41 +8,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import tiny_trainer
 import torch
 import trl
+from support import tiny_trainer
 from trl import GRPOTrainer
 
-from gym_trl import GymSpec
+from gym_trl import GymGRPOTrainer, GymSpec
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
-OURS = ("_compute_loss", "_get_per_token_logps_and_entropies")
 
-
-class Beside(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+class Beside(GymGRPOTrainer):
     """Trainer that computes each loss a second time as TRL would without this library."""
 
     found: dict
 
     def compute_loss(self, model, inputs, *given, **named):
-        self.found["intercepted"] = [name for name in OURS if name in self.__dict__]
-        ours = self._noted(model, inputs, *given, **named)
-        taken = {name: self.__dict__.pop(name) for name in OURS if name in self.__dict__}
+        loss = super().compute_loss
+        ours = self._noted(loss, model, inputs, *given, **named)
+        self.__class__ = GRPOTrainer
         try:
-            theirs = self._noted(model, inputs, *given, **named)
+            theirs = Beside._noted(self, self.compute_loss, model, inputs, *given, **named)
         finally:
-            self.__dict__.update(taken)
+            self.__class__ = Beside
         self.found["losses"].append({"ours": ours, "theirs": theirs})
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         self.found["sampled"].append(int(mask.sum()))
         return super().compute_loss(model, inputs, *given, **named)
 
-    def _noted(self, model, inputs, *given, **named):
+    def _noted(self, compute, model, inputs, *given, **named):
         heads = []
         head = (model.get_base_model() if hasattr(model, "peft_config") else model).get_output_embeddings()
         noted = head.register_forward_pre_hook(lambda module, args: heads.append(args[0].numel() // args[0].shape[-1]))
         before = {name: len(values) for name, values in self._metrics["train"].items()}
-        loss = super().compute_loss(model, inputs, *given, **named)
+        loss = compute(model, inputs, *given, **named)
         trained = [weight for weight in model.parameters() if weight.requires_grad]
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         noted.remove()

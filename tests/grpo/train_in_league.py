@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model in a league: to the end, until it is killed, or resumed.
 
 Arguments: a folder, a JSON object of options (``league``, ``grpo``, ``lora``, ``dies_at``), and what to do, as in
@@ -12,12 +11,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import tiny_trainer
 import torch
+from support import tiny_trainer
 from train_and_die import Die
 
 from gym_trl import GymSpec
-from gym_trl.grpo.league_games import LeagueGames
+from gym_trl.grpo.parts.league_games import LeagueGames
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.resume import ExactResume
 from gym_trl.testing import tiny_model, tiny_tokenizer

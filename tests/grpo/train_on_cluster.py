@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model on several processes with environments on Ray and a vLLM server for each process.
 
 Run by the tests. Arguments: a folder to write to, and a JSON object of options (``urls``, ``model``, ``nodes``,
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import ray
-import tiny_trainer
+from support import tiny_trainer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
 

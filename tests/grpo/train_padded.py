@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
 """Train a tiny model on rows of very different lengths, with this library's passes and with TRL's own.
 
 Arguments: a folder to write to, and a JSON object of cases, by name: arguments of ``train``.
@@ -10,26 +9,26 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import tiny_trainer
 import torch
 import trl
+from support import tiny_trainer
 from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
 from trl import GRPOTrainer
 
 from gym_trl import GymSpec
-from gym_trl.grpo import passes
-from gym_trl.grpo.attach import attach
+from gym_trl.grpo import passes, shared_prefix
+from gym_trl.grpo.trainer import GymTraining
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 
-class Overridden(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+class Overridden(GRPOTrainer):
     """Trainer whose loss may depend on anything in a micro-batch."""
 
     def compute_loss(self, *given, **named):
         return super().compute_loss(*given, **named)
 
 
-class Gradients(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+class Gradients(TrainerCallback):
     """Callback that keeps the gradient and the loss of each optimizer step."""
 
     def __init__(self):
@@ -50,7 +49,9 @@ def main(folder, cases):
     (folder / f"rank{rank}.json").write_text(json.dumps(report))
 
 
-def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclass=False, scored_by_trl=False):
+def train(
+    folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclass=False, scored_by_trl=False, shared=None
+):
     """Return gradients, losses, widths of the passes and tokens of a training of two steps."""
     torch.manual_seed(0)
     tokenizer = tiny_tokenizer()
@@ -70,29 +71,33 @@ def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclas
 
     def rollout_func(prompts, trainer):
         nonlocal calls
-        if who == "ours":
-            attach(trainer)
         random = np.random.default_rng([seed, calls, trainer.accelerator.process_index])
         calls += 1
         columns: dict[str, list] = {"prompt_ids": [], "completion_ids": [], "logprobs": [], "env_mask": []}
         for _ in prompts:
             length = min(24, 1 + int(random.pareto(1.0) * 2))
             mask = (random.random(length) < 0.5) * (random.random() < 0.9)
-            columns["prompt_ids"].append(random.integers(3, 90, random.integers(1, 8)).tolist())
-            columns["completion_ids"].append(random.integers(3, 90, length).tolist())
+            prompt, ids = random.integers(3, 90, random.integers(1, 8)), random.integers(3, 90, length)
+            if shared:  # two tasks, whose episodes have ids in common
+                prompt, ids = np.arange(3, 5 + random.integers(2)), random.integers(3, 5, length)
+            columns["prompt_ids"].append(prompt.tolist())
+            columns["completion_ids"].append(ids.tolist())
             columns["env_mask"].append(mask.astype(int).tolist())
             columns["logprobs"].append((-3.0 * mask).tolist())
         return columns
 
-    taken = vars(passes)["sampled_scores"]
+    taken, least = vars(passes)["sampled_scores"], vars(shared_prefix)["_LEAST_SAVED"]
+    if shared is not None:  # however little it saves, or not at all
+        vars(shared_prefix)["_LEAST_SAVED"] = -100.0 if shared else 2.0
     if scored_by_trl:  # as on a GPU, or with several processes
         vars(passes)["sampled_scores"] = lambda trainer: None
     noted = Gradients()
     settings = {"max_steps": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "optim": "sgd"}
+    kind = Overridden if subclass else GRPOTrainer
     trainer = tiny_trainer.make(
         folder,
         spec,
-        Overridden if subclass else GRPOTrainer,
+        kind if who == "theirs" else type("Ours", (GymTraining, kind), {}),
         grpo={**settings, "learning_rate": 0.3, "num_generations": 2, "max_grad_norm": 0.0, **(grpo or {})},
         model=model,
         rollout_func=rollout_func,
@@ -104,12 +109,11 @@ def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclas
     try:
         trainer.train()
     finally:
-        vars(passes)["sampled_scores"] = taken
+        vars(passes)["sampled_scores"], vars(shared_prefix)["_LEAST_SAVED"] = taken, least
     return {
         "gradients": [gradient.tolist() for gradient in noted.gradients],
         "losses": noted.losses,
         "widths": widths,
-        "attached": [name for name in ("_compute_loss", "compute_loss") if name in vars(trainer)],
     }
 
 

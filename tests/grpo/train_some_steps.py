@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model for some steps and record the results: run by the tests, alone or on several processes.
 
 Arguments: a folder to write to, and a JSON object of options (``plain``, ``grpo``, ``spec``, ``curriculum``,
@@ -11,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tiny_trainer
 import torch
 import trl
 from datasets import Dataset
+from support import tiny_trainer
 
 from gym_trl import GymSpec
+from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.processes import leave_process_group
-from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.options import Curriculum
 from gym_trl.testing import FaultyEnv, tiny_tokenizer
 

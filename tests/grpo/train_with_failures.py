@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model on episodes of which some fail: run by the tests, alone or as one of two processes.
 
 Arguments: a folder to write to, what to do (``rewards``, ``metrics``), and a JSON object of options.
@@ -13,10 +12,10 @@ from pathlib import Path
 from zlib import crc32
 
 import gymnasium as gym
-import tiny_trainer
 import torch
 import trl
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+from support import tiny_trainer
 from trl import GRPOTrainer
 
 from gym_trl import GymSpec
@@ -43,7 +42,7 @@ class Unlucky(gym.Wrapper):
         return self.env.step(action)
 
 
-class Judge(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
+class Judge(torch.nn.Module):
     """Reward model: the mean of the ids as a logit, and more for some rows."""
 
     def __init__(self, more):
@@ -92,7 +91,7 @@ def reward(kind, salt, blank, unscored):
     return later if kind == "async" else say
 
 
-class Halved(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+class Halved(GRPOTrainer):
     """Trainer of a user with rewards of its own."""
 
     def _calculate_rewards(self, *given, **named):

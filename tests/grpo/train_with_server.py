@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model with a vLLM server and record the results: run by the tests, alone or on several processes.
 
 Arguments: a folder to write to, the server's address, and a JSON object of options (``model``, ``grpo``). What TRL
@@ -12,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-import tiny_trainer
+from support import tiny_trainer
 from transformers import Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
 

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model that calls tools, in TRL's own loop, and record the results: run by the tests.
 
 A tiny model calls nothing by itself, so its turns are written by the players below, and all else is the trainer's: the
@@ -9,15 +8,16 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
-import tiny_trainer
 import torch
+from support import tiny_trainer
 from trl import GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
-from gym_trl import GymSpec
-from gym_trl.errors import InfrastructureError
+from gym_trl import GymGRPOTrainer, GymSpec
+from gym_trl.errors import ConfigError, InfrastructureError
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 PENALTY = 0.25
@@ -79,8 +79,11 @@ def opening(row):
     return ["W" + first, "Q" + call("guess", number=9), "L" + first, "E" + MISTAKES[0]][row % 4]
 
 
-class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
-    """Trainer that keeps its requests, the results, and the batches made of them."""
+TRAINER: Any = object
+
+
+class Records(TRAINER):
+    """Methods of a trainer that keeps its requests, the results, and the batches made of them."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -116,6 +119,14 @@ class Recording(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         return output
 
 
+class Recording(Records, GymGRPOTrainer):
+    """This library's trainer."""
+
+
+class Stock(Records, GRPOTrainer):
+    """TRL's trainer."""
+
+
 class FailsAtNine(gym.Wrapper):
     """Environment that fails after a guess of 9, which player Q makes."""
 
@@ -132,11 +143,17 @@ def generous(completions, **_):
 
 def main(folder):
     report = train(folder, 2)
-    [report["failing"]] = train(folder, 1, reward_funcs=[generous], wrappers=[FailsAtNine])["steps"]
+    failing = {"reward_funcs": [generous], "wrappers": [FailsAtNine]}
+    [report["failing"]] = train(folder, 1, **failing)["steps"]
+    report["stock"] = train(folder, 2, kind=Stock)
+    try:
+        train(folder, 1, kind=Stock, **failing)
+    except ConfigError as error:
+        report["refused"] = str(error)
     (folder / "report.json").write_text(json.dumps(report))
 
 
-def train(folder, steps, *, reward_funcs=(), wrappers=()):
+def train(folder, steps, *, kind=Recording, reward_funcs=(), wrappers=()):
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         env_kwargs={"high": 8, "turns": 4},
@@ -153,7 +170,7 @@ def train(folder, steps, *, reward_funcs=(), wrappers=()):
     trainer = tiny_trainer.make(
         folder,
         spec,
-        Recording,
+        kind,
         grpo={**grpo, "shuffle_dataset": False},
         model=model,
         processing_class=tokenizer,

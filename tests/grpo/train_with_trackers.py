@@ -1,4 +1,3 @@
-# mypy: allow-untyped-calls
 """Train three steps, report to W&B and Trackio without a network, and read back their files.
 
 Runs in a process that finds the two, with the folder as its argument; ``read.json`` there has what each was told,
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tiny_trainer
+from support import tiny_trainer
 
 from gym_trl import GymSpec
 from gym_trl.grpo.transcripts import LogTranscripts

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Train a tiny model with colocated vLLM and record the results: run by the tests, alone or on several processes.
 
 Arguments: a folder to write to, and a JSON object of options (``grpo``, ``sleep``, ``env``, ``turns``: one number for
@@ -11,12 +10,11 @@ import os
 import sys
 from pathlib import Path
 
-import tiny_trainer
 import torch
-import vllm_cpu
+from support import tiny_trainer, vllm_cpu
 from transformers import Qwen2ForCausalLM
 
-from gym_trl import GymSpec
+from gym_trl import GymSpec, adopt
 from gym_trl.grpo.processes import leave_process_group
 
 KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns", "opponent")
@@ -162,7 +160,7 @@ def main(folder: Path, options):
     )
     sleeper = Sleeper(trainer) if options.get("sleep") else None
     params = note_params(trainer)
-    spec.attach(trainer)
+    adopt(trainer, spec)
     losses = watch_losses(trainer)
     trainer.train()
     evaluation = trainer.evaluate()

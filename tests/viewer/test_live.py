@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from for_viewer import Look, needs_chromium, played, write_run
+from support.viewer_runs import Look, needs_chromium, played, write_run
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -158,7 +159,8 @@ def test_the_command_serves_until_it_is_interrupted(folder: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as served:
         try:
             assert served.stdout is not None
-            assert "http://127.0.0.1:" in served.stdout.readline()
+            assert (port := re.search(r"http://127\.0\.0\.1:(\d+)/", served.stdout.readline()))
+            assert f"ssh -N -L {port[1]}:127.0.0.1:{port[1]} " in served.stdout.readline()
             served.send_signal(2)
             assert served.wait(WAIT_S) == 0
         finally:

@@ -3,7 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
-from for_viewer import write_run
+from support.viewer_runs import write_run
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app

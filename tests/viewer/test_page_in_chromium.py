@@ -1,12 +1,13 @@
 """The page in a real Chromium: what it shows, how it is used, and what it refuses."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
-from for_viewer import (
+from support.viewer_runs import (
     Auction,
     Look,
     needs_chromium,
@@ -19,11 +20,12 @@ from for_viewer import (
 )
 
 from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.evaluation.scores import share_of
 from gym_trl.executors.inline import InlinePool
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.schema import as_record
 from gym_trl.rollout import Episode, History, Limits, run_episodes
-from gym_trl.rollout.game import GameResult
+from gym_trl.rollout.loop import GameResult
 from gym_trl.testing import ByteChat
 from gym_trl.types import StopReason, Task
 from gym_trl.viewer.page import write_page
@@ -68,13 +70,64 @@ def test_it_opens_on_the_curves_and_says_what_was_learnt(look: Look, small: str)
         "Return",
         "Success",
         "Turns",
-        "Stop reasons",
+        "Ended",
     ]
-    assert "0.1 → 0.9" in look.texts(".fact b")
+    assert "0.100 → 0.900" in look.texts(".fact b")
     assert look.js("document.querySelectorAll('.chart .level.optimum').length") == 1
     assert look.js("document.querySelectorAll('.chart .area').length") == 2
     assert look.js("document.title") == "first · gym-trl"
     assert look.complaints() == []
+
+
+def test_rates_have_their_number_of_episodes_and_their_interval(look: Look, small: str) -> None:
+    look.open(small)
+    look.until("document.querySelectorAll('.chart path.smooth').length >= 4")
+    after = share_of(0.9, 100)
+    assert f"{after}" in look.texts(".charts .plain td")
+    assert f"[{after.low:.3f}, {after.high:.3f}]" in look.texts(".fact em")[0]
+    rows = look.texts(".charts .plain tr")
+    assert next(row for row in rows if row.startswith("after")).endswith("100")
+    assert next(row for row in rows if row.startswith("optimum")).endswith("exact")
+    assert look.js("document.querySelectorAll('.chart path.band').length") == 1
+    assert any("8 episodes a step, 95% interval" in title for title in look.texts(".panel h2"))
+
+
+@pytest.mark.parametrize("place", ["#/", "#/episodes", "#/episode/2", "#/episode/2/tokens", "#/group/9"])
+def test_a_phone_shows_each_page_without_scrolling_sideways(look: Look, small: str, place: str) -> None:
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    look.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        look.open(f"{small}{place}")
+        look.until("document.querySelector('#main').children.length > 0")
+        assert (
+            look.js("Math.max(document.documentElement.scrollWidth, document.querySelector('#main').scrollWidth)")
+            == 390
+        )
+        cells = look.js(
+            "[...document.querySelectorAll('.fact, .grid-row > *')].map((one) => one.getBoundingClientRect().right)"
+        )
+        assert max(cells, default=0) <= 390
+        if place == "#/episodes":
+            assert look.texts(".grid-head button") == ["#", "ended", "return", "turns"]
+            assert look.texts(".grid-row:first-child > *")[1:] == ["success", "1", "1"]
+    finally:
+        look.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_labels_of_levels_that_are_close_do_not_overlap(look: Look, pages: Path) -> None:
+    folder = write_run(pages / "close")
+    summary = json.loads((folder / "summary.json").read_text())
+    close = {"success_optimum": 0.51, "success_random": 0.5, "success_blind": 0.505}
+    (folder / "summary.json").write_text(json.dumps(summary | close))
+    write_page(folder, pages / "close.html")
+    look.open((pages / "close.html").as_uri())
+    look.until("document.querySelectorAll('.chart text.blind').length > 0")
+    boxes = look.js(
+        "[...document.querySelectorAll('.chart text:is(.optimum, .blind, .random)')]"
+        ".map((one) => one.getBoundingClientRect()).map((box) => [box.top, box.bottom]).sort((a, b) => a[0] - b[0])"
+    )
+    assert len(boxes) == 3
+    assert all(above[1] <= below[0] + 1 for above, below in pairwise(boxes))
 
 
 def test_every_other_metric_is_a_curve_once_it_is_asked_for(look: Look, small: str) -> None:
@@ -112,30 +165,57 @@ def test_a_header_sorts_up_down_and_back(look: Look, small: str) -> None:
     [
         ("return<0", 12),
         ("return>0 step=1", 2),
-        ("step>=3 -stop:success", 2),
-        ("stop:limit", 12),
-        ("success:false", 12),
+        ("step>=3 -ended:success", 2),
+        ("ended:limit", 12),
+        ("ended:success", 20),
+        ("success", 20),
+        ("-success", 12),
+        ('"success"', 0),
+        ("success:no", 12),
+        ("task:instance=6", 16),
         ("turns:3", 8),
         ("seed:1001", 16),
         ("group!=0 step<2", 4),
         ('"ox 2.5"', 1),
         ("think OX step:4", 0),
         ("which OX step:4", 2),
-        ("constructor:1", 0),
+        ('"constructor:1"', 0),
     ],
 )
 def test_a_filter_keeps_what_it_says(look: Look, small: str, query: str, count: int) -> None:
     if not look.js(f"location.href.startsWith({json.dumps(small)}) && document.querySelector('#filter') !== null"):
         table(look, small)
     ask(look, query)
-    assert look.texts("#shown") == [f"{count} of 32 episodes"]
+    assert look.texts("#shown") == [f"{count} of 32 episodes{'' if count else ' Clear the filter'}"]
     assert len(shown(look)) == min(count, 32)
 
 
 def test_a_filter_that_makes_no_sense_says_so_and_keeps_the_rows(look: Look, small: str) -> None:
     table(look, small)
     assert len(ask(look, "return>much")) > 20
-    assert look.texts("#shown.wrong") == ["return is a number, not “much”"]
+    assert look.texts("#shown.wrong") == ["return is a number, not “much” Clear the filter"]
+
+
+def test_an_unknown_column_and_an_empty_result_say_so_and_lead_back(look: Look, small: str) -> None:
+    table(look, small)
+    ask(look, "step:4 constructor:1")
+    assert look.texts("#shown.wrong")[0].startswith("There is no column “constructor”. Columns: #, step, ")
+    look.click("#shown button")
+    look.until("document.querySelector('#filter').value === 'step:4 \"constructor:1\"'")
+    look.until("document.querySelector('#shown').textContent.startsWith('0 of 32 episodes')")
+    look.click("#shown button")
+    look.until("document.querySelector('#shown').textContent === '32 of 32 episodes'")
+
+
+def test_columns_chips_and_filters_have_one_name_each(look: Look, small: str) -> None:
+    table(look, small)
+    heads = look.texts(".grid-head button")
+    for name in heads:
+        ask(look, f"{name}:none")
+        assert look.texts("#shown")[0].split()[1] == "of", name
+    chips = look.js("[...document.querySelectorAll('.facets .facet')].map((one) => one.title.split('=')[0])")
+    assert set(chips) <= set(heads)
+    assert {"task", "ended", "success", "group"} <= set(heads)
 
 
 def test_a_filter_is_in_the_address(look: Look, small: str) -> None:
@@ -147,7 +227,7 @@ def test_the_buttons_write_the_filter(look: Look, small: str) -> None:
     table(look, small)
     look.click(".facet")
     look.until("document.querySelector('#shown').textContent.startsWith('20 of')")
-    assert look.js("document.querySelector('#filter').value") == "stop=success"
+    assert look.js("document.querySelector('#filter').value") == "ended=success"
     look.click(".facet[aria-pressed=true]")
     look.until("document.querySelector('#shown').textContent.startsWith('32 of')")
 
@@ -183,7 +263,7 @@ def test_everything_can_be_done_with_keys(look: Look, small: str) -> None:
     look.until("document.querySelector('.charts') !== null")
 
 
-def test_an_episode_is_a_conversation_with_its_tokens_coloured_by_probability(look: Look, small: str) -> None:
+def test_an_episode_has_its_tokens_coloured_by_probability(look: Look, small: str) -> None:
     look.open(f"{small}#/episode/2")
     assert look.texts(".turn-head > span:first-child") == ["Turn 1", "Turn 2", "Turn 3"]
     assert look.texts(".reward") == ["0", "0", "\N{MINUS SIGN}0.5"]

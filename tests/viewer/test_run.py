@@ -4,9 +4,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from for_viewer import Auction, play_games, played, write_credit, write_games, write_run
 from hypothesis import given, strategies as st
-from lanes import examples
+from support.lanes import examples
+from support.viewer_runs import Auction, play_games, played, write_credit, write_games, write_run
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.fields import LARGEST
@@ -14,7 +14,9 @@ from gym_trl.records.files import read_records
 from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import as_record
 from gym_trl.types import StopReason
-from gym_trl.viewer.run import COLUMNS, Credit, Run, body
+from gym_trl.viewer.credit import Credit
+from gym_trl.viewer.episode import body
+from gym_trl.viewer.run import COLUMNS, Run
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -40,7 +42,7 @@ def test_a_run_gives_a_row_and_the_words_of_every_episode(tmp_path: Path) -> Non
     assert {name: len(run.columns[name]) for name in COLUMNS} == dict.fromkeys(COLUMNS, 32)
     assert run.columns["return"][:4] == [1.0, -0.5, -0.5, -0.5]
     assert run.columns["turns"][:4] == [1, 2, 3, 1]
-    assert (run.columns["stop"][3], run.columns["env"][3], run.columns["group"][4]) == (
+    assert (run.columns["ended"][3], run.columns["env"][3], run.columns["group"][4]) == (
         "turn_limit",
         "TrlEnv/Echo-v0",
         1,
@@ -55,10 +57,10 @@ def test_a_run_gives_a_row_and_the_words_of_every_episode(tmp_path: Path) -> Non
 
 def test_members_of_a_game_have_one_task_and_other_games_have_others(tmp_path: Path) -> None:
     columns = read(write_run(tmp_path / "run"))[0].columns
-    assert columns["task"][:8] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert columns["same"][:8] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_the_seats_of_a_game_have_one_number_whatever_the_file_holds_besides(tmp_path: Path) -> None:
+def test_the_seats_of_a_game_have_one_number_in_any_file(tmp_path: Path) -> None:
     bids = iter(["3", "4", "5", "nothing", "6", "7", "8"])  # the second game ends before two of its seats are to move
     games = play_games(Auction, "Auction-v0", lambda rng: next(bids), seeds=[1, 1, 1])
     run, bodies = read(write_games(tmp_path / "run", games, copies=2))
@@ -215,7 +217,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 @examples(60)
 @given(st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=4), JSON), st.lists(TURN | JSON, max_size=2))
-def test_whatever_a_record_holds_is_told_in_the_types_that_the_page_relies_on(
+def test_any_record_is_read_in_the_types_of_the_page(
     tmp_path_factory: pytest.TempPathFactory, record: dict[str, Any], turns: list[Any]
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "rollouts.jsonl"
@@ -227,7 +229,9 @@ def test_whatever_a_record_holds_is_told_in_the_types_that_the_page_relies_on(
         assert turn["reward"] is None or isinstance(turn["reward"], int | float)
     assert all(isinstance(said[name], str | None) for name in ("last", "error", "unanswered"))
     assert all(isinstance(message["text"], str) for message in said["opening"])
-    assert all(isinstance(run.columns[name][0], str) for name in ("split", "env", "stop", "policy", "said"))
+    assert all(
+        isinstance(run.columns[name][0], str) for name in ("split", "env", "task", "ended", "policy", "response")
+    )
     assert isinstance(run.columns["success"][0], bool | None)
 
 
@@ -291,7 +295,7 @@ def test_credit_that_does_not_fit_its_episode_is_left_out(
 
 @examples(60)
 @given(st.dictionaries(st.sampled_from(["step", "split", "group", "attempt", "advantages", "state_keys"]), JSON))
-def test_whatever_a_line_of_credit_holds_is_told_in_the_types_that_the_page_relies_on(
+def test_any_line_of_credit_is_read_in_the_types_of_the_page(
     tmp_path_factory: pytest.TempPathFactory, line: dict[str, Any]
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "credit.jsonl"

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-any-generics, allow-incomplete-defs
 """Any environment in words: each id of Gymnasium's own, and what users say themselves."""
 
 import warnings

@@ -7,17 +7,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from for_images import BrightSide, Drawn
 from gymnasium.envs.registration import EnvSpec
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
+from support.image_models import BrightSide, Drawn
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.step import take_step
-from gym_trl.types import EnvFailure, PngImage, Task
+from gym_trl.images import PngImage
+from gym_trl.types import EnvFailure, Task
 from gym_trl.wrappers import ImageObservation, ParseAction, as_text
 from gym_trl.wrappers.image_observation import encode_image
 
@@ -95,7 +96,7 @@ def test_a_limit_must_be_a_positive_integer(max_pixels: Any) -> None:
 
 
 def test_a_spec_rebuilds_it_and_an_episode_pickles() -> None:
-    gym.register("ForTests/BrightSide-v0", entry_point="for_images:BrightSide", kwargs={"turns": 3})
+    gym.register("ForTests/BrightSide-v0", entry_point="support.image_models:BrightSide", kwargs={"turns": 3})
     try:
         env = ImageObservation(gym.make("ForTests/BrightSide-v0"), text=False, max_pixels=100)
         assert env.spec is not None

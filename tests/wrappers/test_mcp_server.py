@@ -123,7 +123,7 @@ def test_an_environment_that_is_forgotten_ends_its_process(script: str) -> None:
     assert not running(process)
 
 
-def test_a_server_that_dies_is_the_infrastructures_fault_and_the_next_episode_has_another(env: Tools) -> None:
+def test_a_dead_server_leaves_one_episode_unscored(env: Tools) -> None:
     process = int(call(env, "process").split()[0])
     os.kill(process, signal.SIGKILL)
     for _ in range(2):
@@ -169,7 +169,7 @@ def test_a_spec_in_json_names_the_server(script: str) -> None:
 
 
 def test_names_must_differ_from_those_of_the_functions(script: str) -> None:
-    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script]), "for_wrappers:middle"])
+    env = Tools(GuessNumber(), [MCPServer(sys.executable, [script]), "support.wrapper_arguments:middle"])
     with pytest.raises(ConfigError, match="tools must have different names"):
         env.instructions  # noqa: B018 -- starts the server
     env.close()

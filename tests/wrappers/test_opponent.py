@@ -107,7 +107,7 @@ def test_what_the_opponent_won_before_the_agents_first_action_is_owed_with_it() 
         assert env.step("5")[1] == 1.0 - 1.0
 
 
-def test_a_game_that_the_opponent_ends_before_the_agent_could_act_is_lost_at_the_first_action() -> None:
+def test_a_game_lost_before_the_first_action_ends_with_it() -> None:
     env = Opponent(GuessNumber(), script("31"), seat=1)
     assert env.reset(options={"instance": 30})[0] == "Correct."
     first = env.step("31")

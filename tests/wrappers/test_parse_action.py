@@ -1,21 +1,18 @@
 import re
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import pytest
 from gymnasium.error import ResetNeeded
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
-from gym_trl.registration import GAMES
-from gym_trl.spaces import AnyText
-from gym_trl.testing import play
-from gym_trl.text.parsing import _boxes, split_thinking
-from gym_trl.types import Policy, RefusedResponse, UnfinishedResponse
+from gym_trl.text.more_marks import boxes
+from gym_trl.text.thoughts import split_thinking
+from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.parse_action import ParseAction
 
 
@@ -59,11 +56,6 @@ def test_strict_wants_the_mark_alone_but_lets_the_model_think() -> None:
     env = parsed(strict=True)
     assert "parse_error" in env.step("It is <action>31</action>")[-1]
     assert env.step("<think>So?</think>\n<action>31</action>\n")[1] == 1.0
-
-
-def test_reading_costs_nothing_where_there_is_no_penalty() -> None:
-    reward = parsed().step("?")[1]
-    assert str(reward) == "0.0"
 
 
 def test_the_penalty_also_falls_on_actions_that_the_environment_rejects() -> None:
@@ -171,7 +163,7 @@ def test_an_environment_without_instructions_is_explained_by_the_format_alone() 
     assert env.step("x ") == ("x", 0.5, False, False, {"action_valid": True, "action": "x"})
 
 
-def test_an_answer_that_is_no_text_is_an_error_and_so_is_a_step_before_the_reset() -> None:
+def test_a_response_of_bytes_and_a_step_before_reset_are_errors() -> None:
     with pytest.raises(ActionTypeError, match="bytes"):
         parsed().step(b"31")  # type: ignore[arg-type]
     with pytest.raises(ResetNeeded):
@@ -198,16 +190,6 @@ def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said:
         ParseAction(GuessNumber(), **arguments)
 
 
-def boxed(policy: Policy) -> Policy:
-    return lambda observation: rf"\boxed{{{policy(observation)}}}"
-
-
-def test_the_solver_wins_through_the_wrapper() -> None:
-    env = ParseAction(GuessNumber(), "boxed")
-    for secret in range(50):
-        assert play(env, boxed(env.get_wrapper_attr("solver")()), options={"instance": secret})[-1][2] == 1.0
-
-
 class SlowReader(ParseAction):
     """Wrapper that splits every response, and balances the braces of all boxes."""
 
@@ -218,7 +200,7 @@ class SlowReader(ParseAction):
         text = split_thinking(response).text
         if self._format._format != "boxed" or cut:
             return self._format.find(text, cut=cut)
-        start, stop = max(_boxes(text)[0], default=(0, 0))
+        start, stop = max(boxes(text)[0], default=(0, 0))
         return text[start:stop].strip() or None
 
 
@@ -279,113 +261,3 @@ def test_reading_the_usual_response_quickly_changes_nothing(
     assert quick.reset(seed=5) == slow.reset(seed=5)
     for response in responses:
         assert quick.step(response) == slow.step(response)
-
-
-class StepByStep(ParseAction):
-    """The same wrapper, with the base class's ``step``: a subclass has no step in one call."""
-
-
-StepByStep.__name__ = "ParseAction"  # which is in messages
-
-
-class Odd(gym.Env[str, str]):
-    """Environment whose results are what its action names."""
-
-    observation_space = action_space = AnyText()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return "Go.", {}
-
-    def step(self, action: str) -> Any:
-        if action == "raise":
-            raise KeyError(action)
-        infos: dict[str, Any] = {
-            "refused": {"action_valid": False},
-            "zero": {"action_valid": 0, "action": "own"},
-            "none": None,
-            "own": {"action": "own", "stop_reason": "mine", "invalid_penalty": 3},
-        }
-        return action, len(action), "t" in action, "o" in action, infos.get(action, {})
-
-
-_SAID = (
-    "raise",
-    "refused",
-    "zero",
-    "none",
-    "own",
-    "to",
-    "to",
-    "to",
-    "t",
-    "o",
-    "go",
-    "7",
-    "A C",
-    "left",
-    "",
-    " ",
-    "1 2 3 4",
-)
-_PARTS = ("<action>", "</action>", "\\boxed{", "}", "{", "\\", "<think>", "</think>", "|", '{"move": "7"}', "\n", " ")
-
-
-_ROWS = [f"<action>{said}</action>" for said in ("refused", "7", "", "refused", "7", "zero", "", "to")]
-
-
-@st.composite
-def responses(draw: st.DrawFn) -> str:
-    said = draw(st.sampled_from(_SAID) | st.text(max_size=3))
-    whole = draw(
-        st.sampled_from(["<action>{}</action>", "\\boxed{{{}}}", "{}", " {} ", "<think>x</think>\\boxed{{{}}}"])
-    )
-    parts = draw(st.lists(st.sampled_from(_PARTS), max_size=3))
-    text = draw(st.sampled_from([whole.format(said), "".join([*parts, said, *parts])]))
-    return draw(st.sampled_from([str, str, str, UnfinishedResponse, RefusedResponse]))(text)
-
-
-@settings(max_examples=200)
-@given(
-    st.just("Odd") | st.sampled_from(sorted(GAMES)),
-    st.fixed_dictionaries(
-        {
-            "format": st.sampled_from(["tag", "boxed", "plain", "json:move", "regex:^[a-z]+", None]),
-            "strict": st.booleans(),
-            "penalty": st.sampled_from([0.0, 0.5]),
-            "end_after": st.sampled_from([None, 1, 2]),
-        }
-    ),
-    st.lists(responses(), max_size=12),
-)
-@example("Odd", {"format": "regex:^[a-z]+", "strict": False, "penalty": 0.5, "end_after": 2}, [" left "])
-@example("Odd", {"format": "tag", "strict": False, "penalty": 0.5, "end_after": 2}, _ROWS)
-def test_a_step_in_one_call_is_the_same_as_step_by_step(
-    name: str, arguments: dict[str, Any], answers: list[str]
-) -> None:
-    arguments["strict"] = arguments["strict"] and arguments["format"] is not None
-    told = [
-        _told(kind(Odd() if name == "Odd" else gym.make(name), **arguments), answers)
-        for kind in (ParseAction, StepByStep)
-    ]
-    assert told[0] == told[1]
-
-
-def _told(env: ParseAction, answers: list[str]) -> list[Any]:
-    odd: Any = 7
-    told = [_tried(env.step, "early"), _tried(env.reset)]
-    told += [
-        (_tried(env.step, answer), env.state_part, _tried(env.settle, 0.0, 3.0))
-        for answer in (*answers, odd, *answers[:2])
-    ]
-    env.close()
-    return told
-
-
-def _tried(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result, with the order of its info's entries, or the error."""
-    seed = {} if arguments else {"seed": 5}
-    try:
-        found = call(*arguments, **seed)
-    except Exception as error:
-        return type(error), str(error)
-    return (list(found[-1]), found) if isinstance(found, tuple) else found

@@ -122,7 +122,7 @@ def test_an_action_that_a_wrapper_refuses_leaves_the_turn_where_it_is() -> None:
     assert [step[4].get("to_move") for step in steps] == [2, 2, None]
 
 
-def test_a_seat_that_was_never_to_move_is_paid_in_the_last_step_however_the_game_ends() -> None:
+def test_a_seat_that_never_moved_is_paid_in_the_last_step() -> None:
     class Cut(Scripted):
         def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
             observation, reward, done, _, info = super().step(action)

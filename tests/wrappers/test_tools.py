@@ -67,7 +67,7 @@ def started(tools: Any = (add, fail, say, look), **arguments: Any) -> Tools:
         (call("fail", how="badly"), "Error: TypeError: how must be one of ['loudly', 'quietly'], got 'badly'"),
     ],
 )
-def test_a_call_returns_what_the_tool_returns_or_raises_and_is_no_step_of_the_game(answer: str, result: str) -> None:
+def test_a_call_returns_the_tools_result_and_is_no_step(answer: str, result: str) -> None:
     env = started()
     observation, reward, terminated, truncated, info = env.step(answer)
     assert (observation, reward, terminated, truncated) == (result, 0.0, False, False)
@@ -182,10 +182,10 @@ def test_environments_with_tools_are_trained_on() -> None:
     ("tools", "said"),
     [
         ([], "with at least one"),
-        ("for_wrappers:middle", "must be a list"),
+        ("support.wrapper_arguments:middle", "must be a list"),
         ([add, add], "must have different names"),
         ([3], "expected a function"),
-        (["for_wrappers:nothing"], "names no function"),
+        (["support.wrapper_arguments:nothing"], "names no function"),
         ([lambda: 1], "a function with a name"),
         ([lambda *rest: 1], "a function with a name"),
         ([print], "must take named arguments"),

@@ -3,30 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import gymnasium as gym
 
 from gym_trl.env_checker.as_trained import as_trained
-from gym_trl.env_checker.card.criteria import Criterion, Evidence, judge
-from gym_trl.env_checker.card.exploits import (
-    Told,
-    find_constant,
-    find_copying,
-    find_early_end,
-    find_injection,
-    find_stalling,
-)
+from gym_trl.env_checker.card import exploits, tasks  # noqa: F401 -- they declare checks
+from gym_trl.env_checker.card.criteria import judge
+from gym_trl.env_checker.card.evidence import STEPS, Evidence, check
 from gym_trl.env_checker.card.learning import Learning
-from gym_trl.env_checker.card.plays import Level, MakeEnv, Plays, References, solver
+from gym_trl.env_checker.card.plays import Level, MakeEnv, Plays, References
 from gym_trl.env_checker.card.source import Source, source_of
 from gym_trl.env_checker.card.speed import Speed, measure_speed
-from gym_trl.env_checker.card.splits import Splits, compare_splits
+from gym_trl.env_checker.card.splits import Splits
 from gym_trl.env_checker.card.tokens import Tokens, count_tokens
-from gym_trl.env_checker.checks import PROMISES
-from gym_trl.env_checker.inspection import inspect_env
-from gym_trl.env_checker.play import PlayedEpisode
-from gym_trl.env_checker.report import OK, PROBLEM, SKIPPED, WARNING, Finding
+from gym_trl.env_checker.checks import CHECKS
+from gym_trl.env_checker.inspection import NO_ANSWER, inspect_env
+from gym_trl.env_checker.play import PlayedEpisode, solver
 from gym_trl.errors import raise_interrupt, refused
 from gym_trl.evaluation.blind import named
 from gym_trl.evaluation.play import Optimum, optimum
@@ -34,20 +27,21 @@ from gym_trl.evaluation.scores import Estimate
 from gym_trl.executors.step import close_env
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
+from gym_trl.report import PROBLEM, SKIPPED, Finding, Verdict, ok, warning
 from gym_trl.rollout.random_play import random_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
-from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.inner import attribute_of, instructions_of
-from gym_trl.wrappers.seats import num_seats
+from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.traits import baselines_of, declared_instructions, solver_of, traits
 
-STEPS = 20_000
-"""Maximum environment steps of each search."""
+_T = TypeVar("_T")
+
+CARD_CHECKS = check
+"""Checks of a card besides those of ``gym-trl validate``, by name."""
 _FORMAT = "tag"
 _ALWAYS = ("construction", "reset", "step", "words")
 """Checks without which no episode can be played."""
 _PLAIN = (str, int, float, type(None))
-_HUNG = "no answer within "
 
 
 class Example(NamedTuple):
@@ -67,25 +61,24 @@ class Example(NamedTuple):
 class Card:
     """Measurements of an environment; empty where they were not possible.
 
-    >>> from gym_trl.env_checker.report import Finding
-    >>> card = Card("Echo-v0", {}, "", "Repeat.", None, "", "", 1, (Finding("stalling", "problem", "it pays", ""),))
+    >>> card = Card("Echo-v0", instructions="Repeat.", findings=(Finding("stalling", PROBLEM, "it pays"),))
     >>> card.count("problem"), card.as_dict()["findings"][0]["got"]
     (1, 'it pays')
     """
 
     env_id: str
-    env_kwargs: Mapping[str, Any]
-    summary: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
     """First paragraph of the docstring."""
-    instructions: str
+    instructions: str = ""
     """Instructions, with the format of actions."""
-    source: Source | None
-    observations: str
+    source: Source | None = None
+    observations: str = ""
     """Observation space."""
-    actions: str
+    actions: str = ""
     """Action space."""
-    num_seats: int
-    findings: tuple[Finding, ...]
+    num_seats: int = 1
+    findings: tuple[Finding, ...] = ()
     """Findings of ``gym-trl validate`` and of the card's own checks."""
     example: Example | None = None
     levels: tuple[Level, ...] = ()
@@ -98,14 +91,14 @@ class Card:
     speed: Speed | None = None
     splits: Splits | None = None
     learning: Learning | None = None
-    criteria: tuple[Criterion, ...] = ()
-    """Criteria of OpenEnv's RFC 008."""
+    criteria: tuple[Finding, ...] = ()
+    """Findings on the criteria of OpenEnv's RFC 008 that are no check: the value, and the threshold as ``why``."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of ``GymSpec`` with which everything was measured."""
 
     def count(self, verdict: str) -> int:
         """Return the number of findings with this verdict."""
-        return sum(one.verdict == verdict for one in self.findings)
+        return sum(finding.verdict == verdict for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the card as plain JSON values."""
@@ -125,28 +118,18 @@ class Card:
             "action_space": self.actions,
             "num_seats": self.num_seats,
             "example": plain(self.example),
-            "levels": [one.as_dict() for one in self.levels],
-            "others": [one.as_dict() for one in self.others],
+            "levels": [level.as_dict() for level in self.levels],
+            "others": [level.as_dict() for level in self.others],
             "optimal_success": self.optimal_success,
             "optimal_return": self.optimal_return,
             "tokens": plain(self.tokens),
             "speed": plain(self.speed),
             "splits": plain(self.splits),
             "learning": plain(self.learning),
-            **{verdict: self.count(verdict) for verdict in (OK, WARNING, PROBLEM, SKIPPED)},
-            "findings": [one._asdict() for one in self.findings],
-            "criteria": [one._asdict() for one in self.criteria],
+            **{str(verdict): self.count(verdict) for verdict in Verdict},
+            "findings": [finding.as_dict() for finding in self.findings],
+            "criteria": [criterion.as_dict() for criterion in self.criteria],
         }
-
-
-class _Options(NamedTuple):
-    """Options of a card's measurements, as in ``make_card``."""
-
-    seconds: float
-    steps: int
-    tokenizer: Any
-    tokenizer_name: str
-    say: Callable[[str], None]
 
 
 def make_card(
@@ -191,11 +174,10 @@ def make_card(
         ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an option is unknown or
             has a wrong value.
     """
-    given = chosen(options, by="a card")
-    played = as_trained(make, given)
+    trained_with = chosen(options, by="a card")
+    played = as_trained(make, trained_with)
     say = on_progress or (lambda name: None)
-    measured = _Options(seconds, search_steps, tokenizer, tokenizer_name, say)
-    published = _published(played)
+    published: Mapping[str, Any] = _read(played, lambda env: baselines_of(env, "blind_baselines"), {})
     say("requirements of training")
     report = inspect_env(
         make,
@@ -205,25 +187,26 @@ def make_card(
         search_steps=0 if published else search_steps,
         search_seconds=max(1.0, seconds / 5),
         seed=seed,
-        on_finding=lambda found: say(found.promise),
-        **given,
+        on_finding=lambda finding: say(finding.name),
+        **trained_with,
     )
-    found = {one.promise: one for one in report.findings}
-    findings = tuple(report.findings)
-    blank = Card(env_id, env_kwargs or {}, "", "", None, "", "", 1, findings, learning=learning, spec=given)
+    blank = Card(env_id, env_kwargs or {}, findings=report.findings, learning=learning, spec=trained_with)
+    verdicts = {finding.name: finding.verdict for finding in report.findings}
+    if verdicts["construction"] is PROBLEM:
+        return blank
     try:
-        first = _about(make, blank)
+        card = _declared(make, blank)
     except BaseException as error:  # the checks of what could not be read report it
         raise_interrupt(error)
         return blank
-    if any(found[name].verdict in (PROBLEM, SKIPPED) for name in _ALWAYS) or any(
-        one.got.startswith(_HUNG) for one in report.findings
-    ):
-        return first
-    if first.num_seats > 1:
-        return first
+    hung = any(finding.got.startswith(NO_ANSWER) for finding in report.findings)
+    if hung or card.num_seats > 1 or any(verdicts[name] in (PROBLEM, SKIPPED) for name in _ALWAYS):
+        return card
     with Plays(played, episodes=episodes, seconds=max(0.1, seconds / 15), seed=seed) as plays:
-        return _measured(first, played, plays, published, measured)
+        evidence = Evidence(plays, env_id, search_steps, seconds)
+        card = _scored(card, evidence, published, say)
+        say("speed")
+        return _sized(card, evidence, tokenizer, tokenizer_name)
 
 
 def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None = None, seed: int = 0) -> Card:
@@ -237,147 +220,91 @@ def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None 
         ConfigError: the environment cannot be made or read.
     """
     with refused(env_id):
-        return _outlined(make, Card(env_id, env_kwargs or {}, "", "", None, "", "", 1, ()), seed)
+        card = _declared(make, Card(env_id, env_kwargs or {}))
+        with Plays(make, episodes=_CANDIDATES, seconds=60.0, seed=seed) as plays:
+            return replace(card, example=_example(card, *_shown(plays)))
 
 
-def _outlined(make: MakeEnv, blank: Card, seed: int) -> Card:
-    card = _about(make, blank)
-    with Plays(make, episodes=_CANDIDATES, seconds=60.0, seed=seed) as plays:
-        solves = plays.env.has_wrapper_attr("solver")
-        games = plays.of("solver", solver) if solves else plays.of("random", random_play)
-    return replace(card, example=_example(card, games, "solver" if solves else "random play"))
+def _shown(plays: Plays) -> tuple[list[PlayedEpisode], str]:
+    """Return the episodes that examples are from, with their policy: of the solver, or of random play."""
+    if solver_of(plays.env) is not None:
+        return plays.of("solver", solver), "solver"
+    return plays.of("random", random_play), "random play"
 
 
-def _published(make: MakeEnv) -> Mapping[str, Any]:
+def _read(make: MakeEnv, read: Callable[[gym.Env[Any, Any]], _T], default: _T) -> _T:
+    """Make an environment to read from it; where that raises, a check reports it."""
     try:
         env = make()
-    except BaseException as error:  # the check "construction" reports it
+        try:
+            return read(env)
+        finally:
+            close_env(env)
+    except BaseException as error:
         raise_interrupt(error)
-        return {}
-    found: Mapping[str, Any] = attribute_of(env, "blind_baselines", {})
-    close_env(env)
-    return found
+        return default
 
 
-def _about(make: MakeEnv, blank: Card) -> Card:
-    """Return a card with what an environment says of itself; ``blank`` itself if it cannot be made."""
-    if any(one.promise == "construction" and one.verdict == PROBLEM for one in blank.findings):
-        return blank
+def _declared(make: MakeEnv, blank: Card) -> Card:
+    """Return a card with what an environment declares."""
+    best = _read(as_trained(make, blank.spec), optimum, Optimum(None, None))
+    rules = _read(as_trained(make, {"action_format": _FORMAT, **blank.spec}), instructions_of, "")
     env = make()
-    rules = _instructions(env, as_trained(make, {"action_format": _FORMAT, **blank.spec}))
     try:
-        best = _declared(as_trained(make, blank.spec))
         return replace(
             blank,
             summary=description(env),
-            instructions=rules,
+            instructions=rules or declared_instructions(env) or "",
             source=source_of(env),
             observations=str(env.observation_space),
             actions=str(env.action_space),
-            num_seats=num_seats(env),
-            optimal_success=best[0],
-            optimal_return=best[1],
+            num_seats=traits(env).num_seats,
+            optimal_success=best.success,
+            optimal_return=best.mean_return,
         )
     finally:
         close_env(env)
 
 
-def _declared(make: MakeEnv) -> Optimum:
-    try:
-        env = make()
-    except BaseException as error:  # the check "words" reports it
-        raise_interrupt(error)
-        return Optimum(None, None)
-    try:
-        return optimum(env)
-    finally:
-        close_env(env)
-
-
-def _instructions(env: gym.Env[Any, Any], marked: MakeEnv) -> str:
-    try:
-        shown = marked()
-        try:
-            return instructions_of(shown)
-        finally:
-            close_env(shown)
-    except BaseException as error:  # the checks "words" and "instructions" report it
-        raise_interrupt(error)
-        return str(attribute_of(env, "instructions", ""))
-
-
-def _measured(
-    card: Card,
-    make: MakeEnv,
-    plays: Plays,
-    published: Mapping[str, Any],
-    options: _Options,
-) -> Card:
-    say = options.say
+def _scored(card: Card, evidence: Evidence, published: Mapping[str, Any], say: Callable[[str], None]) -> Card:
+    """Return a card with the levels of all policies, the findings of the card's own checks, and the criteria."""
     say("solver and random play")
-    references = References.of(plays)
-    blind = _blind(card, published, references)
-    findings = [one for one in card.findings if not (published and one.promise == "blind baseline")]
+    references, findings = evidence.references, list(card.findings)
+    blind = _blind(card, published)
     if published and blind is not None:
-        findings.append(_near_blind(blind, references))
-    checks: dict[str, Callable[[], Told]] = {
-        "stalling": partial(find_stalling, plays, references),
-        "ending early": partial(find_early_end, plays, references),
-        "judgement in the action": partial(find_injection, plays, references),
-        "answer in the observation": partial(find_copying, plays, references),
-        "constant action": partial(
-            find_constant, plays, make, references, steps=options.steps, seconds=max(0.5, options.seconds / 8)
-        ),
-    }
-    told: dict[str, Told] = {}
-    for name, check in checks.items():
-        say(name)
-        told[name] = check()
-    say("tasks of training and evaluation")
-    splits, more = compare_splits(plays, seconds=max(0.5, options.seconds / 8))
-    findings += [*(one.finding for one in told.values()), *more]
-    say("speed")
-    chance = plays.of("random", random_play)
-    speed = measure_speed(make, chance, name=card.env_id, seconds=max(0.2, options.seconds / 20))
-    solved = plays.of("solver", solver) if references.solver else []
-    shown, by = (solved, "solver") if solved else (chance, "random play")
-    levels = [*([_with_published(references.solver, plays.env)] if references.solver else []), references.chance]
-    levels += [blind] if blind else []
-    levels += told["constant action"].levels
-    others = [level for name, one in told.items() if name != "constant action" for level in one.levels]
-    env = plays.env
-    _, info = env.reset(seed=0, options=None)
-    played = {"solver": solved, "random": chance, **{name: plays.played(name) for name in ("nothing", "invalid")}}
-    evidence = Evidence(
-        card.env_id,
-        {one.promise: one for one in findings},
-        references,
-        played,
-        {one.policy: one for one in [*levels, *others]},
-        splits,
-        listed_actions(env, info) is not None,
-        dict(attribute_of(env, "criteria", {})),
-        card.learning,
-    )
-    tokens = count_tokens(
-        shown,
-        instructions=card.instructions,
-        marked=partial(_write, card.spec),
-        of=by,
-        tokenizer=options.tokenizer,
-        name=options.tokenizer_name,
-    )
+        findings = [finding for finding in findings if finding.name != "blind baseline"]
+        findings.append(CHECKS["blind baseline"].named(_near_blind(blind, references)))
+    for look in CARD_CHECKS.values():
+        say(look.name)
+        findings.append(look(evidence))
+    best = references.solver and _with_published(references.solver, evidence.plays.env)
+    constant = evidence.levels.get("constant")
+    levels = tuple(level for level in (best, references.chance, blind, constant) if level is not None)
     return replace(
         card,
         findings=tuple(findings),
-        example=_example(card, shown, by),
-        levels=tuple(levels),
-        others=tuple(others),
-        tokens=tokens,
-        speed=speed,
-        splits=splits,
-        criteria=tuple(judge(evidence)),
+        levels=levels,
+        others=tuple(level for level in evidence.levels.values() if level is not constant),
+        splits=evidence.splits,
+        criteria=judge(evidence),
     )
+
+
+def _sized(card: Card, evidence: Evidence, tokenizer: Any, tokenizer_name: str) -> Card:
+    """Return a card with the speed, the tokens of an episode, and an example."""
+    plays = evidence.plays
+    chance = plays.of("random", random_play)
+    speed = measure_speed(plays.make, chance, name=card.env_id, seconds=max(0.2, evidence.seconds / 20))
+    games, policy = _shown(plays)
+    tokens = count_tokens(
+        games,
+        instructions=card.instructions,
+        marked=partial(_write, card.spec),
+        of=policy,
+        tokenizer=tokenizer,
+        name=tokenizer_name,
+    )
+    return replace(card, speed=speed, tokens=tokens, example=_example(card, games, policy))
 
 
 def _write(spec: Mapping[str, Any], action: str) -> str:
@@ -388,18 +315,18 @@ def _write(spec: Mapping[str, Any], action: str) -> str:
         return action
 
 
-def _blind(card: Card, published: Mapping[str, Any], references: References) -> Level | None:
+def _blind(card: Card, published: Mapping[str, Any]) -> Level | None:
     """Return the level of the blind baseline: published, or found by the check of it."""
     if published:
-        one = published["success"]
-        interval = Estimate(one.measured.success, one.low, one.high)
-        about = f"{named(one.actions)}; published, {one.steps:,} steps of search"
+        baseline = published["success"]
+        interval = Estimate(baseline.measured.success, baseline.low, baseline.high)
+        about = f"{named(baseline.actions)}; published, {baseline.steps:,} steps of search"
         paid = published.get("return")
-        returns = interval if card.optimal_return == card.optimal_success else Estimate(one.measured.mean_return)
+        returns = interval if card.optimal_return == card.optimal_success else Estimate(baseline.measured.mean_return)
         if paid is not None:
             returns = Estimate(paid.measured.mean_return, paid.low, paid.high)
-        return Level("blind", interval, returns, one.measured.turns, one.measured.episodes, about)
-    numbers = next((one.numbers for one in card.findings if one.promise == "blind baseline"), None)
+        return Level("blind", interval, returns, baseline.measured.turns, baseline.measured.episodes, about)
+    numbers = next((finding.numbers for finding in card.findings if finding.name == "blind baseline"), None)
     if not numbers:
         return None
     success, paid_ = (Estimate(**numbers[name]) for name in ("success", "mean_return"))
@@ -413,7 +340,7 @@ _FEW = 50
 
 def _with_published(level: Level, env: gym.Env[Any, Any]) -> Level:
     """Return the level of a solver that is too slow for many episodes with a remark on its published one."""
-    published = attribute_of(env, "baselines", {}).get("solver")
+    published = baselines_of(env).get("solver")
     measured = None if published is None else published.measured
     if measured is None or level.episodes >= _FEW:
         return level
@@ -424,12 +351,10 @@ def _with_published(level: Level, env: gym.Env[Any, Any]) -> Level:
 
 
 def _near_blind(level: Level, references: References) -> Finding:
-    name = "blind baseline"
     got = f"reaches {references.value(level)} with {level.about}"
     if references.is_near(level):
-        fix = "most of the score is reached without observations: compare models with it"
-        return Finding(name, WARNING, got, PROMISES[name], fix)
-    return Finding(name, OK, got, PROMISES[name])
+        return warning(got, "most of the score is reached without observations: compare models with it")
+    return ok(got)
 
 
 _CANDIDATES = 2
@@ -439,7 +364,7 @@ _MOST_TURNS, _LONGEST = 8, 700
 
 def _example(card: Card, games: list[PlayedEpisode], by: str) -> Example | None:
     """Return the shortest of the first episodes that ended."""
-    ended = [game for game in games[:_CANDIDATES] if game.ended and game.error is None]
+    ended = [game for game in games[:_CANDIDATES] if game.ended]
     if not ended:
         return None
     game = min(ended, key=lambda one: (not one.solved, sum(map(len, one.observations))))

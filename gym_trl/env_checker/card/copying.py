@@ -13,7 +13,7 @@ from gym_trl.evaluation.scores import mean_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.rollout.random_play import Actor
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.text_action import TextAction
+from gym_trl.wrappers.as_text import TextAction
 
 NOTHING_TO_COPY = "xyzzy"
 """Action where an observation does not have the part."""
@@ -55,11 +55,11 @@ def parts(text: str) -> dict[str, str]:
     >>> found["the last quotation"], found["the last number"], found["the last text after a colon"]
     ('red', '4711', '4711')
     """
-    found = {name: read(text) for name, read in _WHOLE.items()}
+    texts = {name: read(text) for name, read in _WHOLE.items()}
     for kind, read in _KINDS.items():
         if some := read(text):
-            found |= {f"the last {kind}": some[-1], f"the first {kind}": some[0]}
-    return {name: part for name, part in found.items() if part}
+            texts |= {f"the last {kind}": some[-1], f"the first {kind}": some[0]}
+    return {name: part for name, part in texts.items() if part}
 
 
 NAMES = (*(f"the {end} {kind}" for kind in _KINDS for end in ("last", "first")), *_WHOLE, "the last named action")
@@ -93,34 +93,36 @@ def best_copies(plays: Plays, references: References) -> list[tuple[Level, list[
     Each part is tried in a few short episodes first; one that is never a valid action is left out. Where episodes have
     several turns, the same parts of the first observation are tried as well.
     """
-    several = (references.chance.turns or 1.0) > 1.5
-    policies = {f"copy {part}": copying(part) for part in NAMES}
-    if several:
-        policies |= {f"copy {part} {_FIRST_READ}": copying(part, first=True) for part in NAMES}
+    origins = ("", f" {_FIRST_READ}") if (references.chance.turns or 1.0) > 1.5 else ("",)
+    policies = {f"copy {part}{origin}": copying(part, first=bool(origin)) for origin in origins for part in NAMES}
     began, tried = perf_counter(), dict[str, tuple[float, float]]()
     for name, actor_for in policies.items():
-        games = [plays.play(actor_for, seed, most=_TURNS) for seed in plays.seeds[:_TRIED]]
-        scored = [game for game in games if game.error is None]
-        if any(seen[5] is not False for game in scored for seen in game.seen[1:]):  # else nobody could play it
-            tried[name] = sum(game.solved for game in scored) / len(scored), sum(game.total for game in scored)
+        if trial := _trial(plays, actor_for):
+            tried[name] = trial
         if perf_counter() - began > 2 * plays.seconds:
             break
     chosen = sorted(tried, key=lambda name: tried[name], reverse=True)[:_CHOSEN]
-    found = []
-    for name in chosen:
-        games = plays.of(name, policies[name])
-        found.append((level_of(name, games, declares=plays.declares), games))
-    return found
+    episodes = {name: plays.of(name, policies[name]) for name in chosen}
+    return [(level_of(name, games, declares=plays.declares), games) for name, games in episodes.items()]
+
+
+def _trial(plays: Plays, actor_for: ActorFor) -> tuple[float, float] | None:
+    """Return the success and the sum of the returns of a few episodes; ``None`` if no action is valid in them."""
+    games = [plays.play(actor_for, seed, most=_TURNS) for seed in plays.seeds[:_TRIED]]
+    scored = [game for game in games if game.result.scored]
+    if not any(seen[5] is not False for game in scored for seen in game.seen[1:]):
+        return None
+    return sum(game.solved for game in scored) / len(scored), sum(game.total for game in scored)
 
 
 def depends_on_text(plays: Plays, games: Sequence[PlayedEpisode]) -> bool:
     """Return whether copied actions are paid more in their own tasks than in the next ones, beyond chance."""
-    few = [game for game in games if game.error is None][:60]
+    few = [game for game in games if game.result.scored][:60]
     more, began = [], perf_counter()
     for game, other in zip(few, [*few[1:], *few[:1]], strict=True):
         actions = iter(other.actions)
         swapped = plays.play(lambda env, seed: lambda text, info: next(actions, NOTHING_TO_COPY), game.seed)  # noqa: B023
-        if swapped.error is None:
+        if swapped.result.scored:
             more.append([game.total - swapped.total])
         if perf_counter() - began > plays.seconds:
             break

@@ -83,10 +83,10 @@ def train_briefly(env_id: str, *, arguments: Sequence[str] = (), seconds: float)
         train_briefly("TrlEnv/GuessNumber-v0", seconds=60).improved
     """
     with TemporaryDirectory(prefix="gym-trl-card-") as scratch:
-        out, told = Path(scratch) / "run", Path(scratch) / "told.txt"
+        out, output = Path(scratch) / "run", Path(scratch) / "output.txt"
         command = ["-m", "gym_trl", "train", env_id, *arguments, "--out", str(out)]
         quiet = {"NO_COLOR": "1", "TERM": "dumb"}
-        with told.open("w") as file:
+        with output.open("w") as file:
             process = start_python(*command, variables=quiet, stdout=file, stderr=subprocess.STDOUT)
             try:
                 _wait(process, out / "metrics.jsonl", seconds)
@@ -97,7 +97,7 @@ def train_briefly(env_id: str, *, arguments: Sequence[str] = (), seconds: float)
             finally:
                 process.kill()
                 process.wait()
-        return _read(out, tuple(arguments), told.read_text(encoding="utf-8"))
+        return _read(out, tuple(arguments), output.read_text(encoding="utf-8"))
 
 
 def _wait(process: "subprocess.Popen[bytes]", metrics: Path, seconds: float) -> None:
@@ -109,14 +109,14 @@ def _wait(process: "subprocess.Popen[bytes]", metrics: Path, seconds: float) -> 
         process.wait(seconds)
 
 
-def _read(out: Path, arguments: tuple[str, ...], told: str) -> Learning:
+def _read(out: Path, arguments: tuple[str, ...], output: str) -> Learning:
     path = out / "metrics.jsonl"
     metrics = list(read_json_lines(path)) if path.exists() else []
     objective = "success" if any("env/success" in one for one in metrics) else "return"
     values = tuple(one[f"env/{objective}"] for one in metrics if one.get(f"env/{objective}") is not None)
     path = out / "summary.json"
     summary: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    last = told.strip().splitlines()
+    last = output.strip().splitlines()
     return Learning(
         objective,
         tuple(round(float(value), 4) for value in values),

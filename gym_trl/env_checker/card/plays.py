@@ -7,18 +7,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 
-from gym_trl.env_checker.play import PlayedEpisode, play_one, without_info
+from gym_trl.bases import Closing
+from gym_trl.env_checker.play import PlayedEpisode, play_one, solver
 from gym_trl.errors import failures_ignored
 from gym_trl.evaluation.blind import is_near
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate, mean_estimate, return_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import close_env, read_declares_success
+from gym_trl.executors.step import close_env
 from gym_trl.rollout.random_play import Actor, random_play
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.types import Closing, counted_successes
+from gym_trl.success import counted_successes
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.traits import solver_of, traits
 
 MakeEnv: TypeAlias = Callable[[], gym.Env[Any, Any]]
 
@@ -54,7 +56,7 @@ class Level(NamedTuple):
 
 
 def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "", *, declares: bool = False) -> Level:
-    """Return the level of a policy from its episodes; those in which the environment raised are left out.
+    """Return the level of a policy from its episodes; unscored ones are left out.
 
     ``declares``: other episodes have shown that the environment declares success (``Plays.declares``).
 
@@ -65,16 +67,16 @@ def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "", *, de
     ('1.000 [0.813, 1.000]', 1.0, 20)
     """
     games = list(games)
-    scored = [game for game in games if game.error is None]
-    if raised := len(games) - len(scored):
-        about = f"{about}; " * bool(about) + f"{raised} more raised an exception"
-    declared = counted_successes([("", game.success) for game in scored], [""] if declares else ())
-    solved = [[game.solved] for game, success in zip(scored, declared, strict=True) if success is not None]
+    scored = [game for game in games if game.result.scored]
+    if unscored := len(games) - len(scored):
+        about = f"{about}; " * bool(about) + f"{unscored} more could not be scored"
+    declared = counted_successes([("", game.result.success) for game in scored], [""] if declares else ())
+    solved = [[success] for success in declared if success is not None]
     return Level(
         policy,
         share_estimate(solved),
         return_estimate([[game.total] for game in scored], solved),
-        sum(len(game.actions) for game in scored) / len(scored) if scored else None,
+        sum(len(game.result.turns) for game in scored) / len(scored) if scored else None,
         len(scored),
         about,
     )
@@ -91,7 +93,7 @@ class Plays(Closing):
     """
 
     def __init__(self, make: MakeEnv, *, episodes: int = 200, seconds: float = 2.0, seed: int = 0) -> None:
-        self._make, self.seconds, self.seed = make, seconds, seed
+        self.make, self.seconds, self.seed = make, seconds, seed
         self.seeds = [task_seed(seed, "eval", number) for number in range(episodes)]
         self._env: TextEnvironment | None = None
         self._played: dict[str, list[PlayedEpisode]] = {}
@@ -106,7 +108,7 @@ class Plays(Closing):
     def env(self) -> TextEnvironment:
         """Environment in which the episodes are played."""
         if self._env is None:
-            self._env = text_env(self._make)
+            self._env = text_env(self.make)
         return self._env
 
     def of(self, name: str, actor_for: ActorFor) -> list[PlayedEpisode]:
@@ -124,7 +126,7 @@ class Plays(Closing):
     def declares(self) -> bool:
         """The environment declares success: by its attribute, or in an episode of any policy."""
         games = (game for each in self._played.values() for game in each)
-        return read_declares_success(self.env) or any(game.success is not None for game in games)
+        return traits(self.env).declares_success or any(game.result.success is not None for game in games)
 
     def all_played(self) -> list[PlayedEpisode]:
         """Return the episodes of all policies."""
@@ -136,12 +138,12 @@ class Plays(Closing):
 
     def play(self, actor_for: ActorFor, seed: int, **more: Any) -> PlayedEpisode:
         """Play one episode; an environment that raised is replaced."""
-        env, found = self.env, list[Actor]()
+        env, actors = self.env, list[Actor]()
 
         def act(observation: str, info: Mapping[str, Any]) -> Any:
-            if not found:  # only now, because a policy is made after the reset
-                found.append(actor_for(env, derive_seed(self.seed, "card", seed)))
-            return found[0](observation, info)
+            if not actors:  # only now, because a policy is made after the reset
+                actors.append(actor_for(env, derive_seed(self.seed, "card", seed)))
+            return actors[0](observation, info)
 
         game = play_one(env, seed, act, **more)
         if game.error is not None:
@@ -149,11 +151,6 @@ class Plays(Closing):
                 self.close()
             self._env = None
         return game
-
-
-def solver(env: TextEnvironment, seed: int) -> Actor:
-    """Return the environment's solver."""
-    return without_info(env.get_wrapper_attr("solver")())
 
 
 def always(action: str) -> ActorFor:
@@ -174,7 +171,7 @@ class References:
     def of(cls, plays: Plays) -> "References":
         """Return the levels of random play and the solver, and the declared optimum."""
         games = {"random": plays.of("random", random_play)}
-        if plays.env.has_wrapper_attr("solver"):
+        if solver_of(plays.env) is not None:
             games["solver"] = plays.of("solver", solver)
         levels = {name: level_of(name, each, declares=plays.declares) for name, each in games.items()}
         return cls(levels["random"], levels.get("solver"), optimum(plays.env))
@@ -191,10 +188,10 @@ class References:
     def top(self, *, paid: bool = False) -> float | None:
         """Return the best known value of the objective, or of the return if ``paid``."""
         wins = self.objective == "success" and not paid
-        known = [self.best.success if wins else self.best.mean_return]
+        scores = [self.best.success if wins else self.best.mean_return]
         if self.solver is not None:
-            known.append((self.solver.success if wins else self.solver.mean_return).mean)
-        values = [one for one in known if one is not None]
+            scores.append((self.solver.success if wins else self.solver.mean_return).mean)
+        values = [one for one in scores if one is not None]
         return values[0] if values else (1.0 if wins else None)
 
     def is_near(self, level: Level, *, paid: bool = False) -> bool:

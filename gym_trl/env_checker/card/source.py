@@ -46,9 +46,9 @@ def _package_of(module: str) -> Distribution | None:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "__main__":
         return None
-    found = packages_distributions().get(top) or ([top.replace("_", "-")] if top == "gym_trl" else [])
+    names = packages_distributions().get(top) or ([top.replace("_", "-")] if top == "gym_trl" else [])
     try:
-        return distribution(found[0]) if found else None
+        return distribution(names[0]) if names else None
     except ImportError:
         return None
 

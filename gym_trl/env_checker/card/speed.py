@@ -14,6 +14,7 @@ from gym_trl.executors.make import EXECUTORS, make_pool
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
+from gym_trl.options import has_workers
 from gym_trl.types import EnvFailure, Task
 
 CONCURRENT = 64
@@ -47,7 +48,7 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
         seconds: Maximum seconds of the measurement in the executor, about.
     """
     games = [game for game in games if game.error is None and game.actions]
-    spent = math.fsum(game.reset_s + math.fsum(game.step_s) for game in games)
+    spent = math.fsum(seconds for game in games for seconds in game.seconds)
     if not games or not spent:
         return None
     steps = sum(len(game.actions) for game in games)
@@ -57,12 +58,11 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
         executor, reason = choose_executor(name, env, make_text)
     finally:
         close_env(env)
-    workers = EXECUTORS[executor].workers if executor in EXECUTORS else False
     parallel: tuple[float, float] | None = None
     if executor in EXECUTORS and not (EXECUTORS[executor].processes and why_not_picklable(make_text)):
         parallel = _in_executor(make_text, games, executor, name, seconds)
     parallel_steps, parallel_episodes = parallel or (None, None)
-    cores = f"{os.cpu_count()} cores" + ("" if workers else ", one of which is used")
+    cores = f"{os.cpu_count()} cores" + ("" if has_workers(executor) else ", one of which is used")
     machine = f"{cores}, Python {platform.python_version()}, {platform.machine()}"
     return Speed(
         executor, reason, steps / spent, len(games) / spent, parallel_steps, parallel_episodes, CONCURRENT, machine

@@ -111,8 +111,8 @@ def _per_role(
         advantages: Advantages = [[] for _ in group]
         for role in roles:
             places = [place for place, one in enumerate(group) if one.role == role]
-            found = estimator([group[place] for place in places], *args, **options)
-            for place, row in zip(places, found, strict=True):
+            of_role = estimator([group[place] for place in places], *args, **options)
+            for place, row in zip(places, of_role, strict=True):
                 advantages[place] = row
         return advantages
 
@@ -325,11 +325,11 @@ class _Table:
         self.spent = np.zeros_like(self.left)
         limited = all(map(_is_limited, group))
         names = [one.places if limited else one.keys[:-1] for one in group]
-        known = [[numbers.setdefault(key, len(numbers)) for key in keys] for keys in names]
+        numbered = [[numbers.setdefault(key, len(numbers)) for key in keys] for keys in names]
         self.states = np.full(self.alive.shape, len(numbers))
         self.count = len(numbers) + 1
         self.first: Floats = np.zeros(self.alive.shape)
-        for row, (one, states) in enumerate(zip(group, known, strict=True)):
+        for row, (one, states) in enumerate(zip(group, numbered, strict=True)):
             self.rewards[row, : one.turns] = one.rewards
             if limited and gamma:  # without a future, any number of turns left is the same
                 self.left[row, : one.turns] = one.left
@@ -383,24 +383,24 @@ class _Table:
             )
             return total / np.maximum(number, 1.0), number
 
-        left, spent, ended = self.left[self.alive], self.spent[self.alive] > 0, following == self.count - 1
+        turns_left, spent, ended = self.left[self.alive], self.spent[self.alive] > 0, following == self.count - 1
         values, number = np.zeros((parts, self.count)), np.ones((parts, self.count))
-        found, company = np.zeros(self.alive.shape), np.zeros(self.alive.shape)
-        for horizon in range(1, int(left.max(initial=0)) + 1):
+        worth, company = np.zeros(self.alive.shape), np.zeros(self.alive.shape)
+        for horizon in range(1, int(turns_left.max(initial=0)) + 1):
             fewer, its_number = values, number  # with a turn less
             for _ in range(_MOST_SWEEPS):
                 before = values
                 ahead = np.where(spent, fewer[:, following], values[:, following])
                 # A turn says what follows if its next state is known, or if not its limit ended the episode.
                 seen = np.where(spent, its_number[:, following], number[:, following]) > 0
-                known = np.where(ended, (left > 1) | (horizon == 1), seen)
-                values, number = mean(others * known, rewards + self.gamma * ahead)
+                informative = np.where(ended, (turns_left > 1) | (horizon == 1), seen)
+                values, number = mean(others * informative, rewards + self.gamma * ahead)
                 if spent.all() or np.allclose(before, values, rtol=0.0, atol=_PRECISION):
                     break
             here = self.alive & (self.left == horizon)
             at = np.nonzero(here)[0] % parts, self.states[here]
-            found[here], company[here] = values[at], number[at]
-        return found, company
+            worth[here], company[here] = values[at], number[at]
+        return worth, company
 
 
 def _is_limited(one: TurnRewards) -> bool:

@@ -7,6 +7,9 @@ from typing import NamedTuple
 from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.grpo.credit.estimators import ACROSS_GROUPS, Estimator
 
+SPREAD = 1e-6
+"""Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
+
 
 class Member(NamedTuple):
     """Scored episode of a GRPO group."""
@@ -51,3 +54,8 @@ def compared(members: Sequence[Member], estimator: Estimator) -> list[list[int]]
 
 def _begin(row: TurnRow) -> tuple[str | None, str, Hashable]:
     return row.role, row.task_key, row.turn_keys[0]
+
+
+def teaches(advantages: Sequence[float]) -> bool:
+    """Return True if a turn has an advantage, before scaling."""
+    return any(abs(value) > SPREAD for value in advantages)

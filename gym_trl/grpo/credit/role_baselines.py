@@ -51,8 +51,8 @@ class RoleBaselines:
 
     def __call__(self, group: Sequence[TurnRewards]) -> Advantages:
         """Return the advantages of these episodes by the baselines so far."""
-        found = [sum(one.rewards) - self._baselines.get(one.role or "", 0.0) for one in group]
-        return [[value] * one.turns for value, one in zip(found, group, strict=True)]
+        advantages = [sum(one.rewards) - self._baselines.get(one.role or "", 0.0) for one in group]
+        return [[value] * one.turns for value, one in zip(advantages, group, strict=True)]
 
     def count(self, groups: Sequence[Sequence[TurnRewards]]) -> None:
         """Move the baselines towards the returns of a batch's episodes."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Self
 
+from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.env import Fields
 from gym_trl.integrations.openenv.session import (
@@ -27,7 +28,6 @@ from gym_trl.integrations.openenv.session import (
     client_settings,
     image_of_space,
 )
-from gym_trl.types import Closing
 
 
 @dataclass

@@ -121,7 +121,6 @@ class OpenEnv(gym.Env[str, str]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
-    settles_turns: ClassVar[bool] = False
     settlement: float = 0.0
     """Reward for the rest of the episode if it is cut off here, as reported by ``gym-trl serve``."""
     preferred_executor: ClassVar[str] = "thread"
@@ -147,11 +146,11 @@ class OpenEnv(gym.Env[str, str]):
         provider: Any = None,
         render_mode: None = None,
     ) -> None:
-        given = [one for one in (base_url, docker_image, hub) if one is not None]
-        if len(given) != 1 or not isinstance(given[0], str):
+        places = [one for one in (base_url, docker_image, hub) if one is not None]
+        if len(places) != 1 or not isinstance(places[0], str):
             raise ConfigError(
                 "TrlEnv/OpenEnv-v0 needs one of base_url (where a server listens: gym-trl serve ID --port 8000), "
-                f"docker_image and hub, got {given or 'none of them'}"
+                f"docker_image and hub, got {places or 'none of them'}"
             )
         if base_url is not None and (env_vars or port or provider):
             raise ConfigError("env_vars, port and provider are for a server that is started, and base_url names one")
@@ -278,9 +277,9 @@ class OpenEnv(gym.Env[str, str]):
     def _describe(self) -> str:
         parts = []
         if self._prompt_builder is None:
-            about = look_up(self._url(), "metadata", timeout=self._timeout, headers=self._headers)
-            said = str(about.get("description") or "")
-            if said != f"{about.get('name')} environment":  # OpenEnv's text for a missing description
+            metadata = look_up(self._url(), "metadata", timeout=self._timeout, headers=self._headers)
+            said = str(metadata.get("description") or "")
+            if said != f"{metadata.get('name')} environment":  # OpenEnv's text for a missing description
                 parts.append(said)
         if self._action_parser is None:
             parts.append(self._how_to_act().explanation)
@@ -380,9 +379,9 @@ def _schema_form(schema: Mapping[str, Any], typed: type[Any] | None) -> _Form:
 
     def whole(text: str) -> Any:
         try:
-            found = json.loads(text)
-            if isinstance(found, dict):
-                return make(found)
+            values = json.loads(text)
+            if isinstance(values, dict):
+                return make(values)
         except (ValueError, RecursionError):
             pass
         raise UnreadableActionError(f"Answer with a JSON object of this schema: {shown}")
@@ -403,8 +402,8 @@ def tool_form(tools: Sequence[Any]) -> _Form:
     def call(text: str) -> dict[str, Any]:
         marked = _CALL.findall(text)
         try:
-            found = json.loads(marked[-1][1] if marked else text)
-            name, arguments = found["name"], found.get("arguments", {})
+            tool_call = json.loads(marked[-1][1] if marked else text)
+            name, arguments = tool_call["name"], tool_call.get("arguments", {})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             name, arguments = None, None
         if not isinstance(name, str) or not isinstance(arguments, dict):
@@ -436,12 +435,12 @@ def _fields(observation: Any) -> dict[str, Any]:
 
 
 def _words(fields: Mapping[str, Any]) -> str:
-    said = {
+    shown = {
         name: value for name, value in fields.items() if name not in _OF_THE_RESULT and value not in (None, "", [], {})
     }
-    if len(said) == 1:
-        return as_words(*said.values())
-    return "\n".join(f"{name}: {as_words(value)}" for name, value in said.items())
+    if len(shown) == 1:
+        return as_words(*shown.values())
+    return "\n".join(f"{name}: {as_words(value)}" for name, value in shown.items())
 
 
 def as_words(value: Any) -> str:
@@ -455,11 +454,11 @@ def _tool_result(fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if error := fields["error"]:
         kind, message = error.get("error_type"), error.get("message", "")
         return f"Error: {message}", {**info, "action_valid": kind not in ("invalid_args", "tool_not_found")}
-    found = fields["result"]
-    if isinstance(found, Mapping) and {"content", "data"} <= found.keys():  # FastMCP's wrapping of any value
-        if found["data"] is None:
-            texts = [str(part.get("text")) for part in found["content"] or () if isinstance(part, Mapping)]
-            found = "\n".join(texts)
+    result = fields["result"]
+    if isinstance(result, Mapping) and {"content", "data"} <= result.keys():  # FastMCP's wrapping of any value
+        if result["data"] is None:
+            texts = [str(part.get("text")) for part in result["content"] or () if isinstance(part, Mapping)]
+            result = "\n".join(texts)
         else:
-            found = found["data"]
-    return "" if found is None else as_words(found), info
+            result = result["data"]
+    return "" if result is None else as_words(result), info

@@ -64,8 +64,8 @@ class Guard:
             await self._app(scope, socket.receive, socket.send)
 
     def _is_allowed(self, headers: Mapping[bytes, bytes]) -> bool:
-        given = headers.get(b"authorization", b"")
-        return self._authorization is None or secrets.compare_digest(given, self._authorization)
+        authorization = headers.get(b"authorization", b"")
+        return self._authorization is None or secrets.compare_digest(authorization, self._authorization)
 
     def _is_meant(self, headers: Mapping[bytes, bytes]) -> bool:
         named = headers.get(b"host")  # every browser sends it
@@ -142,8 +142,8 @@ class _Socket:
                     raise ValueError("a message must be text")
                 return {**message, "text": _checked(text)}
             except (ValueError, RecursionError) as error:
-                said = {"type": "error", "data": {"message": str(error), "code": "INVALID_JSON"}}
-            await self.send({"type": "websocket.send", "text": json.dumps(said)})
+                error_message = {"type": "error", "data": {"message": str(error), "code": "INVALID_JSON"}}
+            await self.send({"type": "websocket.send", "text": json.dumps(error_message)})
 
     async def send(self, message: _Message) -> None:
         """Send a message, unless the socket is closed."""
@@ -173,19 +173,19 @@ def _checked(text: str, *, is_reset: bool | None = None) -> str:
         ValueError: It is not accepted.
         RecursionError: It is nested too deeply.
     """
-    found = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    if not isinstance(found, dict):
+    content = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    if not isinstance(content, dict):
         raise ValueError("a message must be a JSON object")
-    _check_depth(found)
+    _check_depth(content)
     changed = _SURROGATE.search(text) is not None  # OpenEnv could not encode them in its answer
     if is_reset:
-        found, folded = _with_options(found)
-    elif is_reset is None and found.get("type") == "reset" and isinstance(found.get("data"), dict):
-        data, folded = _with_options(found["data"])
-        found = {**found, "data": data}
+        content, folded = _with_options(content)
+    elif is_reset is None and content.get("type") == "reset" and isinstance(content.get("data"), dict):
+        data, folded = _with_options(content["data"])
+        content = {**content, "data": data}
     else:
         folded = False
-    return encodable(json.dumps(found, ensure_ascii=False)) if changed or folded else text
+    return encodable(json.dumps(content, ensure_ascii=False)) if changed or folded else text
 
 
 def _with_options(arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -208,11 +208,11 @@ def _check_depth(value: Any) -> None:
         if depth > _MAX_DEPTH:
             raise ValueError(f"a message can be nested {_MAX_DEPTH} deep")
         level = [
-            held
+            part
             for one in level
             if isinstance(one, dict | list)
-            for held in (one.values() if isinstance(one, dict) else one)
-            if isinstance(held, dict | list)
+            for part in (one.values() if isinstance(one, dict) else one)
+            if isinstance(part, dict | list)
         ]
 
 
@@ -228,11 +228,11 @@ def _finite(text: str) -> float:
 
 def _explained(text: str) -> str:
     """Return a validation error of OpenEnv with its reasons in the message, which clients show, without the input."""
-    said = json.loads(text)
-    errors = [{"loc": one.get("loc", ()), "msg": one.get("msg", "")} for one in said["data"].get("errors", ())[:8]]
+    answer = json.loads(text)
+    errors = [{"loc": one.get("loc", ()), "msg": one.get("msg", "")} for one in answer["data"].get("errors", ())[:8]]
     reasons = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors)
-    said["data"] |= {"message": f"{said['data'].get('message')}: {reasons}", "errors": errors}
-    return json.dumps(said)
+    answer["data"] |= {"message": f"{answer['data'].get('message')}: {reasons}", "errors": errors}
+    return json.dumps(answer)
 
 
 def encodable(text: str) -> str:

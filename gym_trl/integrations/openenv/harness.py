@@ -9,8 +9,8 @@ from gymnasium.error import ResetNeeded
 from gym_trl.chat.protocol import Chat
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.executors.make import Executor
-from gym_trl.grpo.attach import attach
-from gym_trl.grpo.rollout_func import RolloutFunc, make_rollout_func
+from gym_trl.grpo.adopt import attach
+from gym_trl.grpo.rollout import RolloutFunc, make_rollout_func
 from gym_trl.integrations.openenv.env import as_words, tool_form
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
@@ -22,8 +22,6 @@ _MAX_TURNS = 10  # as in OpenEnv's HarnessRunLimits
 def build_harness_rollout_func(
     *,
     session_factory: Any,
-    harness_adapter: Any = None,
-    model_step_builder: Callable[[Any, Any], Any] | None = None,
     limits: Any = None,
     reward_key: str = "env_reward",
     seed: int = 0,
@@ -43,11 +41,12 @@ def build_harness_rollout_func(
     reward is that of the last tool result with a reward, otherwise that of ``verify``. If the two differ, or both are
     missing, the episode is unscored and the others of the batch are kept.
 
+    OpenEnv's ``harness_adapter`` and ``model_step_builder`` are left out: this library runs the loop, and the trainer's
+    own model is sampled with the trainer's options.
+
     Args:
         session_factory: Object with ``create(task, seed=..., episode_id=...)``, as OpenEnv's
             ``ResourceSessionFactory``.
-        harness_adapter: Not used, because this library runs the loop. An adapter that drives its own model is rejected.
-        model_step_builder: Not used, because the trainer's own model is sampled, with the trainer's options.
         limits: OpenEnv's ``HarnessRunLimits``; ``sampling`` may have ``max_tokens`` and other options by vLLM's names.
             A turn has one call.
         reward_key: Column of the rewards.
@@ -61,10 +60,8 @@ def build_harness_rollout_func(
         columns of ``make_rollout_func``.
 
     Raises:
-        ConfigError: The harness drives its own model, or ``executor`` is ``"process"``.
+        ConfigError: ``executor`` is ``"process"``.
     """
-    if harness_adapter is not None and type(harness_adapter).__name__ == "CLIHarnessAdapter":
-        raise ConfigError("CLIHarnessAdapter drives a model of its own, of which no token can be trained on")
     if executor == "process":
         raise ConfigError("sessions are made by session_factory in this process: executor must be 'thread' or 'inline'")
     sampling = dict(getattr(limits, "sampling", None) or {})
@@ -141,15 +138,15 @@ class HarnessEnv(gym.Env[str, str]):
         """Create a session for the reset option ``task``."""
         super().reset(seed=seed)
         self.close()
-        given = dict(options or {})
-        self._row = int(given.get("row", 0))
+        arguments = dict(options or {})
+        self._row = int(arguments.get("row", 0))
         drawn = int(self.np_random.integers(1, 2**31)) if seed is None else seed
-        self._session = self._factory.create(task=given.get("task"), seed=drawn)
+        self._session = self._factory.create(task=arguments.get("task"), seed=drawn)
         self._transcript = [dict(message) for message in self._session.initial_messages()]
         self._trace, self._turns, self._end = [], 0, None
         explanation, self._read = tool_form(self._session.list_tools())
-        said = [str(message.get("content") or "") for message in self._transcript]
-        return "\n".join([*filter(None, said), explanation]), {}
+        contents = [str(message.get("content") or "") for message in self._transcript]
+        return "\n".join([*filter(None, contents), explanation]), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Call a tool, or end the episode with a final response."""
@@ -177,9 +174,9 @@ class HarnessEnv(gym.Env[str, str]):
             return self._told(f"Error: {error.args[0] if error.args else name}", valid=False)
         shown = {"data": result.data, "done": result.done, "metadata": dict(result.metadata), "error": result.error}
         self._trace.append({"tool_name": name, "arguments": arguments, "result": shown})
-        said = f"Error: {result.error}" if result.error else "" if result.data is None else as_words(result.data)
-        self._transcript.append({"role": "tool", "name": name, "content": said})
-        return self._finish(said, terminated=True, valid=True) if result.done else self._told(said, valid=True)
+        text = f"Error: {result.error}" if result.error else "" if result.data is None else as_words(result.data)
+        self._transcript.append({"role": "tool", "name": name, "content": text})
+        return self._finish(text, terminated=True, valid=True) if result.done else self._told(text, valid=True)
 
     def close(self) -> None:
         """End the session."""
@@ -187,12 +184,12 @@ class HarnessEnv(gym.Env[str, str]):
         if session is not None:
             session.close()
 
-    def _told(self, said: str, *, valid: bool) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def _told(self, text: str, *, valid: bool) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self._turns >= self._max_turns:
-            return self._finish(said, terminated=False, valid=valid)
-        return said, 0.0, False, False, {"action_valid": valid}
+            return self._finish(text, terminated=False, valid=valid)
+        return text, 0.0, False, False, {"action_valid": valid}
 
-    def _finish(self, said: str, *, terminated: bool, valid: bool) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def _finish(self, text: str, *, terminated: bool, valid: bool) -> tuple[str, float, bool, bool, dict[str, Any]]:
         numbers = {"turns": self._turns, "tool_calls": len(self._trace)}
         state = {"done": terminated, "metrics": numbers, "events": [], "tool_trace": list(self._trace)}
         verified = self._session.verify(transcript=list(self._transcript), final_state=state)
@@ -200,8 +197,8 @@ class HarnessEnv(gym.Env[str, str]):
         reward = _reward(self._trace, verified.env_reward)
         self._metrics[self._row] = dict(verified.metrics)
         info = {"action_valid": valid, "metrics": dict(verified.metrics)}
-        self._end = said, terminated, not terminated, info
-        return said, reward, terminated, not terminated, dict(info)
+        self._end = text, terminated, not terminated, info
+        return text, reward, terminated, not terminated, dict(info)
 
 
 def _reward(trace: list[dict[str, Any]], verified: float | None) -> float:

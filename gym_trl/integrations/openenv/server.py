@@ -1,42 +1,26 @@
 """OpenEnv server for any environment with text observations and actions."""
 
-import json
 import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.error import ResetNeeded
 
-from gym_trl.errors import (
-    ConfigError,
-    InfrastructureError,
-    ModelFaultError,
-    caused_by_model,
-    check_counts,
-    described,
-    is_connection,
-    needs,
-)
-from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import close_env, take_step
-from gym_trl.integrations.openenv.guard import MAX_MESSAGE, Guard, encodable
+from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, described, needs
+from gym_trl.integrations.openenv.guard import MAX_MESSAGE, Guard
+from gym_trl.integrations.openenv.served import ServedEnv, can_be_of_a_client
 from gym_trl.integrations.openenv.session import is_loopback
 from gym_trl.registration import make_env
 from gym_trl.serving.connections import Connections, check_seconds, descriptors
 from gym_trl.serving.protocols import bounded
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.credentials import bearer
-from gym_trl.types import EnvFailure
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.settlement import settlement
 
-T = TypeVar("T")
 REQUEST_TIMEOUT = 20.0
 """Default seconds in which a request, or the first message of a session, must arrive."""
 IDLE_TIMEOUT = 3600.0
@@ -170,16 +154,31 @@ def serve(
         idle_timeout=idle_timeout,
     )
     import uvicorn
+
+    backlog = min(128, descriptors() // 8)  # so many are accepted at once, before the first is counted
+    config = _settings(app, Connections(bound, request_timeout=request_timeout), backlog)
+    with _listening(host, port, backlog) as listening:
+        port = listening.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        say(f"{env_id} for up to {sessions} OpenEnv sessions at http://{shown}:{port}; Ctrl-C stops it.")
+        if token is not None:
+            shown = made or "TOKEN, with the token that was given"
+            say(f"Clients must send the header Authorization: Bearer {shown}")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _settings(app: Any, opened: Connections, backlog: int) -> Any:
+    """Return uvicorn's settings."""
+    import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
     from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
-
-    opened = Connections(bound, request_timeout=request_timeout)
 
     async def close_late() -> None:
         opened.close_late()
 
-    backlog = min(128, descriptors() // 8)  # so many are accepted at once, before the first is counted
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,
         log_level="warning",
         http=bounded(H11Protocol, opened),  # httptools does not limit the size of headers
@@ -192,21 +191,14 @@ def serve(
         timeout_notify=0,  # called every second
         timeout_graceful_shutdown=5,
     )
+
+
+def _listening(host: str, port: int, backlog: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, port), family=family, backlog=backlog)
+        return socket.create_server((host, port), family=family, backlog=backlog)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}") from error
-    with listening:
-        port = listening.getsockname()[1]
-        shown = f"[{host}]" if family == socket.AF_INET6 else host
-        say(f"{env_id} for up to {sessions} OpenEnv sessions at http://{shown}:{port}; Ctrl-C stops it.")
-        if token is not None:
-            shown = made or "TOKEN, with the token that was given"
-            say(f"Clients must send the header Authorization: Bearer {shown}")
-        sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
 
 
 def _bound(sessions: int, connections: int | None) -> int:
@@ -230,8 +222,7 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
     """Return the classes of a session's environment, of its actions and of its observations, for OpenEnv."""
     from openenv.core.env_server import Action, Environment, Observation, State
     from openenv.core.env_server.types import EnvironmentMetadata
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError
-    from pydantic_core import PydanticCustomError
+    from pydantic import BaseModel, ConfigDict, Field
 
     class TextAction(Action):  # type: ignore[misc]  # of a package without types
         message: str = Field(description="The action, in words", max_length=MAX_LENGTH)
@@ -252,74 +243,33 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
 
     @cache
     def rules() -> str:
-        env = made()
-        try:
-            return _contained("instructions", lambda: encodable(instructions_of(env)))
-        finally:
-            _close(env)
-
-    def made() -> TextEnvironment:
-        return _contained("make", lambda: as_text(make()))
+        with closing(ServedEnv(make)) as served:
+            return served.instructions()
 
     class GymEnvironment(Environment):  # type: ignore[misc]
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self) -> None:
             super().__init__()
-            self._env: TextEnvironment | None = None  # made by the first reset, in the thread of the session
-            self._begun = False
+            self._served = ServedEnv(make)
             self._state = State()
 
         def reset(
             self, seed: int | None = None, episode_id: str | None = None, options: dict[str, Any] | None = None
         ) -> TextObservation:
-            given = ResetArguments.model_validate({"seed": seed, "episode_id": episode_id, "options": options})
-            if self._env is None:
-                self._env = made()
-            env, self._begun = self._env, False
-
-            def begin() -> TextObservation:
-                text, info = env.reset(seed=given.seed, options=given.options or None)
-                return TextObservation(
-                    text=encodable(text),
-                    instructions=encodable(instructions_of(env)),
-                    info=_as_json(info),
-                    settlement=settlement(env),
-                )
-
+            ResetArguments.model_validate({"seed": seed, "episode_id": episode_id, "options": options})
             try:
-                observation = _contained("reset", begin)
+                fields = self._served.reset(seed, options)
             except (ModelFaultError, InfrastructureError) as error:
-                cause = error.__cause__ or error
-                if (given.seed is None and not given.options) or not _can_be_of_a_client(cause):
-                    raise
-                name = "options" if given.options else "seed"
-                reason = PydanticCustomError("refused", "{reason}", {"reason": described(cause)})
-                raise ValidationError.from_exception_data(
-                    "reset", [{"type": reason, "loc": (name,), "input": None}]
-                ) from error
-            self._begun = True
-            self._state = State(episode_id=given.episode_id, step_count=0)
-            return observation
+                _refuse_arguments(error, seed, options)
+                raise
+            self._state = State(episode_id=episode_id, step_count=0)
+            return TextObservation(**fields)
 
         def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
-            env = self._env
-            if env is None or not self._begun:
-                raise ResetNeeded("send a reset before calling step, on the same WebSocket")
-            result = _contained("step", lambda: take_step(env, action.message))
-            if isinstance(result, EnvFailure):  # clients receive the text only
-                kind = ModelFaultError if result.reason.scored else InfrastructureError
-                raise kind(f"{kind.__name__}: {result.error}")
+            fields = self._served.step(action.message)
             self._state.step_count += 1
-            return TextObservation(
-                text=encodable(result.observation),
-                reward=result.reward,
-                done=result.terminated or result.truncated,
-                terminated=result.terminated,
-                truncated=result.truncated,
-                info=_as_json(result.info),
-                settlement=result.settlement,
-            )
+            return TextObservation(**fields)
 
         @property
         def state(self) -> State:
@@ -329,34 +279,21 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
             return EnvironmentMetadata(name=env_id, description=rules())
 
         def close(self) -> None:
-            if self._env is not None:
-                _close(self._env)
+            self._served.close()
 
     return GymEnvironment, TextAction, TextObservation
 
 
-def _contained(call: str, function: Callable[[], T]) -> T:
-    """Return what ``function`` returns; anything that an environment raises in it becomes an error of its call.
+def _refuse_arguments(error: Exception, seed: int | None, options: dict[str, Any] | None) -> None:
+    """Raise a validation error if a reset has failed because of what the client sent."""
+    from pydantic import ValidationError
+    from pydantic_core import PydanticCustomError
 
-    A ``SystemExit`` would end the server, and a ``StopIteration`` its session without an answer.
-    """
-    try:
-        return function()
-    except BaseException as error:
-        kind = ModelFaultError if caused_by_model(error) else InfrastructureError
-        raise kind(f"{kind.__name__}: {call} raised {described(error)}") from error
-
-
-def _can_be_of_a_client(error: BaseException) -> bool:
-    """Return whether a reset can have raised ``error`` because of its seed or its options."""
-    if is_connection(error):
-        return False
-    return caused_by_model(error) or not isinstance(error, OSError | MemoryError | InfrastructureError)
-
-
-def _close(env: gym.Env[Any, Any]) -> None:
-    with suppress(ModelFaultError, InfrastructureError):
-        _contained("close", lambda: close_env(env))
+    cause = error.__cause__ or error
+    if (seed is not None or options) and can_be_of_a_client(cause):
+        reason = PydanticCustomError("refused", "{reason}", {"reason": described(cause)})
+        where = ("options" if options else "seed",)
+        raise ValidationError.from_exception_data("reset", [{"type": reason, "loc": where, "input": None}]) from error
 
 
 def _status_of(error: Exception) -> tuple[int, str]:
@@ -368,20 +305,6 @@ def _status_of(error: Exception) -> tuple[int, str]:
     if isinstance(error, ModelFaultError | ResetNeeded):
         return 422, str(error)
     return 500, str(error) if isinstance(error, InfrastructureError) else described(error)
-
-
-def _as_json(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``info`` as plain JSON values: NumPy's numbers as numbers, other objects as strings, and no NaN."""
-    try:
-        text = encodable(json.dumps(dict(info), default=_plain, skipkeys=True, ensure_ascii=False))
-        plain: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
-    except Exception as error:
-        raise InfrastructureError(f"{InfrastructureError.__name__}: info cannot be sent: {described(error)}") from error
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _authorization(token: str | None) -> bytes | None:

@@ -33,10 +33,10 @@ _CLOSING = 5.0
 class ServerError(RuntimeError):
     """Error response of a server; ``code`` is OpenEnv's name of it."""
 
-    def __init__(self, said: str) -> None:
-        super().__init__(said)
-        found = _CODE.search(said)
-        self.code = found[1] if found else "UNKNOWN"
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        match = _CODE.search(text)
+        self.code = match[1] if match else "UNKNOWN"
 
 
 class Session:
@@ -164,17 +164,17 @@ def client_class(client: type[Any] | str | None) -> type[Any]:
     return GenericEnvClient if any(kind.__name__ == "MCPClientBase" for kind in client.__mro__) else client
 
 
-def client_settings(client: type[Any], **given: Any) -> dict[str, Any]:
+def client_settings(client: type[Any], **options: Any) -> dict[str, Any]:
     """Return the given settings that are not ``None``, after checking that this client version takes them.
 
     Raises:
         ConfigError: it does not take one of them.
     """
-    wanted = {name: value for name, value in given.items() if value is not None}
-    known = inspect.signature(client).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+    wanted = {name: value for name, value in options.items() if value is not None}
+    parameters = inspect.signature(client).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return wanted
-    if unknown := sorted(set(wanted) - set(known)):
+    if unknown := sorted(set(wanted) - set(parameters)):
         raise ConfigError(f"{client.__name__} of the installed openenv takes no {unknown[0]}")
     return wanted
 
@@ -203,7 +203,7 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
     opener = build_opener(ProxyHandler({})) if is_loopback(parts.hostname) else build_opener()
     try:
         with opener.open(Request(address, headers=dict(headers or {})), timeout=timeout) as answer:  # noqa: S310 -- checked
-            found = json.loads(answer.read(2**20))
+            content = json.loads(answer.read(2**20))
     except HTTPError as error:
         if error.code == 401:
             raise ConfigError(_UNINVITED.format(url=url)) from error
@@ -216,7 +216,7 @@ def look_up(url: str, path: str, *, timeout: float, headers: Mapping[str, str] |
         raise ConnectionError(f"no OpenEnv server answers at {url}: {error}") from error
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _is_refusal(error: BaseException | None) -> bool:

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 """The guide's table of other people's environments is true."""
 
 import json

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 """MiniWoB++ in a real headless Chromium; the tests share one, as environments of a process do."""
 
 import os

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls
 import pickle
 import random
 from itertools import pairwise
@@ -75,7 +74,7 @@ def play_out(env, seed):
             return asked, paid, info
 
 
-def test_random_moves_play_every_seat_to_the_end_and_are_paid_what_the_game_pays(played):
+def test_random_moves_of_all_seats_are_paid_the_games_payoffs(played):
     name, settings = played
     env: Any = Seats(game(name, opponent="self", **settings))
     for seed in range(5):

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 import random
 from functools import partial
 from importlib.util import find_spec
@@ -173,7 +172,7 @@ def test_what_cannot_be_made_says_why(kwargs, words):
         game(**kwargs)
 
 
-class Countdown(pettingzoo.AECEnv):  # type: ignore[misc, name-defined]  # it is imported where it can be
+class Countdown(pettingzoo.AECEnv):  # type: ignore[name-defined]  # it is imported where it can be
     """Three players take one to two from ten; who takes the last pays the others, and who leaves five is out."""
 
     metadata = {"name": "countdown_v0", "render_modes": []}  # noqa: RUF012
@@ -350,7 +349,7 @@ def test_random_games_of_three_players_of_whom_some_are_out_keep_the_protocol(co
         assert sum(steps[-1][4]["payoffs"]) in (0, -1, -2)
 
 
-class Auction(pettingzoo.ParallelEnv):  # type: ignore[misc, name-defined]
+class Auction(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
     """Three players write sums at the same time, for some rounds; the highest is paid at once."""
 
     metadata = {"name": "auction_v0", "render_modes": []}  # noqa: RUF012
@@ -456,7 +455,7 @@ def test_chess_is_played_by_both_sides():
 
 
 def test_validate_finds_the_seats_and_no_leak():
-    from gym_trl.env_checker.checks import Inspector
+    from gym_trl.env_checker.inspector import Inspector
 
     for name in (TIC_TAC_TOE, "classic/rps-v2"):
         inspector = Inspector(partial(make, "External/PettingZoo-v0", game=name, opponent="self"), episodes=5)

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 import random
 import sys
 from pathlib import Path
@@ -248,7 +247,7 @@ def test_each_seat_is_sent_its_own_messages_only():
             assert f"Your card is: '{cards[1 - seat]}'" not in prompts[seat]
 
 
-def test_what_seats_choose_at_the_same_time_is_seen_by_nobody_before_all_have_chosen():
+def test_simultaneous_choices_are_hidden_until_all_are_made():
     shown = []
     for choice in ("[rock]", "[paper]", "[scissors]"):
         steps = play(seats("IteratedRockPaperScissors-v0"), [choice, "[rock]"])
@@ -298,7 +297,7 @@ def test_a_number_of_players_that_a_game_is_not_for_is_said():
 def test_validate_finds_the_seats_and_no_leak(game):
     from functools import partial
 
-    from gym_trl.env_checker.checks import Inspector
+    from gym_trl.env_checker.inspector import Inspector
 
     made = partial(make, "External/TextArena-v0", game=game, players=2, opponent="self")
     inspector = Inspector(made, episodes=5)

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics
 """Other people's environments train from one line."""
 
 import contextlib
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm
+from support import warm
 
 import gym_trl
 

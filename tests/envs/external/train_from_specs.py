@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-any-generics, allow-incomplete-defs
 """Train a tiny model for a few steps on each of some environments: run by the tests, in a process of its own.
 
 Arguments: a folder to write to, and a JSON list of ``GymSpec``'s arguments.
@@ -10,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import tiny_trainer
+from support import tiny_trainer
 
 from gym_trl import GymSpec
-from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.parts.part import Rollout
 
 
 def train(folder: Path, arguments):

@@ -1,0 +1,53 @@
+"""Base classes that rooms share."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+
+class Closing(ABC):
+    """Base class of objects that a ``with`` block closes.
+
+    >>> class Door(Closing):
+    ...     def close(self):
+    ...         print("closed")
+    >>> with Door() as door:
+    ...     pass
+    closed
+    """
+
+    def __enter__(self) -> Self:
+        """Return the object, which the ``with`` block closes."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the object."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything that the object holds."""
+
+
+class Settling:
+    """Base class of environments and wrappers that say by ``owes`` if their settlement can differ from that inside.
+
+    >>> class Stakes(Settling):
+    ...     settlement, owes = 0.0, False
+    >>> class Higher(Stakes):
+    ...     settlement = -3.0
+    >>> Stakes().owes, Higher().owes
+    (False, True)
+
+    A class that settles otherwise than its base class owes, unless it defines ``owes`` again.
+    """
+
+    @property
+    def owes(self) -> bool:
+        """True if its part of the settlement (``gym_trl.wrappers.settlement``) can differ from 0."""
+        return False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a class that defines how it settles owe, unless it says otherwise."""
+        super().__init_subclass__(**options)
+        if vars(cls).keys() & {"settle", "settlement"} and "owes" not in vars(cls):
+            cls.owes = True  # type: ignore[method-assign, assignment]  # a constant, in place of a property

@@ -1,0 +1,66 @@
+"""Measurements of an environment that the checks and criteria of its card share."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gym_trl.env_checker.card.plays import Level, Plays, References
+from gym_trl.env_checker.card.splits import PlannedTasks, Splits
+from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.report import Checks
+from gym_trl.wrappers.admissible_actions import listed_actions
+
+STEPS = 20_000
+"""Maximum environment steps of each search."""
+
+
+@dataclass
+class Evidence:
+    """Episodes and levels by policy; checks add those that they compare."""
+
+    plays: Plays
+    env_id: str = ""
+    search_steps: int = STEPS
+    seconds: float = 30.0
+    """Seconds for all measurements together, about."""
+    levels: dict[str, Level] = field(default_factory=dict)
+
+    @cached_property
+    def references(self) -> References:
+        """Levels of random play and the solver, and the declared optimum."""
+        return References.of(self.plays)
+
+    @cached_property
+    def tasks(self) -> PlannedTasks:
+        """Tasks of a training and an evaluation."""
+        return PlannedTasks.of(self.plays, seconds=self.part(8))
+
+    @property
+    def splits(self) -> Splits | None:
+        """Comparison of these tasks; ``None`` if there was no time for enough of them."""
+        return self.tasks.splits
+
+    @cached_property
+    def lists_actions(self) -> bool:
+        """The environment lists the actions that are possible."""
+        env = self.plays.env
+        _, info = env.reset(seed=0, options=None)
+        return listed_actions(env, info) is not None
+
+    def part(self, divisor: float) -> float:
+        """Return the seconds of one measurement, at least half a second."""
+        return max(0.5, self.seconds / divisor)
+
+    def played(self, policy: str) -> Sequence[PlayedEpisode]:
+        """Return the episodes of a policy as far as they have been played."""
+        return self.plays.played(policy)
+
+    def add(self, levels: Iterable[Level]) -> None:
+        """Note the levels that a check has compared."""
+        self.levels |= {level.policy: level for level in levels}
+
+
+check: Checks[[Evidence]] = Checks()
+"""Checks of a card besides those of ``gym-trl validate``."""
+criterion: Checks[[Evidence]] = Checks()
+"""Criteria of OpenEnv's RFC 008 that no check covers; the reason is the threshold."""

@@ -1,0 +1,223 @@
+"""Play of open-loop sequences of actions, and of policies from which actions are learned, within a budget of steps."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from gym_trl.bases import Closing
+from gym_trl.errors import raise_interrupt, stops_a_rollout
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.step import close_env, take_reset, take_step
+from gym_trl.rollout.log import EpisodeLog
+from gym_trl.rollout.random_play import Actor, played_space
+from gym_trl.seeding import task_seed
+from gym_trl.types import StepResult, Task
+from gym_trl.wrappers.admissible_actions import listed_actions
+from gym_trl.wrappers.as_text import TextAction, as_text
+from gym_trl.wrappers.declare_success import declare_success
+
+Actions: TypeAlias = tuple[str, ...]
+PolicyMaker: TypeAlias = Callable[[TextEnvironment], Actor]
+
+LONGEST = 1_000
+"""Maximum turns of an episode in a search."""
+_IDLE = 8  # minimum number of invalid actions in a row after which an episode may be taken to stand still
+_IDLE_SHARE = 0.01  # of the steps, maximum that is spent to find out how an episode that stands still ends
+
+
+class Outcome(NamedTuple):
+    """Success, return and length of an episode."""
+
+    success: bool | None
+    """``None`` if the environment does not declare it."""
+    total: float
+    """Return."""
+    turns: int
+
+    @classmethod
+    def of(cls, log: EpisodeLog, *, tail: float | None = None) -> Self | None:
+        """Return the outcome of an episode that has ended, or is cut off here; ``None`` if it is unscored.
+
+        ``tail`` is the return of the rest of an episode that goes on, if it is known.
+        """
+        episode = log.result()
+        if not episode.scored:
+            return None
+        rewards = [turn.reward for turn in (episode if tail is None else log).turns]
+        return cls(episode.success, math.fsum([*rewards, tail or 0.0]), len(rewards))
+
+
+class Spent(Exception):  # noqa: N818 -- it ends a stage of the search
+    """The steps of a stage, or the time, are used up."""
+
+
+class PolicyEpisode:
+    """Episode of a policy that sees the observations."""
+
+    def __init__(self, log: EpisodeLog, listed: Counter[str]) -> None:
+        self.listed = listed
+        """Number of turns in which each action was listed."""
+        self.actions = tuple(turn.answer.text for turn in log.turns)
+        self.observations = [*(turn.observation for turn in log.turns), log.last.observation]
+        self.rewards = [turn.reward for turn in log.turns]
+        self.valid = [turn.action_valid for turn in log.turns]
+        self.outcome = None if log.reason is None else Outcome.of(log)
+        """``None`` if it did not end."""
+
+    @property
+    def turns(self) -> int:
+        """Number of turns."""
+        return len(self.actions)
+
+
+class Arena(Closing):
+    """Environment in which episodes are played, within a budget of steps and seconds.
+
+    Args:
+        make: Makes the environment, again after each failure.
+        steps: Maximum number of steps; a reset counts as one.
+        deadline: Time of ``monotonic()`` after which no step is taken.
+        seed: Seed of the training episodes.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env[Any, Any]], steps: float, deadline: float, seed: int) -> None:
+        self.steps, self.deadline = steps, deadline
+        self.used, self.cut = 0, False
+        self.limit = steps
+        """Number of steps after which the current stage of the search ends."""
+        self._make, self._seed = make, seed
+        self._idle_tail: float | None = None  # return of the rest of an episode that stands still, if it is known
+        self.env = self._made()
+
+    def close(self) -> None:
+        """Close the environment."""
+        close_env(self.env)
+
+    @property
+    def left(self) -> float:
+        """Number of steps that remain of the current stage."""
+        return self.limit - self.used
+
+    @property
+    def converter(self) -> TextAction | None:
+        """Wrapper that converts texts to actions of another space; ``None`` if the actions are text."""
+        env: gym.Env[Any, Any] = self.env
+        while isinstance(env, gym.Wrapper):
+            if isinstance(env, TextAction) and env.converted_space is not None:
+                return env
+            env = env.env
+        return None
+
+    def readable(self, text: str) -> str | None:
+        """Return a text as it is written in sequences; ``None`` if it is not an action of the space."""
+        if (converter := self.converter) is not None:
+            return converter.rewrite(text)
+        space = played_space(self.env)
+        return None if isinstance(space, spaces.Text) and text not in space else text
+
+    def training(self, number: int) -> int:
+        """Return the seed of a training episode."""
+        return task_seed(self._seed, "train", number)
+
+    def begin(self, seed: int) -> EpisodeLog:
+        """Begin an episode; its log has a stop reason if the environment has failed, which is then replaced."""
+        self._spend()
+        log = EpisodeLog(Task("", seed))
+        log.begin(take_reset(self.env, log.task))
+        return self._without_failure(log)
+
+    def step(self, log: EpisodeLog, action: str) -> None:
+        """Continue an episode."""
+        self._spend()
+        log.answer(action)
+        log.step(take_step(self.env, action))
+        self._without_failure(log)
+
+    def play(self, actions: Actions, seed: int) -> Outcome | None:
+        """Play a sequence, which is repeated at its end; return ``None`` if the episode is unscored.
+
+        In a search, an episode that stands still is not played on: all actions of the sequence were invalid and changed
+        nothing. The first such episode is played on to see how it ends; the others end with the same return.
+        """
+        still, most_idle = _Stillness(len(actions)), max(6 * _IDLE, self.steps * _IDLE_SHARE)
+        log, length = self.begin(seed), len(actions)
+        while log.reason is None and len(log.turns) < LONGEST:
+            action = actions[len(log.turns) % length]
+            self.step(log, action)
+            idle = still.add(action, log.last)
+            if log.reason is not None:
+                if idle >= 6 * _IDLE:
+                    self._idle_tail = math.fsum(turn.reward for turn in log.result().turns[-idle:])
+            elif idle and math.isfinite(self.limit):
+                if self._idle_tail is not None:
+                    return Outcome.of(log, tail=self._idle_tail)
+                if idle >= most_idle:
+                    self._idle_tail = log.last.settlement
+                    break
+        return Outcome.of(log)
+
+    def follow(
+        self, policy_for: PolicyMaker, seed: int, prefix: Actions = (), most: int = LONGEST
+    ) -> PolicyEpisode | None:
+        """Play ``prefix`` and then a policy that has seen all of it; return ``None`` if it cannot be played."""
+        log = self.begin(seed)
+        try:
+            policy = policy_for(self.env)
+            listed = Counter(listed_actions(self.env, log.last.info) or ())
+            while log.reason is None and len(log.turns) < min(most, LONGEST):
+                choice, turn = policy(log.last.observation, log.last.info), len(log.turns)
+                self.step(log, prefix[turn] if turn < len(prefix) else choice)
+                listed.update(listed_actions(self.env, log.last.info) or ())
+        except Spent:
+            raise
+        except BaseException as error:  # a solver can raise anything
+            raise_interrupt(error)
+            if stops_a_rollout(error):
+                raise
+            self._renew()
+            return None
+        return PolicyEpisode(log, listed) if log.reason is None or log.reason.scored else None
+
+    def _made(self) -> TextEnvironment:
+        return as_text(declare_success(self._make()))
+
+    def _renew(self) -> None:
+        close_env(self.env, broken=True)
+        self.env = self._made()
+
+    def _without_failure(self, log: EpisodeLog) -> EpisodeLog:
+        if log.error is not None:
+            self._renew()
+        return log
+
+    def _spend(self) -> None:
+        if self.used >= self.limit:
+            raise Spent
+        if monotonic() > self.deadline:
+            self.cut = True
+            raise Spent
+        self.used += 1
+
+
+class _Stillness:
+    """Count of the turns since an episode stands still: all actions of its sequence are invalid and change nothing."""
+
+    def __init__(self, cycle: int) -> None:
+        self._before = ""  # last observation, without the action if that is repeated in it
+        self._least = max(_IDLE, cycle)
+        self._count = 0
+
+    def add(self, action: str, result: StepResult) -> int:
+        """Count a step; return the number of turns since the episode stands still, or 0."""
+        if result.info.get("action_valid") is not False or result.reward:
+            self._count, self._before = 0, ""
+            return 0
+        after = result.observation.replace(action, "") if action else result.observation
+        self._count = self._count + 1 if after == self._before else 0
+        self._before = after
+        return max(0, self._count - self._least)

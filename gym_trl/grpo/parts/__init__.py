@@ -1,0 +1,1 @@
+"""Features of a rollout, one object each."""

@@ -1,0 +1,193 @@
+"""Executers of programs, each conversation in a session of its own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from threading import Lock
+from typing import Any, Protocol
+
+from gym_trl.errors import needs
+from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
+
+
+class Session(Protocol):
+    """Protocol of sessions that run the programs of one conversation one after another."""
+
+    def run(self, code: str) -> str:
+        """Run a program and return its output."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class SessionExecuter(ABC):
+    """Base class of executers whose programs share their variables within a conversation."""
+
+    max_concurrent: int
+
+    @abstractmethod
+    def session(self) -> Session:
+        """Return a new session."""
+
+    def execute(self, codes: Sequence[str]) -> list[str]:
+        """Run independent programs and return their outputs, in order."""
+
+        def run(code: str) -> str:
+            with closing(self.session()) as session:
+                return session.run(code)
+
+        with ThreadPoolExecutor(max(1, min(self.max_concurrent, len(codes)))) as threads:
+            return list(threads.map(run, codes))
+
+
+class LocalExecuter(SessionExecuter):
+    r"""Executer that runs programs on this machine, with one ``Sandbox`` per conversation.
+
+    >>> LocalExecuter().execute(["print(6 * 7)", "x = 1", "print(x)"])[:2]
+    ['42\n', '']
+
+    Programs of one conversation share their variables; programs of different conversations, and programs in one call of
+    ``execute``, do not.
+
+    Args:
+        limits: Limits of each conversation's sandbox.
+        max_concurrent: Maximum number of programs that run concurrently.
+        isolation: Isolation of each sandbox, see ``Sandbox``.
+
+    Raises:
+        ConfigError: The ``isolation`` is unknown or does not work on this machine.
+    """
+
+    def __init__(
+        self, limits: SandboxLimits | None = None, *, max_concurrent: int = 8, isolation: Isolation = "bubblewrap"
+    ) -> None:
+        self.limits = limits or SandboxLimits()
+        self.max_concurrent = max_concurrent
+        self.isolation: Isolation = isolation
+        self.session().close()  # report an invalid isolation now
+
+    def session(self) -> Session:
+        """Return a new session with its own sandbox."""
+        return _LocalSession(Sandbox(self.limits, isolation=self.isolation))
+
+
+Localexecuter = LocalExecuter
+"""Alias with the spelling of the pull request's last revision."""
+
+
+class _LocalSession:
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def run(self, code: str) -> str:
+        return self._sandbox.run(code).output
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+
+class E2BExecuter(SessionExecuter):
+    """Executer that runs programs in E2B's sandboxes (``pip install 'gym-trl[e2b]'``), one per conversation.
+
+    ::
+
+        E2BExecuter(api_key="...").execute(["print(6 * 7)"])
+
+    Args:
+        api_key: API key of E2B. Default: ``E2B_API_KEY``.
+        template: E2B template of the sandboxes.
+        max_concurrent: Maximum number of programs that run concurrently.
+        timeout_s: Maximum seconds for one program.
+        sandbox_s: Seconds after which E2B ends a sandbox that was not closed.
+        **options: Arguments for the SDK's ``Sandbox.create``, such as ``allow_internet_access=False`` or ``domain``.
+
+    Raises:
+        MissingDependencyError: The SDK is not installed.
+    """
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        template: str | None = None,
+        max_concurrent: int = 20,
+        *,
+        timeout_s: float = 30.0,
+        sandbox_s: int = 600,
+        **options: Any,
+    ) -> None:
+        with needs("e2b", "E2BExecuter"):
+            from e2b_code_interpreter import Sandbox as Remote
+        self._remote = Remote
+        self._options = {"api_key": api_key, "template": template, "timeout": sandbox_s, **options}
+        self._timeout_s = timeout_s
+        self.max_concurrent = max_concurrent
+
+    def session(self) -> Session:
+        """Return a new session, whose E2B sandbox is made for its first program."""
+        return _E2BSession(self._remote, self._options, self._timeout_s)
+
+
+class _E2BSession:
+    def __init__(self, remote: Any, options: Mapping[str, Any], timeout_s: float) -> None:
+        self._remote = remote
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._timeout_s = timeout_s
+        self._sandbox: Any = None
+
+    def run(self, code: str) -> str:
+        if self._sandbox is None:
+            self._sandbox = self._remote.create(**self._options)
+        try:
+            ran = self._sandbox.run_code(code, timeout=self._timeout_s)
+        except Exception as error:
+            if type(error).__name__ != "TimeoutException":  # a subclass means that the sandbox is gone
+                raise
+            self.close()  # otherwise the program would continue to run
+            return f"[It was ended after {self._timeout_s:g} seconds. All variables are lost.]\n"
+        output = "".join([*ran.logs.stdout, *ran.logs.stderr])
+        output += f"{ran.text}\n" if ran.text is not None else ""
+        return output + (f"{ran.error.traceback}\n" if ran.error is not None else "")
+
+    def close(self) -> None:
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            sandbox.kill()
+
+
+class Batches:
+    """Session for an executer with ``execute`` only; programs that arrive while it is busy form its next batch."""
+
+    def __init__(self, executer: Any) -> None:
+        self._executer = executer
+        self._busy, self._guard = Lock(), Lock()
+        self._waiting: list[tuple[str, Future[str]]] = []
+
+    def run(self, code: str) -> str:
+        """Run a program in the next batch."""
+        future: Future[str] = Future()
+        with self._guard:
+            self._waiting.append((code, future))
+        with self._busy:
+            if not future.done():
+                self._execute()
+        return future.result()
+
+    def close(self) -> None:
+        """Do nothing, because programs share no state."""
+
+    def _execute(self) -> None:
+        with self._guard:
+            batch, self._waiting = self._waiting, []
+        try:
+            outputs = list(self._executer.execute([code for code, _ in batch]))
+            if len(outputs) != len(batch):
+                raise ValueError(f"the executer was given {len(batch)} programs and returned {len(outputs)} outputs")
+        except Exception as error:
+            for _, future in batch:
+                future.set_exception(error)
+        else:
+            for (_, future), output in zip(batch, outputs, strict=True):
+                future.set_result(str(output))

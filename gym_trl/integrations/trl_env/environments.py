@@ -1,0 +1,152 @@
+"""Environments of trl-env as Gymnasium's, and Gymnasium's as trl-env's."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, Self, TypeAlias
+
+import gymnasium as gym
+
+from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.seeding import derive_seed
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.inner import instructions_of
+
+Action: TypeAlias = str
+Delta: TypeAlias = str
+Seed: TypeAlias = str
+
+
+class Env(Protocol):
+    """Protocol of trl-env's environments, with text observations, text actions and a cumulative reward."""
+
+    reward: float
+    """Sum of the rewards of the episode so far."""
+    alive: bool
+
+    def reset(self, seed: Seed) -> "Delta | tuple[Env, Delta]":
+        """Start an episode; return the first text, or the environment and the text if environments are immutable."""
+        ...
+
+    def step(self, action: Action) -> "Delta | tuple[Env, Delta]":
+        """Step with an action; return like ``reset``."""
+        ...
+
+
+EnvFactory = Callable[[], Any]
+"""Function that makes an ``Env``."""
+
+
+class GymFromEnv(Adapter):
+    """Gymnasium environment around a trl-env environment.
+
+    >>> class Twice:
+    ...     def reset(self, seed):
+    ...         self.reward, self.alive, self.word = 0.0, True, seed
+    ...         return self, f"Say {seed} twice."
+    ...     def step(self, action):
+    ...         self.reward, self.alive = float(action == self.word * 2), False
+    ...         return self, "Thanks."
+    >>> env = GymFromEnv(Twice)
+    >>> env.reset(seed=0, options={"seed": "ox"})[0]
+    'Say ox twice.'
+    >>> env.step("oxox")[:3]
+    ('Thanks.', 1.0, True)
+
+    trl-env's seeds are strings: pass one as the reset option ``seed``. Default: a number derived from Gymnasium's seed.
+    trl-env's ``reward`` is cumulative; a step's reward is its change, so the return equals the ``reward`` that trl-env
+    would report. trl-env does not define success, so success is undeclared. A missing ``reward`` counts as 0. During
+    an episode the global random generators are replaced by the episode's own.
+
+    Args:
+        make: Function that makes the trl-env environment.
+    """
+
+    declares_success = False
+
+    option_names = frozenset({"seed"})
+
+    def __init__(self, make: EnvFactory) -> None:
+        super().__init__()
+        self.make = make
+        self._env: Any = None
+        self._paid = 0.0
+
+    def close(self) -> None:
+        """Close the environment if it has ``close``."""
+        close, self._env = getattr(self._env, "close", None), None
+        if close is not None:
+            close()
+
+    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._env = self._env or self.make()
+        delta = self._delta(self._env.reset(str(options.get("seed", seed))))
+        self._paid = 0.0
+        return delta, {}
+
+    def _play(self, action: str) -> Played:
+        delta = self._delta(self._env.step(action))
+        total = float(self._env.reward or 0.0)
+        paid, self._paid = total - self._paid, total
+        over = not self._env.alive
+        return Played(delta, paid, terminated=over, success=None)
+
+    def _delta(self, result: Any) -> str:
+        if isinstance(result, tuple):
+            self._env, result = result
+        return str(result)
+
+
+class EnvFromGym:
+    """trl-env environment around any Gymnasium environment.
+
+    >>> env = EnvFromGym("TrlEnv/GuessNumber-v0", high=8, turns=4)
+    >>> env, delta = env.reset("7")
+    >>> print(delta.splitlines()[-1])
+    Guess 1 to 8 in 4 tries.
+    >>> env, delta = env.step("4")
+    >>> delta, env.reward, env.alive
+    ('Higher.', 0.0, True)
+    >>> EnvFromGym("TrlEnv/Echo-v0", functional=False).reset("a word")[-5:]  # as trl-env 0.1.8 wants it
+    'ltsbz'
+
+    The instructions precede the first observation. A seed of digits is used as the environment's seed; any other text
+    is hashed to a seed. The reward is the return so far. After the end every action returns the last observation again.
+
+    Args:
+        env: Environment id, or a function that makes an environment.
+        functional: Return the environment with each delta, as trl-env does since 0.1.10.
+        env_kwargs: Arguments for ``gym.make``.
+    """
+
+    def __init__(
+        self, env: str | Callable[[], gym.Env[Any, Any]], *, functional: bool = True, **env_kwargs: Any
+    ) -> None:
+        self._env: TextEnvironment = as_text(gym.make(env, **env_kwargs) if isinstance(env, str) else env(**env_kwargs))
+        self._functional = functional
+        self._last = ""
+        self.reward = 0.0
+        self.alive = False
+
+    def reset(self, seed: Seed) -> Any:
+        """Start an episode."""
+        number = int(seed) if seed.isdecimal() and int(seed) < 2**63 else derive_seed("trl-env", seed)
+        observation, _ = self._env.reset(seed=number)
+        self.reward, self.alive = 0.0, True
+        return self._answer("\n\n".join(part for part in (instructions_of(self._env), observation) if part))
+
+    def step(self, action: Action) -> Any:
+        """Step with an action."""
+        if not self.alive:
+            return self._answer(self._last)
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        self.reward += float(reward)
+        self.alive = not (terminated or truncated)
+        return self._answer(observation)
+
+    def close(self) -> None:
+        """Close the Gymnasium environment."""
+        self._env.close()
+
+    def _answer(self, delta: str) -> "str | tuple[Self, str]":
+        self._last = delta
+        return (self, delta) if self._functional else delta

@@ -1,0 +1,137 @@
+"""Table of the leaves: parts that nothing else imports, and that are deleted with their modules and their rows here."""
+
+from collections.abc import Mapping
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Names: TypeAlias = Mapping[str, str]
+"""Objects as ``"module:name"``, with the module's name after ``gym_trl.``, by the names under which users know them."""
+Kind: TypeAlias = Literal["commands", "envs", "importers", "exporters", "containers", "displays"]
+
+_NONE: Names = MappingProxyType({})
+
+
+class Leaf(NamedTuple):
+    """Modules that can be deleted together, and the objects by which the library offers them."""
+
+    modules: tuple[str, ...]
+    """Names of modules and packages, after ``gym_trl.``."""
+    commands: Names = _NONE
+    """Functions of ``gym-trl``, each in a module that has ``EXAMPLES`` as well."""
+    envs: Names = _NONE
+    """Environments that need an extra, by their ids."""
+    importers: Names = _NONE
+    """``gym_trl.records.foreign.Importer`` of each tool whose files are read."""
+    exporters: Names = _NONE
+    """Functions ``(records, out) -> sentence`` that write another tool's files, by the names of formats."""
+    containers: Names = _NONE
+    """``gym_trl.sandbox.shell.Containers`` of each program."""
+    displays: Names = _NONE
+    """Functions ``object -> HTML`` by the names of classes, and the others that ``gym_trl.displays`` calls."""
+
+
+LEAVES: dict[str, Leaf] = {
+    "list": Leaf(("cli.list_envs",), commands={"list": "cli.list_envs:list_envs"}),
+    "play": Leaf(("cli.play",), commands={"play": "cli.play:play"}),
+    "train": Leaf(("cli.train",), commands={"train": "cli.train:train"}),
+    "viewer": Leaf(
+        ("cli.view", "cli.show", "viewer"),
+        commands={"view": "cli.view:view", "show": "cli.show:show"},
+        displays={
+            "EnvSpec": "viewer.notebook.cards:env_spec",
+            "EpisodeResult": "viewer.notebook.cards:episode_result",
+            "Evaluation": "viewer.notebook.cards:evaluation",
+            "Finding": "viewer.notebook.cards:finding",
+            "GymSpec": "viewer.notebook.cards:gym_spec",
+            "ReadRecord": "viewer.notebook.cards:record",
+            "RenderedText": "viewer.notebook.cards:rendered_text",
+            "Report": "viewer.notebook.cards:report",
+            "progress": "viewer.notebook.progress:with_episodes",
+            "show": "viewer.notebook.frame:show",
+        },
+    ),
+    "eval": Leaf(("cli.evaluate",), commands={"eval": "cli.evaluate:evaluate"}),
+    "new": Leaf(("cli.new",), commands={"new": "cli.new:new"}),
+    "validate": Leaf(("cli.validate",), commands={"validate": "cli.validate:validate"}),
+    "info": Leaf(("cli.info",), commands={"info": "cli.info:info"}),
+    "card": Leaf(("cli.card", "env_checker.card"), commands={"card": "cli.card:card"}),
+    "doctor": Leaf(("cli.doctor",), commands={"doctor": "cli.doctor:doctor"}),
+    "warm-start": Leaf(("cli.warm_start",), commands={"warm-start": "cli.warm_start:warm_start"}),
+    "compare": Leaf(("cli.compare",), commands={"compare": "cli.compare:compare"}),
+    "tournament": Leaf(
+        (
+            "cli.tournament",
+            "evaluation.ratings",
+            "evaluation.seated",
+            "evaluation.tournament",
+            "evaluation.tournament_picture",
+        ),
+        commands={"tournament": "cli.tournament:tournament"},
+    ),
+    "replay": Leaf(("cli.replay",), commands={"replay": "cli.replay:replay"}),
+    "export": Leaf(("cli.export",), commands={"export": "cli.export:export"}),
+    "import": Leaf(("cli.import_records",), commands={"import": "cli.import_records:import_records"}),
+    "openenv": Leaf(
+        ("cli.serve", "integrations.openenv"),
+        commands={"serve": "cli.serve:serve"},
+        envs={"TrlEnv/OpenEnv-v0": "integrations.openenv.env:OpenEnv"},
+    ),
+    "code agent": Leaf(("integrations.code_agent",)),
+    "eval protocol": Leaf(("integrations.eval_protocol",)),
+    "legacy rollout": Leaf(("integrations.legacy_rollout",)),
+    "trl-env": Leaf(("integrations.trl_env",)),
+    "inspect": Leaf(
+        ("records.inspect_logs",),
+        importers={"Inspect": "records.inspect_logs:IMPORTER"},
+        exporters={"inspect": "records.inspect_logs:export_inspect_logs"},
+    ),
+    "otel": Leaf(("records.otel",), exporters={"otel": "records.otel:export_otel"}),
+    "verifiers": Leaf(("records.verifiers_results",), importers={"verifiers": "records.verifiers_results:IMPORTER"}),
+    "containers": Leaf(
+        ("sandbox.container",),
+        containers={"docker": "sandbox.container:CONTAINERS", "podman": "sandbox.container:CONTAINERS"},
+    ),
+    "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
+    "miniwob": Leaf(
+        ("envs.external.browser", "envs.external.miniwob"),
+        envs={"External/MiniWoB-v0": "envs.external.miniwob:MiniWoB"},
+    ),
+    "nethack": Leaf(("envs.external.nethack",), envs={"External/NetHack-v0": "envs.external.nethack:NetHack"}),
+    "openspiel": Leaf(
+        ("envs.external.openspiel", "evaluation.exploitability"),
+        envs={"External/OpenSpiel-v0": "envs.external.openspiel:OpenSpiel"},
+    ),
+    "pettingzoo": Leaf(
+        ("envs.external.pettingzoo",), envs={"External/PettingZoo-v0": "envs.external.pettingzoo:PettingZoo"}
+    ),
+    "reasoning-gym": Leaf(
+        ("envs.external.reasoning_gym",), envs={"External/ReasoningGym-v0": "envs.external.reasoning_gym:ReasoningGym"}
+    ),
+    "skyrl-gym": Leaf(("envs.external.skyrl_gym",), envs={"External/SkyRLGym-v0": "envs.external.skyrl_gym:SkyRLGym"}),
+    "textarena": Leaf(
+        ("envs.external.textarena",), envs={"External/TextArena-v0": "envs.external.textarena:TextArena"}
+    ),
+    "textworld": Leaf(
+        ("envs.external.textworld",), envs={"External/TextWorld-v0": "envs.external.textworld:TextWorld"}
+    ),
+}
+"""Leaves by name; the commands are in the order of ``gym-trl --help``."""
+
+
+def offered(kind: Kind) -> dict[str, str]:
+    """Return the objects of one kind that the leaves offer, as ``"module:name"``.
+
+    >>> offered("envs")["External/GEM-v0"], list(offered("commands"))[:3]
+    ('gym_trl.envs.external.gem:GEM', ['list', 'play', 'train'])
+    """
+    return {name: f"gym_trl.{place}" for leaf in LEAVES.values() for name, place in leaf._asdict()[kind].items()}
+
+
+def load(kind: Kind, name: str) -> Any:
+    """Return an object that a leaf offers; import its module.
+
+    >>> load("commands", "list").__name__
+    'list_envs'
+    """
+    return resolve_name(offered(kind)[name])

@@ -1,0 +1,394 @@
+"""Groups of options, each of which is passed whole to the room that uses it, and the options of ``GymSpec``."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from gym_trl.errors import ConfigError
+from gym_trl.kinds import (
+    Arguments,
+    ByName,
+    Count,
+    Penalty,
+    Seconds,
+    Seed,
+    Share,
+    Whole,
+    expected,
+    literals_in,
+    option_types,
+)
+from gym_trl.options.base import Function, Options, Role, declared, option
+from gym_trl.options.nested import WAIT, Curriculum, Cutoff, History, League, PrioritizedTasks
+from gym_trl.registration import EnvSource
+
+
+@runtime_checkable
+class PartLike(Protocol):
+    """Part of a training's rollouts, as ``gym_trl.Part`` is one."""
+
+    def plan(self, rows: Any, call: Any) -> Any:
+        """Return the rows that are played."""
+
+    def end(self, rollout: Any, call: Any) -> Any:
+        """Take note of what was played."""
+
+
+PartSource: TypeAlias = Annotated[
+    PartLike | Callable[..., Any], ByName(), "a Part, a function that makes one or its name module:function"
+]
+WithWorkers: TypeAlias = Literal["thread", "process", "ray"]
+"""Executors that have workers, so that they take the options ``workers``, ``reset_timeout`` and ``step_timeout``."""
+ExecutorName: TypeAlias = Literal["inline", "auto", WithWorkers]
+CreditName: TypeAlias = Literal["episode", "return_to_go", "gigpo", "pool", "rae"]
+CutActions: TypeAlias = Literal["reject", "accept"]
+"""Treatment of an action that ``max_tokens_per_turn`` cut off."""
+DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
+"""Environment of a training without a choice."""
+Envs: TypeAlias = Annotated[
+    EnvSource | Sequence[Any] | Mapping[Any, Any], "an id, file.py:Class, a class or a function that makes one"
+]
+"""One environment, several, or several with weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Options):
+    """Environments and tasks."""
+
+    env: Envs = option(
+        MISSING,
+        "Environment: a registered id, my_game.py:MyGame, package.module:MyGame, a class or a function that makes one; "
+        "several, or several with weights.",
+        flag=False,
+    )
+    env_kwargs: Arguments = option({}, "Arguments of the environment; of several environments, by their ids.")
+    seed: Seed = option(0, "Seed of the tasks and of the sampling.")
+    system_prompt: str | None = option(
+        None, "Text of a system message at the start of every conversation.", "the chat template's own, if any"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskChoice(Options):
+    """Choice of the training tasks."""
+
+    balance_instances: bool = option(
+        True,
+        "Cycle through all instances in shuffled order, where an environment counts them, instead of sampling them. "
+        "With grpo's shuffle_dataset=false every step covers them evenly.",
+    )
+    curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | None = option(
+        None,
+        "Choice of the training tasks by the success rate: levels of difficulty, or tasks that are solved about half "
+        "of the time more often (prioritized).",
+        "all tasks alike",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options, and make those that a word stands for."""
+        super().__post_init__()
+        if self.curriculum == "prioritized":
+            object.__setattr__(self, "curriculum", PrioritizedTasks())
+
+
+_FORMATS = re.compile(r"tag|boxed|plain|json:.+|regex:.+", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Options):
+    """Conversion of an environment to text, and of responses to actions."""
+
+    wrappers: tuple[Function, ...] = option(
+        (), "Functions env -> env, applied in order before the conversion to text and the parsing of actions."
+    )
+    observe: Literal["render"] | Function | None = option(
+        None,
+        "Function (observation, info) -> text, or render for the environment's rendering as text.",
+        "the conversion of TextObservation",
+    )
+    act: Function | None = option(
+        None,
+        "Function text -> action, which raises ValueError with a hint for a text that is no action.",
+        "the conversion of TextAction",
+    )
+    action_format: str | None = option(
+        "tag",
+        "Mark-up of the action in a response: tag, boxed, json:FIELD, plain, regex:PATTERN, or none.",
+        role="marks",
+    )
+    strict: bool = option(False, "Require the response to consist of the marked action only.", role="marks")
+    invalid_penalty: Penalty = option(0.0, "Reward subtracted for an unreadable or invalid action.", role="limit")
+    end_after_invalid: Count | None = option(
+        None,
+        "Number of consecutive invalid actions that end an episode.",
+        "3 with a history and without turn_limit, otherwise none does",
+        role="limit",
+    )
+    cut_actions: CutActions = option(
+        "reject",
+        "Treatment of an action that max_tokens_per_turn cut off: reject it as invalid, or accept it, for actions that "
+        "may end there. A marked action that was complete before the cut counts as whole.",
+        role="marks",
+    )
+    turn_limit: Count | None = option(
+        None, "Maximum turns of an episode, after which it is truncated.", "the environment's own limit", role="limit"
+    )
+    cutoff_return: float | None = option(
+        None,
+        "Upper bound on the return of an episode that is cut off, by turns, tokens, context, time, unreadable actions "
+        "or a crash: the return of the worst loss, for environments with negative rewards that declare no settlement.",
+        "the sum of the rewards so far, plus the settlement if there is one",
+        role="limit",
+    )
+    instructions: str | None = option(
+        None,
+        'Replacement of the environment\'s instructions; the sentence on the action format follows. "" removes both.',
+        "the environment's own",
+    )
+    success: float | Literal["info"] | Function | None = option(
+        None,
+        "Definition of success: a minimum return, info (the environment declares it), or a function of the last info "
+        "and the return.",
+        "the reward threshold of Gymnasium's registry if there is one, otherwise what the environment declares in info",
+        role="limit",
+    )
+    images: bool | Literal["only"] = option(
+        False,
+        "Show images of observations to a vision-language model, beside their text or in place of it (only). The "
+        "trainer needs a processor, and cannot generate with vLLM.",
+    )
+    state_key: Literal["auto"] | Function | None = option(
+        None,
+        "Function of the unwrapped environment that returns the key of its state, for credit per turn, or auto for the "
+        "key that it declares.",
+        "auto with credit per turn, otherwise no keys",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.strict and self.action_format is None:
+            raise ConfigError("strict needs an action_format")
+        if self.action_format is not None:
+            if not _FORMATS.fullmatch(self.action_format):
+                raise ConfigError(
+                    'action_format must be "tag", "boxed", "json:FIELD", "plain" or "regex:PATTERN", '
+                    f"got {self.action_format!r}"
+                )
+            if self.action_format.startswith("regex:"):
+                try:
+                    re.compile(self.action_format.removeprefix("regex:"))
+                except re.error as error:
+                    raise ConfigError(
+                        "action_format must have a regular expression after regex:, "
+                        f"got {self.action_format!r}: {error}"
+                    ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout(Options):
+    """Sampling of episodes."""
+
+    max_tokens_per_turn: Count | None = option(None, "Maximum tokens sampled in a turn.", "those left in the episode")
+    max_observation: Count | None = option(
+        None,
+        "Maximum characters of an observation; of a longer one the model sees the beginning and the end. The metric "
+        "env/cut_observations counts them.",
+        "no limit",
+        role="limit",
+    )
+    max_action: Count | None = option(
+        None, "Maximum characters of a response; a longer one is an invalid action.", "no limit", role="limit"
+    )
+    history: History | None = option(
+        None, "Part of the conversation that the model sees.", "all of it, in one row of the trainer"
+    )
+    chat_template_kwargs: Arguments = option({}, "Arguments for the chat template, such as enable_thinking=false.")
+    max_alive: Count | None = option(None, "Maximum number of concurrent environments per process.", "no limit")
+    cutoff: Cutoff = option(WAIT, "Conditions for stopping the slowest episodes, and how these are scored.")
+    deterministic: bool = option(
+        False,
+        "Make threads and processes reproduce inline to the last bit; every turn then waits for the slowest step, and "
+        "vLLM samples row by row.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.deterministic and self.cutoff.timed:
+            raise ConfigError(
+                "deterministic=True cannot be combined with a cutoff by the clock, which is not reproducible: "
+                "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
+            )
+        if self.history is not None and self.history.cuts and self.max_tokens_per_turn is None:
+            raise ConfigError("history needs max_tokens_per_turn, for which room is kept; got None")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepping(Options):
+    """Stepping of environments."""
+
+    executor: ExecutorName | Function | None = option(
+        None,
+        "Where environments are stepped: inline; thread if they wait for something outside Python; process if they "
+        "compute, hang, leak or crash; ray for the machines of a cluster; auto chooses inline or threads after the "
+        "first steps; or a function that makes a pool.",
+        "the environment's own choice, or the result of a short measurement",
+    )
+    workers: Count | None = option(None, "Number of threads or processes.", "1,024 threads, or one process per core")
+    reset_timeout: Seconds | None = option(
+        None, "Maximum seconds for making and resetting an environment in a thread or a process.", "no limit"
+    )
+    step_timeout: Seconds | None = option(
+        None,
+        "Maximum seconds of a step there. A longer step ends the episode as crashed, which is scored, because the "
+        "action may have caused it.",
+        "no limit",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        given = [name for name in ("workers", "reset_timeout", "step_timeout") if getattr(self, name) is not None]
+        if not given or self.executor is None:
+            return
+        if callable(self.executor):
+            raise ConfigError(f"{given[0]} is an option of named executors: one that makes its pool takes it itself")
+        if not has_workers(self.executor):
+            raise ConfigError(
+                f"{given[0]} needs executor {expected(WithWorkers)}: {self.executor!r} steps environments in the "
+                "calling thread"
+            )
+
+
+def has_workers(executor: object) -> bool:
+    """Return whether an executor, by its name, has workers.
+
+    >>> has_workers("thread"), has_workers("inline")
+    (True, False)
+    """
+    return executor in literals_in(WithWorkers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning(Options):
+    """Learning from the episodes."""
+
+    credit: CreditName | Function = option(
+        "episode",
+        "Advantages of turns: episode, one for all turns of an episode; pool, return_to_go or gigpo, one per turn; "
+        "rae, compared with a running mean of the seat; or a function.",
+    )
+    resample_dead_groups: Whole = option(
+        0,
+        "Rounds of a rollout in which groups whose episodes all have the same return are replaced by groups with other "
+        "tasks. Replaced episodes count in all metrics, but are not trained on.",
+    )
+    max_unscored: Share = option(
+        0.5,
+        "Maximum share of unscored episodes in a rollout; three rollouts in a row above it stop the training.",
+    )
+    seats: Literal["self"] | League | None = option(
+        None,
+        "Seats of a game of several that the model plays: all of them (self), or against other opponents and its own "
+        "past in a part of the groups. Each seat is a row of the trainer, so num_generations must be a multiple of "
+        "them.",
+        "one, against the environment's opponent",
+    )
+    parts: tuple[PartSource, ...] = option(
+        (), "Parts of the rollouts, after those of the other options: Part objects, or functions that make one."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeOptions(Learning, TaskChoice, Stepping, Rollout, Text, Task):
+    """Options of tasks and episodes, which a specification and a training share."""
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        if self.seats is not None and self.curriculum is not None:
+            raise ConfigError(
+                "curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
+                "curriculum or seats"
+            )
+        check_seats(self.seats, self)
+        summarised = self.history is not None and self.history.summary == "model"
+        if summarised and self.credit in ("pool", "gigpo"):
+            raise ConfigError(
+                f"credit={self.credit!r} compares states of the environment, which say nothing of a summary: "
+                'with history.summary="model" use "episode" or "return_to_go"'
+            )
+
+
+PLAYED = (*option_types(Text), *option_types(Rollout), *option_types(Stepping), "system_prompt")
+"""Options of episodes of any tasks, whether or not something is learned from them."""
+TOKENS_PER_TURN = 256
+"""Value of ``max_tokens_per_turn`` where models play without another choice and are not trained."""
+
+
+def with_role(role: Role) -> set[str]:
+    """Return the names of the options with a role.
+
+    >>> sorted(with_role("marks"))
+    ['action_format', 'cut_actions', 'strict']
+    """
+    return {name for name, one in declared(EpisodeOptions).items() if one.metadata["role"] == role}
+
+
+def check_chat(history: History | None, chat: object) -> None:
+    """Check that a history that renders the chat template has the tokenizer's own.
+
+    Raises:
+        ConfigError: It has another one.
+    """
+    if history is not None and history.template and chat is not None:
+        raise ConfigError("history.template needs the tokenizer's chat template: leave out chat")
+
+
+def check_seats(seats: object, text: Text) -> None:
+    """Check that no option defines the success or the return of one seat where the model plays several.
+
+    Raises:
+        ConfigError: One does.
+    """
+    of_one_seat = {"success": text.success, "cutoff_return": text.cutoff_return}
+    for name, value in of_one_seat.items():
+        if seats is not None and value is not None:
+            raise ConfigError(
+                f"{name} is computed from the rewards of one agent, and seats has several: leave it out; a seat "
+                "succeeds if its payoffs add up to more than 0, or by info['successes']"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecOptions(EpisodeOptions):
+    """Options of ``GymSpec``.
+
+    >>> options = SpecOptions(env="FrozenLake-v1", turn_limit=8, cutoff={"episode_s": 60})
+    >>> options.cutoff.episode_s, SpecOptions.of(options.as_dict()) == options
+    (60, True)
+    """
+
+    num_tasks: Count = option(1_000, "Number of rows of train_dataset.")
+    num_eval_tasks: Whole = option(
+        100, "Number of rows of eval_dataset; their seeds differ from those of the training tasks."
+    )
+    chat: Any = option(
+        None, "Object that converts messages to tokens.", "the tokenizer's own chat template", flag=False
+    )
+    on_rollout: Function | None = option(
+        None, "Function that receives every finished rollout.", "none does", flag=False
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options together."""
+        super().__post_init__()
+        check_chat(self.history, self.chat)
+        draws = {"resample_dead_groups": self.resample_dead_groups, "curriculum": self.curriculum}
+        draws["curriculum"] = isinstance(self.curriculum, PrioritizedTasks)
+        if self.num_tasks < 2 and (drawing := [name for name, given in draws.items() if given]):
+            raise ConfigError(
+                f"num_tasks must be at least 2 for {drawing[0]}, which plays other tasks; got {self.num_tasks}"
+            )

@@ -1,0 +1,228 @@
+"""Account of one episode in text: its turns, what they are worth, and how it ended.
+
+Every player keeps one: ``Episode`` with token ids, ``TextPlayer`` with text, and others that step an environment.
+It alone decides what counts as a turn, what a crash scores, when an episode that is cut off is charged its settlement,
+whether success was declared, and why the episode ended.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gym_trl.executors.step import MAX_TURNS
+from gym_trl.outcome import add_reward, scores_in, success_of, why_it_ended
+from gym_trl.text.thoughts import AnswerText
+from gym_trl.types import (
+    ENDED,
+    Answer,
+    EnvFailure,
+    EpisodeResult,
+    Message,
+    RefusedResponse,
+    StateName,
+    StepResult,
+    StopReason,
+    Task,
+    TokenTrace,
+    Turn,
+    UnfinishedResponse,
+)
+
+_NO_TOKENS = TokenTrace()
+
+
+class EpisodeLog:
+    """Account of one episode: ``begin`` once, then ``answer`` and ``step`` in turn, until one returns a stop reason.
+
+    >>> log = EpisodeLog(Task("TrlEnv/Echo-v0", seed=1))
+    >>> log.begin(StepResult("Say ox.", instructions="Repeat words.", settlement=-1.0))
+    >>> log.answer("cow")
+    >>> log.step(StepResult("No. Say ox.", settlement=-1.0))
+    >>> log.result().stop_reason.value, log.result().episode_return  # cut off here, it would be charged what it owes
+    ('turn_limit', -1.0)
+    >>> log.answer("ox")
+    >>> log.step(StepResult("Yes.", reward=1.0, terminated=True, info={"success": True}))
+    <StopReason.SUCCESS: 'success'>
+    >>> [turn.reward for turn in log.result().turns], log.result().success
+    ([0.0, 1.0], True)
+
+    Args:
+        task: Task of the episode.
+        preamble: Messages before the environment's instructions and its first observation, which are added to its last
+            user message.
+        max_observation: Maximum length of an observation in characters; a longer one is shown without its middle.
+    """
+
+    def __init__(self, task: Task, *, preamble: Sequence[Message] = (), max_observation: int | None = None) -> None:
+        self.task = task
+        self.messages = list(preamble)
+        self.turns: list[Turn] = []
+        self.last = StepResult("")
+        """Result of the reset or of the last step, with its observation as it is shown."""
+        self.reason: StopReason | None = None
+        """Reason for the end; ``None`` while the episode goes on."""
+        self.error: str | None = None
+        self.given_turns = 0
+        """Number of first turns that were given to the model."""
+        self._reset = self.last
+        self._max_observation = max_observation
+        self._cut_observations = 0
+        self._answer = Answer("", "")
+        self._span = 0, 0
+        self.paid = 0.0
+        """Sum of the rewards so far, without a settlement; rounded, unlike ``EpisodeResult.episode_return``."""
+        self._declares = False  # success, in any result so far
+        self._states: list[StateName] = []  # before each turn, and after the last
+
+    def begin(self, reset: StepResult | EnvFailure) -> StopReason | None:
+        """Note the result of the environment's reset, and return the stop reason if it has failed.
+
+        Raises:
+            ConfigError: The failure was a mistake of the user's.
+        """
+        if isinstance(reset, EnvFailure):
+            reset.raise_mistake()
+            return self.stop(reset.reason, reset.error)
+        self._reset = self.last = self._shown(reset)
+        self._declares, self._states = reset.declares_success, [reset.state]
+        texts = reset.instructions, self.last.observation
+        self.messages = conversation(self.messages, texts)
+        if reset.images:
+            self.messages[-1] = replace(self.messages[-1], images=reset.images)
+        return None
+
+    def answer(self, answer: Answer | str, start: int = 0, stop: int = 0) -> None:
+        """Note the response of this turn, of which ``start`` and ``stop`` are the indices of the sampled ids."""
+        self._answer = Answer("", answer) if isinstance(answer, str) else answer
+        self._span = start, stop
+        self.messages.append(self._answer.as_message())
+
+    def step(self, result: StepResult | EnvFailure) -> StopReason | None:
+        """Note the result of the step that the response caused, and return the stop reason if the episode has ended.
+
+        A step that crashed is a turn, which is invalid and is paid the settlement; one that failed otherwise is none.
+
+        Raises:
+            ConfigError: The failure was a mistake of the user's.
+        """
+        before = self.last
+        if isinstance(result, EnvFailure):
+            result.raise_mistake()
+            if result.reason.scored:
+                self.turns.append(Turn(before.observation, self._answer, 0.0, False, *self._span))
+                self.last = replace(before, info={})  # the step has declared nothing
+            return self.stop(result.reason, result.error)
+        try:
+            self.paid = add_reward(self.paid, result.reward)
+        except ValueError as error:
+            return self.stop(StopReason.ENV_ERROR, str(error))
+        self.last = result = self._shown(result)
+        self.turns.append(self._turn(before.observation, result))
+        self.messages.append(Message("user", result.observation, result.images))
+        self._states.append(result.state)
+        self._declares = self._declares or result.info.get("success") is not None
+        if result.terminated or result.truncated:
+            return self.stop(why_it_ended(result.info, terminated=result.terminated))
+        if len(self.turns) >= MAX_TURNS:
+            return self.stop(StopReason.TURN_LIMIT, f"nothing has ended the episode after {MAX_TURNS} turns")
+        return None
+
+    def stop(self, reason: StopReason, error: str | None = None) -> StopReason:
+        """End the episode, unless it has ended, and return its stop reason."""
+        if self.reason is None:
+            self.reason, self.error = reason, error
+        return self.reason
+
+    def result(self, trace: TokenTrace = _NO_TOKENS, *, template_differences: int = 0) -> EpisodeResult:
+        """Return the episode as it is now; one that goes on counts as cut off by a limit on turns.
+
+        The last turn of a scored episode that was cut off is charged the settlement.
+
+        Args:
+            trace: Tokens of the episode.
+            template_differences: Number of turns that the chat template writes differently after what was said.
+        """
+        last, turns, costs = self.last, list(self.turns), 0.0
+        reason = StopReason.TURN_LIMIT if self.reason is None else self.reason
+        if turns and reason.scored and not (last.terminated or last.truncated):  # else the environment has settled
+            turns[-1] = replace(turns[-1], reward=turns[-1].reward + last.settlement)
+            costs = last.action_costs
+        return EpisodeResult(
+            task=self.task,
+            stop_reason=reason,
+            turns=tuple(turns),
+            messages=tuple(self.messages),
+            trace=trace,
+            error=self.error,
+            terminated=last.terminated,
+            declared=success_of(reason, last.info, declares=self._declares),
+            cut_observations=self._cut_observations,
+            template_differences=template_differences,
+            markov_keys=self._reset.markov_keys,
+            task_key=self._reset.task_key,
+            given_turns=self.given_turns,
+            unplayed_costs=costs,
+            scores=scores_in(last.info) if last.terminated else {},
+            **self._names(len(turns)),
+        )
+
+    def _turn(self, observation: str, result: StepResult) -> Turn:
+        """Return the turn of an observation, the response and the result of its step."""
+        info = result.info
+        action, penalty = info.get("action"), info.get("invalid_penalty", 0.0)
+        valid, cut = bool(info.get("action_valid", True)), bool(info.get("action_cut", False))
+        named = action if isinstance(action, str) else None
+        charged = float(penalty) if type(penalty) in (float, int) else 0.0
+        return Turn(observation, self._answer, result.reward, valid, *self._span, named, cut, charged)
+
+    def _names(self, count: int) -> dict[str, Any]:
+        """Return the names of the states before so many turns, as far as all of them have any."""
+        states = self._states[:count]
+        left = tuple(state.turns_left for state in states if state.turns_left is not None)
+        names: dict[str, Any] = {}
+        # Of the state after the last turn nothing is used; a seat whose game ends elsewhere is not told of one.
+        if self._states and all(state.key for state in states or self._states):
+            names["state_keys"] = (*(state.key for state in states), ENDED)
+        if len(left) == len(states):
+            names |= {"places": tuple(state.place for state in states), "turns_left": left}
+        return names
+
+    def _shown(self, result: StepResult) -> StepResult:
+        """Return ``result`` with its observation cut to the limit."""
+        text = cut_observation(result.observation, self._max_observation)
+        if text is result.observation:
+            return result
+        self._cut_observations += 1
+        return replace(result, observation=text)
+
+
+def conversation(preamble: Sequence[Message], texts: Sequence[str]) -> list[Message]:
+    """Return ``preamble`` with ``texts`` in its last user message, or in a new one."""
+    messages = list(preamble)
+    begun = messages.pop().content if messages and messages[-1].role == "user" else ""
+    messages.append(Message("user", "\n\n".join(text for text in (begun, *texts) if text)))
+    return messages
+
+
+def cut_observation(text: str, longest: int | None) -> str:
+    r"""Return an observation as a model is shown it: without its middle where it is longer than ``longest`` characters.
+
+    >>> cut_observation("a long observation", 4)
+    'a \n[14 characters left out]\non'
+    """
+    if longest is None or len(text) <= longest:
+        return text
+    begin, end = text[: longest - longest // 2], text[len(text) - longest // 2 :]
+    return f"{begin}\n[{len(text) - longest} characters left out]\n{end}"
+
+
+def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
+    """Return what an environment is given of an answer: a ``RefusedResponse`` where it is longer than ``longest``.
+
+    >>> as_response("guess 42", cut=False, longest=5)
+    'An action has at most 5 characters.'
+    """
+    if longest is not None and len(answer) > longest:
+        # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
+        return RefusedResponse(f"An action has at most {longest} characters.")
+    return UnfinishedResponse(answer) if cut else AnswerText.of(answer)

@@ -1,0 +1,101 @@
+"""Readers of files of records that may still grow."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gym_trl.errors import ConfigError
+from gym_trl.files import open_to_read, read_lines
+from gym_trl.records.fields import as_number
+from gym_trl.records.files import read_records
+from gym_trl.records.json_lines import as_object
+from gym_trl.records.schema import VERSION
+
+
+class Place(NamedTuple):
+    """Position of a record."""
+
+    file: int
+    offset: int
+    length: int
+
+
+class Tail:
+    """Reader of the complete lines of a file that may still grow."""
+
+    def __init__(self, path: Path, *, records: bool = True) -> None:
+        self.path = path
+        self.broken = 0
+        self._are_records = records
+        self._offset = 0
+        self._inode: int | None = None
+
+    @property
+    def replaced(self) -> bool:
+        """True if the file was replaced or truncated since it was read."""
+        if self._inode is None:
+            return False
+        try:
+            now = self.path.stat()
+        except FileNotFoundError:
+            return True
+        return now.st_ino != self._inode or now.st_size < self._offset
+
+    def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+        """Generate the objects of new lines, each with its offset and length in bytes."""
+        try:
+            file = open_to_read(self.path)
+        except FileNotFoundError:
+            return
+        with file:
+            self._inode = self._inode or self.path.stat().st_ino
+            file.seek(self._offset)
+            for line in read_lines(self.path, file):
+                if not line.endswith(b"\n"):
+                    break
+                offset, self._offset = self._offset, self._offset + len(line)
+                record = as_object(line)
+                if record is not None and (not self._are_records or _is_episode(record)):
+                    if record.get("version", VERSION) != VERSION:
+                        raise ConfigError(
+                            f"{self.path} has a record of version {record['version']!r:.20}, not {VERSION}"
+                        )
+                    yield (offset, len(line)), record
+                elif line.strip():
+                    self.broken += 1
+
+    def at(self, place: Place) -> dict[str, Any]:
+        """Return the object at this position."""
+        with open_to_read(self.path) as file:
+            file.seek(place.offset)
+            return as_object(file.read(place.length)) or {}
+
+
+def _is_episode(record: Mapping[str, Any]) -> bool:
+    """Return whether an object is a record of an episode, whose numbers have a sum."""
+    turns = record.get("turns")
+    if not isinstance(turns, list):
+        return False
+    paid = [record.get("return"), *(turn.get("reward") for turn in turns if isinstance(turn, dict))]
+    return all(as_number(value) is not None for value in paid if type(value) in (int, float))
+
+
+class Table:
+    """Reader of records in Parquet, which are not appended to."""
+
+    broken = 0
+    replaced = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._records: list[dict[str, Any]] | None = None
+
+    def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+        """Generate the records, each with its number."""
+        if self._records is None:
+            self._records = [dict(record) for record in read_records(self.path)]
+            yield from (((number, 1), record) for number, record in enumerate(self._records))
+
+    def at(self, place: Place) -> dict[str, Any]:
+        """Return the record at this position."""
+        return (self._records or [])[place.offset]

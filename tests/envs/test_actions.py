@@ -1,0 +1,161 @@
+"""Spellings of an action, and text that is none: it costs a turn, is paid nothing and changes nothing.
+
+The tables have for each game what looks like an action and is none, and what is read as one all the same.
+"""
+
+from typing import Any
+
+import pytest
+from support.games import game
+
+from gym_trl.envs.text_env import TextEnv
+from gym_trl.envs.two_player import TwoPlayerEnv
+
+LONG = "9" * 5_000
+NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("2048", {}, ("", "north", "left left", "l", "le\u0493t", "up" * 9999)),
+    ("Bandit", {}, ("", "F", "AB", "1", "arm A", "A.", "\u0391", "\u24b6", "A" * 5_000)),
+    ("Blackjack", {}, ("", "stic", "stand", "double", "hit me", "hit stick", "1", "stic\u212a", "\u017ftick")),
+    ("ConnectFour", {"seat": "first"}, ("", "0", "8", "4.0", "\u0664", "four", "+4", "4 4", LONG, "-1")),
+    (
+        "Countdown",
+        {},
+        (
+            *("", "24", "2", "2 +", "+ 3", "2 ** 3", "2 // 3", "2 % 3", "(2 + 3)", "-2 + 3", "2.0 + 3", "1e1 + 2"),
+            *("02 + 3", "\u0662 + 3", "2 + 3 + 4", "2 + 3 = 5", LONG, "9" * 40 + " + 2", "2 + 3\x00", "2 + 3; 11 - 4"),
+            "__import__('os').system('ls')",
+        ),
+    ),
+    (
+        "Countdown",
+        {"form": "expression"},
+        (
+            *("", "24", "(24)", "()", ")(", "(2+3)(4+11)", "(" * 90 + "2*(3+11)-4", LONG, "\x002*(3+11)-4", "2+*3"),
+            *("abs(2)*(3+11)-4", "2*(3+11)-4\nimport os", "2.0*(3+11)-4", "+".join(["2*(3+11)-4"] * 1_000)),
+        ),
+    ),
+    ("FrozenLake", {}, ("", "l", "0", "leftright", "left right", "go left", "\u2113eft", "\u017fleft", "west")),
+    ("GuessNumber", {}, ("", "0", "51", "-1", "25.0", "1e1", "0x10", "1_0", "\u0662\u0665", "guess 25", "1 2", LONG)),
+    ("Hangman", {}, ("", "?", "1", "AB", "ALLOW", "a b", "\u0131", "\u017f", "\uff21", "A" * 10**6)),
+    ("KuhnPoker", {}, ("", "check", "call", "fold", "bet bet", "p\u0430ss", "be\u0163", "bet.")),
+    (
+        "LightsOut",
+        {},
+        ("", "0 0", "4 1", "1 0", "1", "1 2 3", "1,2", "-1 2", "+1 2", "01 2", "1.0 2", "\u0661 2", LONG),
+    ),
+    (
+        "Mastermind",
+        {},
+        (
+            "",
+            "1",
+            "112",
+            "11223",
+            "1 1 2 7",
+            "1 1 2 0",
+            "0000",
+            "-1122",
+            "1,1,2,2",
+            "\u0661\u0661\u0662\u0662",
+            "\u00b9122",
+        ),
+    ),
+    ("Mastermind", {"pegs": 2, "colors": 4, "repeats": False}, ("1 1", "12 1", "1", "red", "1" * 10**6)),
+    ("Maze", {}, ("", "n", "up", "northeast", "go north", "north north", "1", "\u017fouth", "not east")),
+    (
+        "Minesweeper",
+        {},
+        (
+            *("", "reveal", "reveal 1", "1 1", "reveal 0 1", "reveal 9 1", "reveal 1 9", "reveal -1 1", "reveal 1 1 1"),
+            *(
+                "open 1 1",
+                "reveal a 1",
+                "reveal 1.0 1",
+                "reveal \u0661 1",
+                "reveal1 1",
+                "reveal 11",
+                "reveal 1;1",
+                "flag",
+            ),
+            *("flag 0 0", "unflag 1 1", f"reveal 1 {LONG}", "\u017freveal 1 1", "reveal 1 1\x00"),
+        ),
+    ),
+    (
+        "Nim",
+        {"piles": [3, 4], "seat": "first"},
+        ("", "A", "2", "A 0", "A 4", "A -1", "A 1.0", "C 1", "A \u0661", "A 1 B 1", "\u0391 1", f"A{LONG}", "0 1"),
+    ),
+    (
+        "PocketCube",
+        {},
+        ("", "L", "D", "B2", "R3", "R''", "R 2", "RU", "R U", "R2'", "x", "\uff32", "R" * 9999, "turn R"),
+    ),
+    ("Secretary", {}, ("", "accept 1", "yes", "skip skip", "0", "s\u212aip", "accepted")),
+    (
+        "SlidingPuzzle",
+        {"rows": 3, "cols": 3},
+        ("", "0", "9", "_", "08", "8.", "+8", "8 8", "up", "\u0668", "slide 8", LONG),
+    ),
+    (
+        "Sokoban",
+        {},
+        ("", "u", "upright", "go up", "not up", "push up", "up up", "up,", "1", "U", "\u1d58p", "move left"),
+    ),
+    ("TicTacToe", {"seat": "first"}, ("", "0", "10", "5 5", "\u0665", "five", "+5", "5.0", "-1", LONG, "X", "1\n2")),
+    ("TowerOfHanoi", {}, ("", "A", "AC", "A A", "A C B", "A-C", "A D", "1 3", "move A C", "\uff21 C", "A C " * 1000)),
+    ("Wordle", {}, ("", "aback.", "abac", "abackk", "abac\u212a", "\uff41back", "<aback>", "aback crane", "x" * 10**6)),
+]
+SPELLINGS: list[tuple[str, dict[str, Any], str, tuple[str, ...]]] = [
+    ("2048", {}, "left", (" Left\n", "LEFT")),
+    ("Bandit", {}, "B", ("b", " B\n")),
+    ("Blackjack", {}, "hit", (" HIT\n", "Hit")),
+    ("ConnectFour", {"seat": "first"}, "4", (" 4", "4\n", "\t4 ")),
+    ("FrozenLake", {}, "left", ("Left", " LEFT\n", "left\t")),
+    ("GuessNumber", {}, "5", ("+5", " 5\n", "\x1f5\u2003")),
+    ("Hangman", {}, "E", ("e", " e\n", "\tE ")),
+    ("KuhnPoker", {}, "bet", (" BET\n", "Bet")),
+    ("LightsOut", {}, "1 3", ("  1\t 3\n", "1  3")),
+    ("Mastermind", {}, "1 1 2 2", ("1122", " 11 22\n", "1\t1 2\u00a02")),
+    ("Maze", {}, "north", ("North", " NORTH\n", "north\t")),
+    ("Minesweeper", {}, "reveal 2 3", ("REVEAL 2 3", "reveal 2, 3", " reveal  2 3\n")),
+    ("Nim", {"piles": [3, 4], "seat": "first"}, "A 2", ("a 2", " A2\n", "A  2", "a\t2", "A 02")),
+    ("PocketCube", {}, "R'", ("r'", " R' \n", "R\u2019")),
+    ("Secretary", {}, "skip", (" SKIP\n", "Skip")),
+    ("SlidingPuzzle", {}, "1", (" 1\n", "1 ")),
+    ("Sokoban", {}, "up", ("Up", " UP\n", "up\t")),
+    ("TicTacToe", {"seat": "first"}, "5", (" 5", "5\n", "\t5 ")),
+    ("TowerOfHanoi", {}, "A C", ("a c", "  A   C\n", "A\tC", "a C")),
+    ("Wordle", {}, "aback", ("ABACK", " aBack\n", "A B A C K")),
+]
+
+
+def started(name: str, arguments: dict[str, Any]) -> TextEnv:
+    env = game(name, **arguments)
+    env.reset(seed=0)
+    return env
+
+
+@pytest.mark.parametrize(("name", "arguments", "texts"), NO_ACTIONS)
+def test_text_that_is_no_action_costs_a_turn_and_changes_nothing(
+    name: str, arguments: dict[str, Any], texts: tuple[str, ...]
+) -> None:
+    for text in texts:
+        env = started(name, arguments)
+        state, listed, turns_left = env.state_key, env.admissible_actions(), env.turns_left
+        _, reward, over, truncated, info = env.step(text)
+        assert (reward, over, truncated) == (0.0, False, False), text
+        assert (info["action_valid"], info["success"]) == (False, False), text
+        assert env.turns_left == turns_left - 1, text
+        assert env.admissible_actions() == listed
+        if not (isinstance(env, TwoPlayerEnv) or name == "Hangman"):  # mistakes are part of their state
+            assert env.state_key == state, text
+
+
+@pytest.mark.parametrize(("name", "arguments", "action", "texts"), SPELLINGS)
+def test_case_and_spaces_around_an_action_change_nothing(
+    name: str, arguments: dict[str, Any], action: str, texts: tuple[str, ...]
+) -> None:
+    result = started(name, arguments).step(action)
+    assert result != started(name, arguments).step("xyzzy")
+    for text in texts:
+        assert started(name, arguments).step(text) == result, text

@@ -1,0 +1,146 @@
+"""The gradient of each loss with each feature is that of the loss written out by hand, or the two are refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support import gradient_grid as grid, losses_by_hand, oldest_trl, training_ways
+from support.training_ways import WAYS
+from trl import GRPOConfig
+
+pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.timeout(600)]
+SCRIPT = Path(grid.__file__)
+
+HISTORIES = ("segments", "summaries", "all at once")
+CREDITS = ("credit", "summaries", "seats", "league", "started", "all at once")
+# Losses, the features that they are refused with, and what the message says.
+REFUSED = [
+    (("bnpo",), HISTORIES, "loss_type='bnpo': it divides by the tokens of a micro-batch"),
+    (("vespo", "vespo token_truncate"), HISTORIES, "loss_type='vespo': it weighs a row by all of its tokens"),
+    (("grpo kl",), HISTORIES, "averages the divergence over rows"),
+    (("dapo off-policy",), HISTORIES, "off_policy_mask_threshold, which masks whole rows"),
+    (("grpo sequence", "luspo sequence"), (*HISTORIES, *CREDITS), "importance_sampling_level='sequence'"),
+]
+USUAL = tuple(grid.LOSSES)[:10]
+"""All loss types, and those that are meant for ratios of sequences with these."""
+TWICE = [(loss, feature, "twice") for loss in USUAL for feature in grid.FEATURES]
+# A third of them, with each loss and each feature several times.
+EVERYWHERE = [
+    (loss, feature, "twice")
+    for row, loss in enumerate(USUAL)
+    for column, feature in enumerate(grid.FEATURES)
+    if (row + column) % 3 == 0
+]
+ALONE = [
+    *TWICE,
+    *((loss, feature, "twice") for loss in tuple(grid.LOSSES)[10:] for feature in ("plain", "segments", "all at once")),
+    *(("bnpo", "plain", run) for run in ("whole", "in parts")),
+    *(
+        (loss, feature, run)
+        for loss in ("dapo", "grpo")
+        for feature in ("unscored", "credit", "segments", "all at once")
+        for run in ("whole", "in parts")
+    ),
+    *(("dapo", feature, "stock") for feature in grid.FEATURES),
+    *((loss, feature, "packed") for loss in USUAL for feature in ("plain", "credit", "segments", "all at once")),
+    *(("dapo", feature, "packed") for feature in grid.FEATURES),
+]
+"""Cells of a process alone; two processes and the oldest TRL have those of ``EVERYWHERE``."""
+# Each loss and each feature once.
+SPREAD = [
+    ("bnpo", "plain", "twice"),
+    ("cispo", "segments", "twice"),
+    ("dapo", "all at once", "twice"),
+    ("dr_grpo", "unscored", "in parts"),
+    ("grpo", "summaries", "in parts"),
+    ("luspo", "resampled", "twice"),
+    ("sapo", "seats", "twice"),
+    ("dr_grpo", "league", "twice"),
+    ("dapo", "images", "twice"),
+    ("cispo", "started", "twice"),
+    ("vespo", "credit", "twice"),
+    ("grpo sequence", "truncated", "twice"),
+    ("dapo sequence_mask", "segments", "whole"),
+    ("vespo", "segments", "twice"),
+    ("dapo", "unscored", "stock"),
+    ("dapo", "credit", "stock"),
+    ("dapo", "all at once", "packed"),
+    ("vespo", "credit", "packed"),
+]
+SOME, OLDEST_TWICE = "one process, some cells", "two processes, the oldest TRL"
+MORE_WAYS = [*WAYS[1:], pytest.param(OLDEST_TWICE, marks=[pytest.mark.full, oldest_trl.installed])]
+
+
+@pytest.fixture(scope="module", params=[SOME, pytest.param("one process", marks=pytest.mark.full), *MORE_WAYS])
+def found(request, tmp_path_factory):
+    """Return each cell with what each process has found; on two processes of six rows, a group straddles them."""
+    way, cells = request.param, EVERYWHERE
+    if way in (SOME, WAYS[0]):
+        way, cells = WAYS[0], SPREAD if way == SOME else ALONE
+    folder, words = tmp_path_factory.mktemp("grid"), json.dumps(cells)
+    if way == OLDEST_TWICE:
+        reports = oldest_trl.run_ranks(SCRIPT, folder, words, processes=2, timeout=500)
+    else:
+        reports = training_ways.run(way, SCRIPT, folder, words, timeout=500)
+    return {cell: [report["cells"][", ".join(cell)] for report in reports] for cell in cells}
+
+
+def refusal(loss, feature, run):
+    """Return what the message says, or nothing."""
+    if run == "stock" and feature in (*HISTORIES, *CREDITS, "images"):
+        return "changes the rows of a batch, and this trainer did not know of it before the first"
+    return next((said for losses, features, said in REFUSED if loss in losses and feature in features), "")
+
+
+def test_the_grid_has_all_loss_types_that_trl_documents():
+    said = GRPOConfig.__doc__.split("loss_type (`str`")[1].split("mask_truncated_completions (`bool`")[0]
+    documented = re.findall(r'- `"(\w+)"`', said)
+    assert len(documented) == 8
+    for cells in (TWICE, EVERYWHERE):
+        assert set(documented) <= {loss for loss, *_ in cells}
+
+
+def test_each_gradient_is_that_of_the_loss_by_hand(found):
+    wrong = {
+        (*cell, number): step
+        for cell, [one, *_] in found.items()
+        for number, step in enumerate(one.get("steps", ()))
+        if not step["error"] < 1e-5
+    }
+    assert not wrong
+
+
+def test_what_cannot_be_exact_is_refused_by_name(found):
+    wrong = {
+        cell: one.get("refused")
+        for cell, reports in found.items()
+        for one in reports
+        if bool(said := refusal(*cell)) != ("refused" in one) or said not in one.get("refused", "")
+    }
+    assert not wrong
+
+
+def test_every_feature_is_at_work_and_the_second_step_is_clipped(found):
+    for (loss, feature, run), reports in found.items():
+        for one in reports:
+            if "refused" in one:
+                continue
+            name = f"{loss}, {feature}, {run}"
+            assert (one["rows"] > grid.GROUPS * grid.SIZE) or feature not in ("segments", "summaries"), name
+            assert one["stops"].get("env_error") or feature not in ("unscored", "all at once"), name
+            assert one["stops"].get("token_limit") or feature != "truncated", name
+            assert (0 < one["given"] < 3 * grid.GROUPS * grid.SIZE) == (feature == "started"), name
+            assert one["replaced"] or feature not in ("resampled", "all at once"), name
+            clips = loss.split()[0] in ("cispo", *losses_by_hand.CLIPPED)
+            for number, step in enumerate(one["steps"]):
+                assert (0.05 < step["clipped"] < 0.95) == (clips and number > 0), name
+                assert step["norm"] > 1e-3, name
+
+
+def test_lengths_turns_and_unscored_episodes_are_logged_of_all_episodes(found):
+    for cell, reports in found.items():
+        for one in reports:
+            for logged, counted in one.get("logs", ()):
+                if not one["replaced"]:  # those count, too
+                    assert logged == pytest.approx(counted), cell

@@ -1,0 +1,268 @@
+"""The trainer class: how it is made, what it refuses, and the methods of a user's part."""
+
+import functools
+import pickle
+
+import pytest
+import torch
+from support import failing_trainings, tiny_trainer
+from transformers import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import GymGRPOTrainer, Part, adopt
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.trainer import GymTraining
+from gym_trl.grpo.trainer_parts import TrainerPart
+from gym_trl.testing import tiny_model, tiny_tokenizer
+
+pytestmark = [pytest.mark.trl, pytest.mark.processes]
+GRPO = {"per_device_train_batch_size": 4, "max_steps": 1, "max_completion_length": 48}
+
+
+def make(folder, spec=None, kind=GymGRPOTrainer, **given):
+    """Return a trainer with only the arguments that are given."""
+    grpo = GRPOConfig(output_dir=str(folder), **{**tiny_trainer.QUIET, **GRPO, **given.pop("grpo", {})})
+    tokenizer = tiny_tokenizer()
+    if spec is not None:
+        given["spec"] = spec
+    trainer = kind(model=tiny_model(tokenizer), processing_class=tokenizer, args=grpo, **given)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def stock(folder, spec, **given):
+    arguments = {name: getattr(spec, name) for name in ("train_dataset", "rollout_func", "reward_funcs")}
+    return make(folder, kind=GRPOTrainer, **{**arguments, **given})
+
+
+def test_a_spec_fills_what_is_not_given(tmp_path):
+    spec = failing_trainings.guess()
+    trainer = make(tmp_path, spec)
+    assert trainer.rollout_func is spec.rollout_func
+    assert trainer.train_dataset is spec.train_dataset
+    assert trainer.eval_dataset is spec.eval_dataset
+    assert trainer.reward_funcs == spec.reward_funcs
+    trainer.train()
+    assert "env/return" in trainer.state.log_history[0]
+
+    def half(completions, **_):
+        return [0.5] * len(completions)
+
+    few = spec.train_dataset.select(range(2))
+    trainer = make(tmp_path, spec, reward_funcs=[half], train_dataset=few)
+    assert trainer.reward_funcs == [half]
+    assert trainer.train_dataset is few
+    with pytest.raises(ConfigError, match="other arguments than the model by name"):
+        GymGRPOTrainer(trainer.model, [half], spec=spec)
+
+
+def test_a_wrapper_of_a_rollout_function_goes_with_its_spec(tmp_path):
+    spec, other = failing_trainings.guess(), failing_trainings.guess()
+
+    @functools.wraps(spec.rollout_func)
+    def around(prompts, trainer):
+        return spec.rollout_func(prompts, trainer)
+
+    assert make(tmp_path, spec, rollout_func=around).rollout_func is around
+    with pytest.raises(ConfigError, match="rollout_func is that of another GymSpec than spec"):
+        make(tmp_path, other, rollout_func=around)
+
+
+def test_another_spec_than_that_of_the_rollouts_is_refused(tmp_path):
+    spec, other = failing_trainings.guess(), failing_trainings.guess(credit="gigpo")
+    with pytest.raises(ConfigError, match="rollout_func is that of another GymSpec than spec: leave out one"):
+        make(tmp_path, spec, rollout_func=other.rollout_func)
+    for trainer in (stock(tmp_path, spec), make(tmp_path, spec)):
+        with pytest.raises(ConfigError, match="rollout_func is that of another GymSpec than spec"):
+            adopt(trainer, other)
+    with pytest.raises(ConfigError, match="spec must be a GymSpec, got 'FrozenLake-v1'"):
+        make(tmp_path, "FrozenLake-v1")
+    with pytest.raises(ConfigError, match="spec must be a GymSpec, got 3"):
+        adopt(trainer, 3)  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_trainer_with_other_chat_template_kwargs_has_another_chat(tmp_path):
+    spec, prompts = failing_trainings.guess(), []
+    trainer = make(tmp_path, spec)
+    trainer.processing_class.chat_template = "{{ tone }}" + trainer.processing_class.chat_template
+    for tone in ("Kindly", "Sternly", "Kindly"):
+        trainer.chat_template_kwargs = {"tone": tone}
+        rows = spec.train_dataset["prompt"][: trainer.num_generations]
+        prompts.append(trainer.processing_class.decode(spec.rollout_func(rows, trainer)["prompt_ids"][0]))
+    assert [prompt.partition("ly")[0] for prompt in prompts] == ["Kind", "Stern", "Kind"]
+
+
+def test_settings_that_the_spec_excludes_are_refused_at_construction(tmp_path):
+    for feature, told in (("credit", "credit per turn is not possible"), ("history", "history=... is not possible")):
+        spec = failing_trainings.guess(**failing_trainings.FEATURES[feature])
+        with pytest.raises(ConfigError, match=f"{told} with importance_sampling_level='sequence'"):
+            make(tmp_path, spec, grpo={"importance_sampling_level": "sequence"})
+
+
+def test_a_stock_trainer_gets_the_class_and_its_own_stays_as_it_is(tmp_path):
+    trainer = stock(tmp_path, failing_trainings.guess())
+    trainer.train()
+    assert type(trainer) is GymGRPOTrainer
+    assert type(stock(tmp_path, failing_trainings.guess())) is GRPOTrainer
+    assert pickle.loads(pickle.dumps(type(trainer))) is GymGRPOTrainer
+
+
+def test_a_stock_trainer_trains_as_the_class_does(tmp_path):
+    def arbitrary(completion_ids, **_):
+        return [sum(ids) % 7 / 7 for ids in completion_ids]
+
+    found = []
+    for make_trainer in (stock, make):
+        torch.manual_seed(0)
+        grpo = {**failing_trainings.BATCHES, "max_steps": 3, "learning_rate": 1e-2}
+        trainer = make_trainer(tmp_path, failing_trainings.guess(), reward_funcs=[arbitrary], grpo=grpo)
+        before = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+        trainer.train()
+        weights = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+        names = ("reward", "reward_std", "env/turns", "env/return", "env/unscored", "num_tokens")
+        found.append((weights, [[log[name] for name in names] for log in trainer.state.log_history[:3]]))
+        assert float((weights - before).abs().max()) > 1e-3
+    (theirs, their_logs), (ours, our_logs) = found
+    assert their_logs == our_logs
+    assert float((ours - theirs).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("feature", ["credit", "history", "both"])
+def test_a_stock_trainer_is_told_which_line_to_change(tmp_path, feature):
+    spec = failing_trainings.guess(**failing_trainings.FEATURES[feature])
+    trainer = stock(tmp_path, spec)
+    with pytest.raises(ConfigError, match=r"GymGRPOTrainer\(..., spec=spec\), or call gym_trl.adopt\(trainer, spec\)"):
+        trainer.train()
+    assert type(trainer) is GRPOTrainer
+    assert adopt(trainer) is trainer
+    trainer.train()
+    assert [part.name for part in trainer.gym_trl.parts] == [part.name for part in spec.rollout_func.parts]
+
+
+def test_a_subclass_of_the_users_keeps_its_methods(tmp_path):
+    losses = []
+
+    class Theirs(GRPOTrainer):
+        parts, attachment = "theirs", "theirs"
+        calls_trl_loss = True
+
+        def _compute_loss(self, model, inputs):
+            losses.append(inputs["advantages"].dim())
+            return super()._compute_loss(model, inputs)
+
+    class Mine(GymTraining, Theirs):
+        """Subclass of both."""
+
+    spec = failing_trainings.guess(credit="pool")
+    make(tmp_path, spec, Mine).train()
+
+    def around(prompts, trainer):
+        return spec.rollout_func(prompts, trainer)
+
+    adopted = adopt(stock(tmp_path, spec, rollout_func=around), spec)
+    assert adopted.gym_trl.parts
+    theirs = Theirs(
+        model=adopted.model,
+        processing_class=adopted.processing_class,
+        args=adopted.args,
+        train_dataset=spec.train_dataset,
+        rollout_func=spec.rollout_func,
+        reward_funcs=spec.reward_funcs,
+    )
+    adopt(theirs).train()
+    assert isinstance(theirs, Theirs)
+    assert type(theirs).__name__ == "Theirs"
+    assert (theirs.parts, theirs.attachment) == ("theirs", "theirs")
+    assert losses == [2, 2]
+
+
+class Noting(TrainerPart):
+    """Part that changes nothing, and notes when it is called."""
+
+    name = "noting"
+
+    def __init__(self, called):
+        self.called = called
+
+    def check(self, trainer):
+        self.called.append("check")
+
+    def generated(self, batch, out):
+        self.called.append("generated")
+        batch.notes[self] = len(out.completion_ids)
+        return out
+
+    def rewards(self, batch, inputs, rewards):
+        self.called.append("rewards")
+        assert batch.notes[self] == len(inputs) == len(rewards)
+        return rewards + 1
+
+    def scored(self, batch, columns):
+        self.called.append("scored")
+        assert batch.notes[self] == len(columns["advantages"])
+        return {**columns, "advantages": columns["advantages"] * 0}
+
+    def loss_inputs(self, trainer, inputs):
+        self.called.append("loss_inputs")
+        assert not inputs["advantages"].any()
+        return inputs
+
+
+class Noted(Part):
+    """Part of a rollout that brings one of the trainer."""
+
+    name = "noted"
+
+    def __init__(self, called):
+        self.called = called
+
+    def trainer_part(self):
+        return Noting(self.called)
+
+
+def test_a_part_of_the_users_changes_the_batch_in_each_method_once(tmp_path):
+    called: list[str] = []
+    trainer = make(tmp_path, failing_trainings.guess(parts=[Noted(called)]))
+    assert called == ["check"]
+    trainer.train()
+    assert called == ["check", "generated", "rewards", "scored", "loss_inputs"]
+    log = trainer.state.log_history[0]
+    assert log["reward"] == pytest.approx(log["env/return"] + 1)
+    assert log["grad_norm"] == 0.0
+
+
+@pytest.mark.parametrize("method", ["generated", "loss_inputs"])
+def test_a_part_that_returns_nothing_is_named(tmp_path, method):
+    class Forgetful(Noting):
+        """Part of which a method lacks its return."""
+
+    class Bringing(Part):
+        def trainer_part(self):
+            return Forgetful([])
+
+    setattr(Forgetful, method, lambda *_: None)
+    trainer = make(tmp_path, failing_trainings.guess(parts=[Bringing()]))
+    with pytest.raises(ConfigError, match=f"{method} of Forgetful must return .*, got None"):
+        trainer.train()
+
+
+def test_a_trainer_without_spec_and_rewards_is_told_what_it_needs(tmp_path):
+    with pytest.raises(ConfigError, match=r"a trainer needs spec=GymSpec\(...\), which has the tasks"):
+        make(tmp_path)
+
+
+class Named(GRPOTrainer):
+    """Subclass that pickle finds by its name."""
+
+
+def test_the_class_of_an_adopted_subclass_can_be_pickled(tmp_path):
+    spec = failing_trainings.guess()
+    arguments = {name: getattr(spec, name) for name in ("train_dataset", "rollout_func", "reward_funcs")}
+    adopted = type(adopt(make(tmp_path, kind=Named, **arguments)))
+    assert issubclass(adopted, Named)
+    assert pickle.loads(pickle.dumps(adopted)) is adopted
+
+
+def test_another_trainer_is_refused():
+    with pytest.raises(ConfigError, match="expected a GRPOTrainer or an object of a subclass, got object"):
+        adopt(object())

@@ -1,0 +1,67 @@
+"""Registered games as their tests see them, and exhaustive search through their own ``step``."""
+
+import pickle
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from statistics import fmean
+from typing import Any
+
+import gymnasium as gym
+
+import gym_trl
+from gym_trl.envs.text_env import TextEnv
+from gym_trl.testing import play
+from gym_trl.types import Policy
+
+IDS = sorted(gym_trl.GAMES)
+
+
+def game_class(env_id: str) -> type[TextEnv]:
+    """Return the class of a registered game."""
+    module, _, name = str(gym.spec(env_id).entry_point).partition(":")
+    game: type[TextEnv] = getattr(import_module(module), name)
+    assert issubclass(game, TextEnv)
+    return game
+
+
+def game(name: str, **arguments: Any) -> TextEnv:
+    """Return the game ``TrlEnv/<name>-v0`` without Gymnasium's wrappers."""
+    env = gym.make(f"TrlEnv/{name}-v0", **arguments).unwrapped
+    assert isinstance(env, TextEnv)
+    return env
+
+
+def fewest_actions(env: TextEnv) -> int | None:
+    """Return the fewest actions that win from here, of all that are listed, or ``None`` if no actions win."""
+    seen, ring, actions = {env.state_key}, [pickle.dumps(env)], 0
+    while ring:
+        actions, outer = actions + 1, []
+        for saved in ring:
+            for action in pickle.loads(saved).admissible_actions():
+                after = pickle.loads(saved)
+                _, _, over, _, info = after.step(action)
+                if info["success"]:
+                    return actions
+                if not over and after.state_key not in seen:
+                    seen.add(after.state_key)
+                    outer.append(pickle.dumps(after))
+        ring = outer
+    return None
+
+
+def success(env: TextEnv, make_policy: Callable[[int], Policy], episodes: int) -> float:
+    """Return the share of episodes that a policy wins, with the seeds from 0."""
+    return fmean(play(env, make_policy(seed), seed=seed)[-1][-1]["success"] for seed in range(episodes))
+
+
+def mean_return(env: TextEnv, make_policy: Callable[[int], Policy], instances: Iterable[int]) -> float:
+    """Return the mean return of a policy over these instances."""
+    return fmean(
+        sum(step[2] for step in play(env, make_policy(instance), options={"instance": instance})[1:])
+        for instance in instances
+    )
+
+
+def always(action: str) -> Callable[[int], Policy]:
+    """Return the maker of a policy that repeats an action."""
+    return lambda seed: lambda observation: action

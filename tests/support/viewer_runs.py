@@ -1,0 +1,321 @@
+"""Example runs, and a real Chromium that displays them."""
+
+import json
+import math
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.envspec import EnvSpec
+from gym_trl.executors.inline import InlinePool
+from gym_trl.records.files import RecordWriter
+from gym_trl.records.json_lines import JsonLinesWriter
+from gym_trl.records.schema import as_record
+from gym_trl.rollout import Episode, Limits
+from gym_trl.rollout.game import Game, run_games
+from gym_trl.rollout.loop import GameResult
+from gym_trl.spaces import AnyText
+from gym_trl.testing import ByteChat
+from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
+from gym_trl.wrappers.traits import traits
+
+PATIENCE_S = 60.0
+SWITCHES = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+needs_chromium = pytest.mark.skipif(
+    not (find_spec("selenium") and shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="there is no Chromium, or no selenium to drive it",
+)
+
+
+def played(
+    seed: int = 0,
+    *,
+    turns: int = 2,
+    reward: float = 1.0,
+    thinking: str = "",
+    answer: str = "ox",
+    observation: str = "Say ox.",
+    stop_reason: StopReason = StopReason.SUCCESS,
+    error: str | None = None,
+) -> EpisodeResult:
+    """Return an episode with a token for each character, the environment's included."""
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float | None] = []
+    said: list[Turn] = []
+    rng = random.Random(seed)
+    for turn in range(turns):
+        if turn:
+            ids, mask = [*ids, *map(ord, observation)], [*mask, *[0] * len(observation)]
+            logprobs = [*logprobs, *[0.0] * len(observation)]
+        spoken = f"<think>{thinking}</think>{answer}" if thinking else answer
+        start = len(ids)
+        ids, mask = [*ids, *map(ord, spoken)], [*mask, *[1] * len(spoken)]
+        logprobs = [*logprobs, *(math.log(rng.uniform(0.01, 1.0)) for _ in spoken)]
+        worth = reward if turn == turns - 1 else 0.0
+        said.append(Turn(observation, Answer(thinking, answer), worth, True, start, len(ids)))
+    messages = [Message("system", "Repeat words."), Message("user", observation)]
+    for _ in said:
+        messages += [Message("assistant", answer), Message("user", "Over.")]
+    task = Task("TrlEnv/Echo-v0", seed, {"instance": seed % 7})
+    prompt = [ord(char) for char in observation]
+    return EpisodeResult(
+        task,
+        stop_reason,
+        tuple(said),
+        tuple(messages) if said else (),
+        TokenTrace(prompt, ids, mask, logprobs),
+        error=error,
+        declared=stop_reason is StopReason.SUCCESS if stop_reason.scored else None,
+    )
+
+
+def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, tokens: bool = True) -> Path:
+    """Write the folder of a run in which the longer responses win."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with RecordWriter(folder) as records, (folder / "metrics.jsonl").open("w") as metrics:
+        for step in range(1, steps + 1):
+            for place in range(groups * size):
+                group, attempt = divmod(place, size)
+                won = attempt < step
+                trajectory = played(
+                    seed=1000 + group,
+                    turns=1 + attempt % 3,
+                    reward=1.0 if won else -0.5,
+                    answer=f"ox {step}.{place}",
+                    thinking="Which one? " if attempt == 0 else "",
+                    stop_reason=StopReason.SUCCESS if won else StopReason.TURN_LIMIT,
+                )
+                about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
+                decode = (lambda ids: "".join(map(chr, ids))) if tokens else None
+                records.write(as_record(trajectory, policy="tiny", tokens=tokens, decode=decode, **about))
+            numbers = {"env/return": step / steps, "env/success": step / steps, "env/turns": 2.0, "loss": 0.1 * step}
+            stops = {"env/stop/success": step / steps, "env/stop/turn_limit": 1 - step / steps}
+            metrics.write(json.dumps({"step": step, "seconds": 2.0 * step, **numbers, **stops}) + "\n")
+    summary = {
+        "success_before": 0.1,
+        "success_after": 0.9,
+        "success_optimum": 1.0,
+        "success_random": 0.2,
+        "episodes_after": 100,
+        "steps": steps,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "config.json").write_text(
+        json.dumps(
+            {"version": 1, "options": {"env": "TrlEnv/Echo-v0", "steps": steps, "episodes_per_step": groups * size}}
+        )
+    )
+    return folder
+
+
+def write_credit(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4) -> Path:
+    """Write the advantages of the episodes of ``write_run``, which part after their first turn and meet at the end."""
+    with JsonLinesWriter(folder / "credit.jsonl") as lines:
+        for step in range(1, steps + 1):
+            for place in range(groups * size):
+                group, attempt = divmod(place, size)
+                turns = 1 + attempt % 3
+                about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
+                advantages = [0.0, *[0.42 * step] * (turns - 2), -0.9][-turns:]
+                keys = ["start", *(f"{attempt}:{turn}" for turn in range(1, turns)), "over"]
+                lines.write(about | {"advantages": advantages, "state_keys": keys})
+    return folder
+
+
+class Auction(gym.Env[str, str]):
+    """Sealed auction of three seats: each knows what the prize is worth to it, and bids when all others are asked."""
+
+    observation_space = action_space = AnyText()
+    num_seats = 3
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Deal the worths."""
+        super().reset(seed=seed)
+        self.worth = [int(one) for one in self.np_random.permutation([3, 5, 8])]
+        self.bids: list[int] = []
+        return self._asked(), {"to_move": 0}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take a bid; the highest wins after the last."""
+        self.bids.append(int(action))
+        if len(self.bids) < self.num_seats:
+            return self._asked(), 0.0, False, False, {"to_move": len(self.bids)}
+        won = self.bids.index(max(self.bids))
+        paid = [float(self.worth[seat] - max(self.bids)) if seat == won else 0.0 for seat in range(self.num_seats)]
+        told = {seat: "You win." if seat == won else "You lose." for seat in range(self.num_seats)}
+        return told[2], 0.0, True, False, {"payoffs": paid, "observations": told}
+
+    def _asked(self) -> str:
+        return f"The prize is worth {self.worth[len(self.bids)]} to you. Your bid?"
+
+
+def play_games(
+    env: Any, env_id: str, answer: Callable[[random.Random], str], *, seeds: Sequence[int], copies: int = 1
+) -> list[GameResult]:
+    """Play games in which every seat is sampled: ``copies`` of each task, one after the other."""
+    chat, limits, rng = ByteChat(), Limits(tokens_per_turn=16), random.Random(0)
+    tasks = [Task(env_id, seed) for seed in seeds for _ in range(copies)]
+    spec = EnvSpec(env, seats="self", action_format="plain")
+    [name] = spec.weights
+    with InlinePool(lambda _: spec.make(name)) as pool:
+        with spec.checked(name) as made:
+            seats = traits(made).num_seats
+        games = [Game([Episode(task, chat=chat, limits=limits, seed=seat) for seat in range(seats)]) for task in tasks]
+        engine = ScriptedEngine(lambda request: chat.say(answer(rng)))
+        return run_games(games, pool=pool, engine=engine, max_alive=1)
+
+
+def write_games(folder: Path, games: Sequence[GameResult], *, copies: int = 1, **about: Any) -> Path:
+    """Write the folder of a run that plays all seats, with so many ``copies`` of a game's task in a group."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with RecordWriter(folder) as records:
+        for number, played in enumerate(games):
+            group, game = divmod(number, copies)
+            for seat, episode in enumerate(played):
+                place: dict[str, Any] = {"group": group, "game": game, "attempt": game * len(played) + seat}
+                told: dict[str, Any] = {"split": "train", "step": 1, **place, **about}
+                records.write(as_record(episode, tokens=True, decode=ByteChat().show, **told))
+    return folder
+
+
+def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int = 24, different: int = 20_000) -> Path:
+    """Write a run of many episodes with their tokens, composed of so many ``different`` turns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(0)
+    vocabulary = [f" {rng.randrange(36**4):x}" for _ in range(4000)]
+
+    def exchange() -> tuple[list[int], str, str, float, list[float]]:
+        given, spoken = (rng.choices(range(4000), k=words) for _ in range(2))
+        said = ["".join(vocabulary[id_] for id_ in some) for some in (given, spoken)]
+        logprobs = [0.0] * words + [round(rng.random() * -3, 3) for _ in range(words)]
+        return [*given, *spoken], said[0], said[1], rng.random() - 0.3, logprobs
+
+    exchanges = [exchange() for _ in range(different)]
+    mask = [*[0] * words, *[1] * words]
+    with (folder / "rollouts.jsonl").open("w") as file, (folder / "metrics.jsonl").open("w") as metrics:
+        for episode in range(episodes):
+            played = rng.choices(exchanges, k=1 + episode % turns)
+            ids = [id_ for one in played for id_ in one[0]]
+            told = [
+                {
+                    "observation": observation,
+                    "thinking": "",
+                    "answer": answer,
+                    "reward": reward,
+                    "action_valid": True,
+                    "start": words + 2 * words * turn,
+                    "stop": 2 * words * (turn + 1),
+                }
+                for turn, (_, observation, answer, reward, _) in enumerate(played)
+            ]
+            record = {
+                "version": 1,
+                "task": {"env_id": "TrlEnv/Echo-v0", "seed": episode // 8, "options": {}},
+                "step": episode // 64,
+                "split": "train" if episode % 10 else "eval",
+                "group": episode // 8 % 8,
+                "stop_reason": rng.choice(["success", "failure", "turn_limit"]),
+                "return": sum(one[3] for one in played),
+                "success": episode % 3 == 0,
+                "turns": told,
+                "sampled_tokens": words * len(played),
+                "completion_ids": ids,
+                "mask": mask * len(played),
+                "logprobs": [logprob for one in played for logprob in one[4]],
+                "token_texts": [vocabulary[id_] for id_ in ids],
+            }
+            file.write(json.dumps(record) + "\n")
+        for step in range(episodes // 64):
+            metrics.write(json.dumps({"step": step, "env/return": rng.random(), "env/success": rng.random()}) + "\n")
+    return folder
+
+
+class Look:
+    """Page in Chromium."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        """Open a page and wait until it shows its run."""
+        self.driver.get("about:blank")
+        self.driver.get(url)
+        self.until("document.documentElement.dataset.ready === 'yes' && !document.querySelector('.opening')")
+
+    def go(self, hash_: str, until: str) -> None:
+        """Follow one of the page's own addresses."""
+        self.js(f"location.hash = {json.dumps(hash_)}")
+        self.until(until)
+
+    def js(self, expression: str) -> Any:
+        """Return the value of an expression."""
+        return self.driver.execute_script(f"return ({expression})")
+
+    def until(self, expression: str) -> None:
+        """Wait for an expression to be true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.js(expression):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{expression} did not come true on\n{self.js('document.body.innerText')[:2000]}")
+            time.sleep(0.02)
+
+    def texts(self, selector: str) -> list[str]:
+        """Return the texts of the matching elements."""
+        texts: list[str] = self.js(
+            f"[...document.querySelectorAll({json.dumps(selector)})].filter((one) => !one.hidden)"
+            ".map((one) => one.textContent)"
+        )
+        return texts
+
+    def keys(self, *keys: str) -> None:
+        """Press keys, as a person would."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        for key in keys:
+            ActionChains(self.driver, duration=0).send_keys(key).perform()
+
+    def click(self, selector: str) -> None:
+        """Click the matching element."""
+        self.driver.find_element("css selector", selector).click()
+
+    def complaints(self) -> list[str]:
+        """Return the browser console's messages since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+@contextmanager
+def chromium(*switches: str) -> Iterator[Look]:
+    """Provide a separate Chromium."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        for switch in (*SWITCHES, "--window-size=1400,900", f"--user-data-dir={profile}", *switches):
+            options.add_argument(switch)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        try:
+            driver.set_page_load_timeout(PATIENCE_S)
+            driver.set_script_timeout(PATIENCE_S)
+            yield Look(driver)
+        finally:
+            driver.quit()
+
+
+ShownPage = Callable[[Path], str]

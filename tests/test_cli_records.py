@@ -1,0 +1,276 @@
+"""The commands eval, compare, replay, view and export."""
+
+import io
+import json
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.command_line import error, gym_trl_, text
+
+from gym_trl.cli.progress import Count
+from gym_trl.cli.terminal import show_columns
+from gym_trl.records.files import read_records
+
+GUESS = "TrlEnv/GuessNumber-v0"
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("evals") / "guess"
+    policies = ["--policy", "solver", "--policy", "random"]
+    ran = gym_trl_("eval", GUESS, *policies, "--episodes", "60", "--attempts", "2", "--out", str(folder))
+    assert ran.exit_code == 0, ran.output
+    return folder
+
+
+def test_eval_prints_a_table_and_resumes(evaluated: Path) -> None:
+    ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "60", "--attempts", "2", "--out", str(evaluated))
+    solver = next(line for line in ran.stdout.splitlines() if "solver" in line)
+    assert re.search(r"60 +(1\.000 \[0\.8\d\d, 1\.000\]) +\1 ", solver)
+    assert "success 60" in solver
+    assert "random" in ran.stdout
+    assert len((evaluated / "rollouts.jsonl").read_text().splitlines()) == 120
+
+
+def test_a_narrow_terminal_has_the_columns_that_matter_most_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    names = ["environment", "policy", "episodes", "success", "return", "turns"]
+    show_columns({name: [f"{name:.<17}"] for name in names})
+    shown = text(capsys.readouterr().out)
+    assert "environment...... policy........... episodes......... success.........." in shown
+    assert shown.endswith("Columns not shown: return, turns; a wider terminal or --json shows all.")
+
+
+def test_eval_shows_progress_where_nobody_looks() -> None:
+    ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "40")
+    assert "episode 40/40  solver 40/40: success 1.00 return 1.00" in ran.stderr
+
+
+@pytest.mark.parametrize("games", [7, 10, 31, 200])
+def test_a_pipe_gets_ten_lines_of_a_tournament(games: int) -> None:
+    pipe = io.StringIO()
+    with Count("game", Console(file=pipe), resumes=False) as count:
+        count.begin(games, 0)
+        for _ in range(games):
+            count.add()
+    lines = pipe.getvalue().splitlines()
+    assert len(lines) <= 10
+    assert lines[-1] == f"game {games}/{games}  0:00 left"
+    assert len(lines) >= min(games, 5)
+
+
+def test_each_policy_of_an_evaluation_has_a_bar() -> None:
+    terminal = io.StringIO()
+    with Count("episode", Console(file=terminal, force_terminal=True, width=60), resumes=False) as count:
+        count.begin(4, 0)
+        for policy in ("solver", "random"):
+            for played in (1, 2):
+                count.add(policy=policy, played=played, of=2, **{"env/success": played / 2})
+    bars = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", terminal.getvalue())
+    assert re.search(r"solver\s+2/2[\s\S]*success 1\.00[\s\S]*random\s+2/2[\s\S]*success 1\.00", bars)
+
+
+def test_a_terminal_too_narrow_for_the_columns_that_matter_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    names = ["environment", "policy", "episodes", "success", "return"]
+    show_columns({name: [f"{name:.<17}{row}" for row in range(2)] for name in names})
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["environment  environment......0", "policy       policy...........0"]
+    assert len(shown) == 2 * len(names) + 1
+    assert max(map(len, shown)) <= 60
+
+
+def test_eval_prints_json() -> None:
+    ran = gym_trl_("eval", GUESS, "TrlEnv/Echo-v0", "--policy", "solver", "--episodes", "10", "--json")
+    told = json.loads(ran.stdout)
+    assert [(row["env_id"], row["success"]["mean"]) for row in told["rows"]] == [("TrlEnv/Echo-v0", 1.0), (GUESS, 1.0)]
+
+
+def test_fail_under_makes_an_evaluation_a_gate() -> None:
+    solved = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "20", "--fail-under", "0.99")
+    assert solved.exit_code == 0
+    ran = gym_trl_("eval", GUESS, "--policy", "random", "--episodes", "20", "--fail-under", "0.9")
+    assert ran.exit_code == 1
+    assert re.search(r"random on TrlEnv/GuessNumber-v0: success .* is below 0\.9", ran.stderr)
+
+
+def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
+    (tmp_path / "eval.toml").write_text(
+        f'env = "{GUESS}"\npolicy = ["solver", "constant"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n'
+        "[env_kwargs]\nhigh = 8\n"
+    )
+    told = json.loads(gym_trl_("eval", str(tmp_path / "eval.toml"), "--episodes", "12", "--json").stdout)
+    found = [(row["policy"], row["episodes"], row["env_kwargs"]) for row in told["rows"]]
+    assert found == [("constant", 12, {"high": 8}), ("solver", 12, {"high": 8})]
+    assert (tmp_path / "out" / "rollouts.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([GUESS], "there is no policy to evaluate: use --policy, --model or --base-url"),
+        (["--policy", "solver"], "there is no environment to evaluate on"),
+        (["TrlEnv/GuesNumber-v0", "--policy", "solver"], "did you mean TrlEnv/GuessNumber-v0?"),
+        ([GUESS, "--base-url", "nowhere"], "--base-url must begin with http:// or https://"),
+        ([GUESS, "--base-url", "nowhere", "--vllm", "none"], "--base-url must begin with http:// or https://"),
+        (
+            [GUESS, "--base-url", "http://localhost:1/v1", "--vllm", "colocate"],
+            "--vllm requires a model in this process",
+        ),
+        ([GUESS, "--policy", "nobody:knows"], "names no function"),
+        ([GUESS, "--policy", "slover"], "has no policy 'slover'; did you mean 'solver'?; it has"),
+        ([GUESS, "--policy", "Qwen/Qwen3-0.6B"], "for a model on the hub, use --model Qwen/Qwen3-0.6B"),
+        ([GUESS, "--model", "qwen"], "there is no folder 'qwen', and a model on the hub is called ORG/NAME"),
+        ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
+        ([GUESS, "--policy", "solver", "--env-kwargs", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
+        (
+            [GUESS, "--policy", "solver", "--history.last", "3"],
+            "--history requires a model in this process, and 'solver' is none",
+        ),
+        (["CliffWalking-v1", "--policy", "random", "--success", "info"], "Error: --success must be a return to"),
+        ([GUESS, "--policy", "solver", "--action-format", "boxed"], "--action-format requires a language model"),
+        ([GUESS, "--policy", "solver", "--temperature", "0"], "--temperature requires a language model"),
+        ([GUESS, "--model", "./qwen"], "there is no folder './qwen'"),
+        ([GUESS, "--model", "tests"], "there is no model in 'tests': it has no config.json"),
+        (["missing.toml", "--policy", "solver"], "there is no file missing.toml"),
+    ],
+)
+def test_what_eval_cannot_do_is_one_line(arguments: list[str], said: str) -> None:
+    assert said in error(gym_trl_("eval", *arguments))
+
+
+def test_a_person_is_evaluated_and_can_go_on_later(tmp_path: Path) -> None:
+    arguments = ["eval", "TrlEnv/Echo-v0", "--policy", "person", "--episodes", "2", "--out", str(tmp_path)]
+    first = gym_trl_(*arguments, said="wrong\nquit\n")
+    assert first.exit_code == 130
+    assert "Interrupted after 1 episode; the same command resumes from here." in first.stdout
+    second = gym_trl_(*arguments, said="wrong\n")
+    assert second.exit_code == 0
+    assert re.search(r"person +2 +0\.000", second.stdout)
+
+
+def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) -> None:
+    for name, policy in (("good", "solver"), ("bad", "constant")):
+        gym_trl_("eval", GUESS, "--policy", policy, "--episodes", "40", "--out", str(tmp_path / name))
+    good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
+    worse = gym_trl_("compare", good, bad, "--fail-if-worse")
+    assert worse.exit_code == 1
+    assert re.search(r"solver +constant +-0\.\d+ \[-\d.* +40 ", worse.stdout)
+    assert gym_trl_("compare", bad, good, "--fail-if-worse").exit_code == 0
+    [row] = json.loads(gym_trl_("compare", str(evaluated), "--json").stdout)["rows"]
+    assert (row["policies"], row["tasks"]) == (["random", "solver"], 30)
+    assert row["success"]["low"] > 0
+
+
+def test_replay_says_that_nothing_is_different(evaluated: Path) -> None:
+    ran = gym_trl_("replay", str(evaluated))
+    assert (ran.exit_code, ran.stdout) == (0, "Replayed 120 episodes; 0 with differences.\n")
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [
+        ("json:dumps", "reward must return a finite number, got '{"),
+        ("math:sqrt", "reward for TrlEnv/GuessNumber-v0#"),
+    ],
+)
+def test_a_reward_that_cannot_be_paid_is_one_line_and_writes_nothing(
+    evaluated: Path, tmp_path: Path, reward: str, said: str
+) -> None:
+    out = tmp_path / "scored.jsonl"
+    assert said in error(gym_trl_("replay", str(evaluated), "--reward", reward, "--out", str(out)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "5"], "--port 5 requires --live"),
+        (["--live", "--out", "page.html"], "--live serves the page instead of writing it: remove --out"),
+        (["--out", "nowhere/page.html"], "No such file or directory: nowhere/page.html"),
+        (["--out", "."], "Is a directory: ."),
+    ],
+)
+def test_what_view_cannot_do_is_one_line(evaluated: Path, arguments: list[str], said: str) -> None:
+    assert said in error(gym_trl_("view", str(evaluated), *arguments))
+
+
+def test_a_port_that_is_taken_is_named(evaluated: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = error(gym_trl_("view", str(evaluated), "--live", "--port", str(port)))
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use; give another --port" in said
+
+
+def test_games_of_one_environment_with_other_arguments_are_told_apart(tmp_path: Path) -> None:
+    arguments = ["eval", GUESS, "--policy", "solver", "--episodes", "2", "--out", str(tmp_path / "out")]
+    gym_trl_(*arguments)
+    told = gym_trl_(*arguments, "--env-kwargs", "high=9").stdout
+    assert re.search(rf"^{GUESS} high=9 +solver ", told, re.MULTILINE)
+
+
+@pytest.mark.parametrize("to", ["sft", "preferences", "parquet"])
+def test_an_export_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, to: str) -> None:
+    (tmp_path / "bad.jsonl").write_text("no json\n")
+    (tmp_path / "out").write_text("old")
+    said = error(gym_trl_("export", str(tmp_path / "bad.jsonl"), "--to", to, "--out", str(tmp_path / "out")))
+    assert "is not a JSON object" in said
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.jsonl", "out"]
+    assert (tmp_path / "out").read_text() == "old"
+
+
+def test_replay_finds_a_difference_and_says_where(evaluated: Path, tmp_path: Path) -> None:
+    text = (evaluated / "rollouts.jsonl").read_text().replace('"Higher."', '"Lower."', 1)
+    (tmp_path / "forged.jsonl").write_text(text)
+    ran = gym_trl_("replay", str(tmp_path / "forged.jsonl"))
+    assert ran.exit_code == 1
+    assert re.search(r"^episode \d+ \(TrlEnv/GuessNumber-v0#\d+\) turn \d: the observation was 'Higher\.'", ran.stdout)
+
+
+def test_replay_pays_another_reward(evaluated: Path, tmp_path: Path) -> None:
+    out = tmp_path / "paid.jsonl"
+    ran = gym_trl_("replay", str(evaluated), "--env-kwargs", "reward=shaped", "--out", str(out))
+    assert ran.exit_code == 0
+    assert re.search(r"solver on .*: recorded return 1\.000 .*, new return \d\.\d+ ", ran.stdout)
+    assert any(turn["reward"] for record in read_records(out) for turn in record["turns"][:-1])
+
+
+@pytest.mark.parametrize(("to", "rows"), [("sft", 60), ("preferences", 1), ("parquet", 120)])
+def test_export_writes_a_data_set(evaluated: Path, tmp_path: Path, to: str, rows: int) -> None:
+    out = tmp_path / f"data.{'parquet' if to == 'parquet' else 'jsonl'}"
+    only = ["--min-return", "1"] if to == "sft" else []
+    ran = gym_trl_("export", str(evaluated), "--to", to, *only, "--out", str(out))
+    assert ran.exit_code == 0, ran.output
+    written = int(ran.stdout.split()[1])
+    assert rows <= written <= 120
+    if to == "parquet":
+        assert sum(1 for _ in read_records(out)) == written
+    else:
+        assert len(out.read_text().splitlines()) == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["preferences", "--min-return", "1"], "--min-return requires --to sft or hub, got --to preferences"),
+        (["sft", "--min-gap", "1"], "--min-gap requires --to preferences or hub, got --to sft"),
+        (["parquet", "--thinking"], "--thinking requires --to sft or preferences or hub, got --to parquet"),
+    ],
+)
+def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list[str], said: str) -> None:
+    assert said in error(gym_trl_("export", str(evaluated), "--out", "nowhere.jsonl", "--to", *arguments))
+
+
+def test_a_file_without_records_is_one_line(tmp_path: Path) -> None:
+    assert "has no records" in error(gym_trl_("replay", str(tmp_path)))
+    assert "No such file" in error(gym_trl_("replay", str(tmp_path / "nothing.jsonl")))

@@ -1,0 +1,59 @@
+"""The recipes run for two steps with the tiny model, and leave folders that the viewer opens."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support import warm
+
+import gym_trl
+
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted((ROOT / "recipes").glob("*.py"))
+SMALL = {"wordle": ["--model=tiny"], "tools": ["--warm-steps=2"]}
+"""Further arguments."""
+RUNS = {"wordle": ["warm", "grpo"], "tools": ["warm", "grpo"]}
+"""Folders of the runs in that of the output."""
+
+
+def steps_of(run):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
+@pytest.mark.full
+@pytest.mark.trl
+@pytest.mark.processes
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_leaves_runs_that_the_viewer_opens(recipe, tmp_path):
+    done = warm.run(recipe, "--steps=2", f"--output={tmp_path}", *SMALL.get(recipe.stem, []))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "gym-trl view" in done.stdout
+    for run in (tmp_path / name for name in RUNS.get(recipe.stem, [""])):
+        assert steps_of(run) == [1, 2]
+        page = tmp_path / "page.html"
+        assert re.search(r"of [1-9]\d* episodes", repr(gym_trl.show(run, out=page)))
+        assert page.stat().st_size > 10_000
+
+
+@pytest.mark.full
+@pytest.mark.trl
+@pytest.mark.processes
+def test_a_resumed_training_appends_to_its_records(tmp_path):
+    for steps in (2, 3):
+        done = warm.run(ROOT / "recipes" / "own_environment.py", f"--steps={steps}", f"--output={tmp_path}")
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert steps_of(tmp_path) == [1, 2, 3]
+    records = map(json.loads, (tmp_path / "rollouts.jsonl").read_text().splitlines())
+    places = [(record["step"], record["group"], record["attempt"]) for record in records]
+    assert sorted({step for step, _, _ in places}) == [1, 2, 3]
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_is_short_and_on_the_page(recipe):
+    source = recipe.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 150
+    assert f"$ python recipes/{recipe.name}" in source.split('"""')[1]
+    assert f"recipes/{recipe.name}" in (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
