@@ -550,6 +550,7 @@ def _readers() -> Iterator[Reader]:
         slow = kind == table
         yield Reader(kind, "view", "{} --out OUT/view.html", slow, whole=True)
         yield Reader(kind, "view --live", "{} --live", slow, whole=True)
+        yield Reader(kind, "show", "{} --worst", slow, whole=True)
         if kind != "curves and summary":
             yield Reader(kind, "compare", "{} {}", slow, whole=True)
             for to in ("sft", "preferences", "otel", "parquet", "hub", "inspect"):
@@ -567,6 +568,7 @@ def _readers() -> Iterator[Reader]:
         ("tournament", "TrlEnv/TicTacToe-v0 {} random --games 2"),
         ("play --against", "TrlEnv/TicTacToe-v0 --against {}"),
         ("view", "{} --out OUT/view.html"),
+        ("show", "{}"),
     ):
         yield Reader("run's config.json", command, arguments)
     evaluation = "evaluation or tournament"
