@@ -40,14 +40,17 @@ def _determinism(subject: Subject) -> Finding:
     games = subject.some
     where = differ(games, [subject.replayed(game) for game in games])
     if where is None:
-        scrambled = []
-        for game in games:
-            with suppress(AssertionError), scrambled_generators():
-                scrambled.append(subject.replayed(game))
-        where = differ(games, scrambled)
-        if where is None:
+        # A single coin of a global generator falls alike in three episodes once in eight times: it is tossed more often.
+        for _ in range(subject.affordable(10) // 2):
+            scrambled = []
+            for game in games:
+                with suppress(AssertionError), scrambled_generators():
+                    scrambled.append(subject.replayed(game))
+            if where := differ(games, scrambled):
+                where = f"with other global generators: {where}"
+                break
+        else:
             return ok(f"{counted(len(games), 'episode')} repeated exactly")
-        where = f"with other global generators: {where}"
     rounds = []
     for _ in range(2):
         with OwnGlobalRandom(0):
