@@ -1,4 +1,4 @@
-"""Metadata that is computed when a distribution is built: the README as a package index shows it, and the project's addresses.
+"""Metadata that is computed when a distribution is built: the README as an index shows it, and the project's addresses.
 
 An index shows the README alone, so links to files of the repository lead nowhere there. With ``repository`` in
 ``[tool.hatch.metadata.hooks.custom]`` of ``pyproject.toml`` they lead to the files of the release's tag; without it

@@ -237,15 +237,17 @@ def shown(cell: Cell) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table as Markdown.
+    """Return a table as Markdown, without the columns that no row has a value in.
 
-    >>> print(markdown(["", "steps"], [["ours", 139], ["lockstep", 303]]))
+    >>> print(markdown(["", "steps", "seconds"], [["ours", 139, None], ["lockstep", 303, None]]))
     |  | steps |
     |---|---|
     | ours | 139 |
     | lockstep | 303 |
     """
-    lines = [header, ["---"] * len(header), *[[shown(cell) for cell in row] for row in rows]]
+    cells = [[shown(cell) for cell in row] for row in rows]
+    filled = [number for number in range(len(header)) if not rows or any(row[number] for row in cells)]
+    lines = [[row[number] for number in filled] for row in (header, ["---"] * len(header), *cells)]
     return "\n".join("|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
 
 

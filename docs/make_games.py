@@ -24,11 +24,21 @@ from gym_trl.types import Task
 PAGE = Path(__file__).parent / "games.md"
 LINES = 60
 PRESETS = ("easy", "medium", "hard")
+HEADER = ["preset", "arguments", "optimum", "solver", "blind", "random", "turns of the solver"]
 BEFORE_TABLE = """Success rates of random legal actions, the blind baseline and the solver, by preset:
 """
-HEAD = """# Games
+TILE_LINES = 5
+TILE_WIDTH = 34
+STARTERS = ("Echo", "GuessNumber", "FrozenLake")
+TILES = """# Games
 
-The environments of the library, with their scores and an episode played by the solver.
+The environments of the library. Start with Echo, which a tiny model learns in a minute, then GuessNumber, where the
+answer to a guess has to be used, then FrozenLake, where single turns decide. The word beside a name says how often
+random legal play succeeds in the easiest preset, from where training starts: *often* (at least 30%), *sometimes* (at
+least 5%) or *seldom*, where a model learns from rewards on the way or needs a [warm start](guides/warm_start.md).
+"""
+HEAD = """
+## Scores
 
 * `solver` and `random`: success rates (and mean returns, where they differ) over the episodes of
   `gym-trl validate --measure`.
@@ -48,7 +58,37 @@ The environments of the library, with their scores and an episode played by the 
 def page() -> str:
     """Return the whole page."""
     ids = sorted(gym_trl.GAMES)
-    return "\n".join([HEAD, overview(ids), *map(section, ids)])
+    return "\n".join([TILES, tiles(ids), HEAD, overview(ids), *map(section, ids)])
+
+
+def tiles(ids: list[str]) -> str:
+    """Return a tile for each game, those to start with first: name, difficulty and a few lines of an episode."""
+    first = [f"TrlEnv/{name}-v0" for name in STARTERS]
+    lines = ['<div class="grid cards" markdown>', ""]
+    for env_id in [*first, *(env_id for env_id in ids if env_id not in first)]:
+        name = env_id.partition("/")[2].removesuffix("-v0")
+        lines += [f"-   [**{name}**](#{anchor(env_id)}) · {rate_of_chance(env_id)}", "", "    ```text"]
+        lines += [f"    {line}".rstrip() for line in beginning(env_id)]
+        lines += ["    ```", "", f"    [replay](replays/{name}-v0.html#/group/0/all)", ""]
+    return "\n".join([*lines, "</div>", ""])
+
+
+def rate_of_chance(env_id: str) -> str:
+    """Return the word for the success rate of random legal actions in the easiest preset."""
+    env = games([env_id])[0].make().unwrapped
+    assert isinstance(env, TextEnv)
+    measured = env.baselines["random"].measured
+    assert measured is not None
+    return "often" if measured.success >= 0.3 else "sometimes" if measured.success >= 0.05 else "seldom"
+
+
+def beginning(env_id: str) -> list[str]:
+    """Return the lines around the first answer of the solver's episode in the easiest preset."""
+    lines = [line for line in "\n".join(transcript(games([env_id])[0])).split("\n") if line.strip()]
+    lines = [line if len(line) <= TILE_WIDTH else f"{line[: TILE_WIDTH - 1]}…" for line in lines]
+    answer = next(number for number, line in enumerate(lines) if line.startswith("> "))
+    start = max(0, answer + 1 - TILE_LINES // 2 - 1)
+    return lines[start : start + TILE_LINES]
 
 
 def overview(ids: list[str]) -> str:
@@ -101,7 +141,7 @@ def summary(env_id: str) -> str:
 def section(env_id: str) -> str:
     """Return a game's heading, numbers and transcript."""
     presets = games([env_id])
-    rows = "\n".join(row(game) for game in presets)
+    rows = table([HEADER, *map(row, presets)])
     shown = next((game for game in reversed(presets[:2]) if len(transcript(game)) <= LINES), presets[0])
     env = shown.make()
     return f"""
@@ -109,8 +149,6 @@ def section(env_id: str) -> str:
 
 {summary(env_id)} ({links(env_id)})
 
-| preset | arguments | optimum | solver | blind | random | turns of the solver |
-|---|---|---|---|---|---|---|
 {rows}
 
 > {env.get_wrapper_attr("instructions").strip().replace(chr(10), chr(10) + "> ")}
@@ -121,8 +159,16 @@ def section(env_id: str) -> str:
 """
 
 
-def row(game: Game) -> str:
-    """Return a game's line in the table of its presets."""
+def table(rows: list[list[str]]) -> str:
+    """Return a table as Markdown, without the columns that have no values."""
+    filled = [number for number in range(len(rows[0])) if any(row[number] for row in rows[1:])]
+    kept = [[row[number] for number in filled] for row in rows]
+    kept.insert(1, ["---"] * len(filled))
+    return "\n".join(f"| {' | '.join(row)} |" for row in kept)
+
+
+def row(game: Game) -> list[str]:
+    """Return a game's cells in the table of its presets."""
     env = game.make()
     assert isinstance(env.unwrapped, TextEnv)
     baselines, best = env.unwrapped.baselines, optimum(env)
@@ -138,8 +184,7 @@ def row(game: Game) -> str:
         else:
             numbers.append(level(measured.success, measured.mean_return if pays else None))
     turns = baselines["solver"].measured
-    cells = [game.difficulty or "", f"`{listed}`" if listed else "", *numbers, f"{turns.turns:.1f}" if turns else ""]
-    return f"| {' | '.join(cells)} |"
+    return [game.difficulty or "", f"`{listed}`" if listed else "", *numbers, f"{turns.turns:.1f}" if turns else ""]
 
 
 def blind(env: TextEnv) -> str:

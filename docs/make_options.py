@@ -175,7 +175,7 @@ def _section(group: type[options.Options], flags: dict[str, str], of: str = "") 
 
 
 def _table(group: type[options.Options], flags: dict[str, str]) -> str:
-    rows = [("option", "flag", "value", "default", "meaning"), ("---",) * 5]
+    rows: list[tuple[str, ...]] = [("option", "flag", "value", "default", "meaning"), ("---",) * 5]
     for name, flag in flags.items():
         one = options.declared(group)[name]
         rows.append(
@@ -187,6 +187,8 @@ def _table(group: type[options.Options], flags: dict[str, str]) -> str:
                 _plain(one.metadata["sentence"]),
             )
         )
+    if not any(flags.values()):
+        rows = [(row[0], *row[2:]) for row in rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in rows)
 
 

@@ -282,10 +282,13 @@ def check_command(block: Block, command: str) -> None:
     elif program == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         asked = {
-            extra for word in rest for listed in re.findall(r"gym-trl\[(.*)\]", word) for extra in listed.split(",")
+            extra
+            for word in rest
+            for listed in re.findall(r"^(?:gym-trl|\.)\[(.*)\]", word)
+            for extra in listed.split(",")
         }
         assert asked <= set(extras), f"{block}: there is no extra {sorted(asked - set(extras))}"
-    elif program == "python" and rest[0] == "-m":
+    elif program in ("python", "python3") and rest[0] == "-m":
         assert find_spec(rest[1].split(".")[0]) or rest[1].startswith("vllm"), f"{block}: no module {rest[1]}"
     elif program == "python":
         assert (ROOT / rest[0]).is_file() or Path(rest[0]).is_file(), f"{block}: there is no {rest[0]}"

@@ -1,4 +1,4 @@
-"""Distributions are complete, and a newcomer gets from the installation page to a trained model and an own environment."""
+"""Distributions are complete, and the pages lead from installation to a trained model and an own environment."""
 
 import os
 import re
@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from support import release
@@ -21,14 +20,6 @@ def test_the_changelog_begins_with_the_version_of_the_project():
     assert newest[1] in {PROJECT["version"].partition(".dev")[0], "Unreleased"}
 
 
-def test_installation_lines_name_existing_extras():
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "gym_trl").rglob("*.py")]
-    lines = [(page, line) for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
-    for page, line in lines:
-        for extras in re.findall(r"pip install [^`]*?(?:gym-trl|'\.|/gym-trl)\[([\w,-]+)\]", line):
-            assert set(extras.split(",")) <= {*PROJECT["optional-dependencies"], "NAME"}, (page, line)
-
-
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory):
     """An sdist, and the wheel that is built from it."""
@@ -38,12 +29,12 @@ def distributions(tmp_path_factory):
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_wheel_describes_itself_as_an_index_shows_it(distributions):
-    described = release.metadata(distributions[1])
-    assert described["Version"] == PROJECT["version"]
-    assert described["Description-Content-Type"] == "text/markdown"
-    assert "import gymnasium as gym, gym_trl" in described.get_payload()
-    assert release.relative_links(described.get_payload()) == []
-    assert set(described.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+    fields, readme = release.metadata(distributions[1])
+    assert fields["Version"] == [PROJECT["version"]]
+    assert fields["Description-Content-Type"] == ["text/markdown"]
+    assert "import gymnasium as gym, gym_trl" in readme
+    assert release.relative_links(readme) == []
+    assert set(fields["Provides-Extra"]) == set(PROJECT["optional-dependencies"])
 
 
 @pytest.mark.full
@@ -51,19 +42,21 @@ def test_the_wheel_describes_itself_as_an_index_shows_it(distributions):
 def test_links_of_the_readme_lead_to_files_of_the_release(tmp_path):
     address = "https://example.org/someone/gym-trl"
     for name in ("gym_trl", "wrappers", "envs", "README.md", "LICENSE", "hatch_build.py", "pyproject.toml"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, tmp_path / name, **({"symlinks": True} if copy is shutil.copytree else {}))
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
+        else:
+            shutil.copy(ROOT / name, tmp_path / name)
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (tmp_path / "pyproject.toml").write_text(text.replace('repository = ""', f'repository = "{address}/"'))
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / "dist", tmp_path]
     subprocess.run(pip, check=True)
-    described = release.metadata(next((tmp_path / "dist").glob("*.whl")))
-    assert f"Repository, {address}" in described.get_all("Project-URL")
-    targets = re.findall(rf"\]\({address}/(\w+)/v{PROJECT['version']}/([^)#]+)", described.get_payload())
+    fields, readme = release.metadata(next((tmp_path / "dist").glob("*.whl")))
+    assert f"Repository, {address}" in fields["Project-URL"]
+    targets = re.findall(rf"\]\({address}/(\w+)/v{PROJECT['version']}/([^)#]+)", readme)
     assert len(targets) > 20
     assert {kind for kind, path in targets if path.endswith(".png")} == {"raw"}
     assert [path for _, path in targets if not (ROOT / path).exists()] == []
-    assert release.relative_links(described.get_payload()) == []
+    assert release.relative_links(readme) == []
 
 
 @pytest.mark.full

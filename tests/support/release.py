@@ -2,9 +2,9 @@
 
     python -m support.release [FOLDER] [--train]
 
-The sdist and the wheel are built into the folder (``dist``), described as a package index shows them, and the wheel is
-installed by itself for every Python from 3.11 on that is found in PATH or by pyenv. With ``--train`` its extra ``train``
-is installed too, and trains for a step.
+The sdist and the wheel are built into the folder (``dist``), their README is checked as an index shows it; the wheel
+is installed by itself for every Python from 3.11 on that is found in PATH or by pyenv. With ``--train`` its extra
+``train`` is installed too, and trains for a step.
 """
 
 import os
@@ -13,10 +13,10 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from email import message_from_bytes
-from email.message import Message
+from email import message_from_string
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 OLDEST, NEWEST = 11, 14
@@ -35,16 +35,26 @@ assert {row.policy: row.success.mean for row in rows}["solver"] == 1
 
 def build(folder: Path) -> tuple[Path, Path]:
     """Return the sdist, and the wheel that is built from it."""
-    subprocess.run([sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], check=True, stdout=subprocess.DEVNULL
+    )
     [sdist], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return sdist, wheel
 
 
-def metadata(wheel: Path) -> Message:
-    """Return the metadata of a wheel; the payload is the README."""
+class Metadata(NamedTuple):
+    """Metadata of a wheel: the values of each field, and the README."""
+
+    fields: dict[str, list[str]]
+    readme: str
+
+
+def metadata(wheel: Path) -> Metadata:
+    """Return the metadata of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         [name] = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
-        return message_from_bytes(archive.read(name))
+        message = message_from_string(archive.read(name).decode())
+    return Metadata({name: list(map(str, message.get_all(name, []))) for name in message}, str(message.get_payload()))
 
 
 def relative_links(readme: str) -> list[str]:
@@ -71,14 +81,15 @@ def try_wheel(wheel: Path, python: str, *, train: bool = False) -> str:
         subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
         inside = folder / "venv" / "bin"
         variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        run = {"cwd": folder, "env": {**variables, "PATH": f"{inside}{os.pathsep}{os.environ['PATH']}"}}
+        run: dict[str, Any] = {"cwd": folder, "env": {**variables, "PATH": f"{inside}{os.pathsep}{os.environ['PATH']}"}}
         wanted = f"{wheel}[train]" if train else str(wheel)
         subprocess.run([inside / "pip", "install", "--quiet", wanted], check=True, **run)
         subprocess.run([inside / "python", "-W", "error", "-c", TRIAL], check=True, **run)
         if train:
             small = ["--steps", "1", "--eval-episodes", "16", "--out", "run"]
             subprocess.run([inside / "gym-trl", "train", "TrlEnv/Echo-v0", *small], check=True, **run)
-        return subprocess.run([inside / "gym-trl", "list"], check=True, stdout=subprocess.PIPE, text=True, **run).stdout
+        listed = subprocess.run([inside / "gym-trl", "list"], check=True, stdout=subprocess.PIPE, **run)
+        return str(listed.stdout, "utf-8")
 
 
 def main() -> None:
@@ -88,7 +99,7 @@ def main() -> None:
         old.unlink()
     sdist, wheel = build(Path(folder).resolve())
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", sdist, wheel], check=True)
-    if left := relative_links(metadata(wheel).get_payload()):
+    if left := relative_links(metadata(wheel).readme):
         sys.exit(f"the README has links that lead nowhere on an index: {left}")
     missing = {f"3.{minor}" for minor in range(OLDEST, NEWEST + 1)}
     for version, python in pythons():

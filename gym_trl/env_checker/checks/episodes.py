@@ -40,7 +40,7 @@ def _determinism(subject: Subject) -> Finding:
     games = subject.some
     where = differ(games, [subject.replayed(game) for game in games])
     if where is None:
-        # A single coin of a global generator falls alike in three episodes once in eight times: it is tossed more often.
+        # One coin of a global generator falls alike in three episodes once in eight times: it is tossed more often.
         for _ in range(subject.affordable(10) // 2):
             scrambled = []
             for game in games:
