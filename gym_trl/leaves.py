@@ -112,6 +112,9 @@ LEAVES: dict[str, Leaf] = {
     "textarena": Leaf(
         ("envs.external.textarena",), envs={"External/TextArena-v0": "envs.external.textarena:TextArena"}
     ),
+    "textcraft": Leaf(
+        ("envs.external.textcraft",), envs={"External/TextCraft-v0": "envs.external.textcraft:TextCraft"}
+    ),
     "textworld": Leaf(
         ("envs.external.textworld",), envs={"External/TextWorld-v0": "envs.external.textworld:TextWorld"}
     ),

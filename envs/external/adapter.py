@@ -1,6 +1,7 @@
 """Base class of the adapters to environments of other libraries."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,6 +11,7 @@ from gymnasium.error import ResetNeeded
 from gym_trl.bases import Settling
 from gym_trl.errors import ActionTypeError, ConfigError, needs
 from gym_trl.spaces import AnyText
+from gym_trl.types import Policy
 from gym_trl.wrappers.own_global_random import OwnGlobalRandom
 
 
@@ -70,6 +72,8 @@ class Adapter(Settling, gym.Env[str, str], ABC):
     """Extra of gym-trl that installs the other library."""
     _game: Any = None
     """Object of the other library that ``close`` closes."""
+    _turns: int = 0
+    """Number of actions in this episode."""
 
     def __init__(self) -> None:
         self.observation_space: AnyText = AnyText()
@@ -85,7 +89,7 @@ class Adapter(Settling, gym.Env[str, str], ABC):
             raise ConfigError(f"{type(self).__name__} has no reset option {unknown[0]!r}; it has {allowed}")
         super().reset(seed=seed)
         own_seed = int(self.np_random.integers(1, 2**31))
-        self._random, self._end = OwnGlobalRandom(own_seed), None
+        self._random, self._end, self._turns = OwnGlobalRandom(own_seed), None, 0
         with self._random:
             return self._begin(own_seed, options)
 
@@ -98,6 +102,7 @@ class Adapter(Settling, gym.Env[str, str], ABC):
         if self._end is not None:
             played = self._end._replace(reward=0.0)
         else:
+            self._turns += 1
             with self._random:
                 played = self._play(action)
         if played.terminated or played.truncated:
@@ -151,3 +156,37 @@ class Adapter(Settling, gym.Env[str, str], ABC):
 
     @abstractmethod
     def _play(self, action: str) -> Played: ...
+
+
+class SolvedAdapter(Adapter):
+    """Adapter to an environment whose library knows a solution of each task.
+
+    >>> class Door(SolvedAdapter):
+    ...     def _begin(self, seed, options):
+    ...         return "A door.", {}
+    ...     def _play(self, action):
+    ...         return Played("Done.", float(self._turns == 2), terminated=self._turns == 2, success=self._turns == 2)
+    ...     def _solution(self):
+    ...         return ["open door", "go out"]
+    >>> env = Door()
+    >>> solver = env.solver()
+    >>> action = solver(env.reset(seed=0)[0])
+    >>> action, solver(env.step(action)[0])
+    ('open door', 'go out')
+    """
+
+    def solver(self) -> Policy:
+        """Make a policy that plays the solution of the current task, if all actions before were its."""
+        actions: Sequence[str] = ()
+
+        def policy(observation: str) -> str:
+            nonlocal actions
+            if not self._turns:
+                actions = self._solution()
+            return actions[self._turns] if self._turns < len(actions) else ""
+
+        return policy
+
+    @abstractmethod
+    def _solution(self) -> Sequence[str]:
+        """Return the actions that solve the task from its beginning."""

