@@ -342,9 +342,9 @@ def run_command(block: Block, command: str, shown: str) -> None:
     if words[0] == "cd":
         os.chdir(words[1])
         return
-    program = [sys.executable, "-m", "gym_trl"] if words[0] == "gym-trl" else [sys.executable]
+    module = {"gym-trl": ["-m", "gym_trl"], "pip": ["-m", "pip"]}.get(words[0], [])
     ran = subprocess.run(
-        [*program, *words[1:]],
+        [sys.executable, *module, *words[1:]],
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "NO_COLOR": "1"},
         capture_output=True,
         text=True,

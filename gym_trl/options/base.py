@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import get_annotations
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin
@@ -317,7 +318,7 @@ def group_of(name: str, options: type[Options]) -> type[Options]:
     >>> group_of("turn_limit", SpecOptions).__name__
     'Text'
     """
-    return next(one for one in reversed(options.__mro__) if name in vars(one).get("__annotations__", {}))
+    return next(one for one in reversed(options.__mro__) if name in get_annotations(one))
 
 
 def declared(options: type[Options]) -> Mapping[str, Field[Any]]:
