@@ -42,7 +42,8 @@ def ask(url, body=None, **headers):
         with opener.open(urllib.request.Request(url, data=body, headers=headers), timeout=10) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
-        return error.code, error.read()
+        with error:
+            return error.code, error.read()
 
 
 def test_200_half_requests_do_not_keep_200_threads(run):

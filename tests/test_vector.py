@@ -301,7 +301,7 @@ def test_a_worker_says_what_was_raised_and_goes_on():
     worker.ask("index", 4)
     worker.ask("append", 4)
     worker.ask("index", 4)
-    with pytest.raises(WorkerError, match="4 is not in list"):
+    with pytest.raises(WorkerError, match="ValueError"):
         worker.answer()
     assert worker.answer() is None
     assert worker.answer() == 1

@@ -32,7 +32,7 @@ def source_of(env: gym.Env[Any, Any]) -> Source:
         return Source(made_by)
     metadata: Any = package.metadata
     urls = dict(line.split(", ", 1) for line in metadata.get_all("Project-URL") or () if ", " in line)
-    home = metadata["Home-page"] or next((urls[one] for one in urls if one.lower() in _HOME), None)
+    home = metadata.get("Home-page") or next((urls[one] for one in urls if one.lower() in _HOME), None)
     return Source(
         made_by, metadata["Name"], metadata["Version"], _licence(metadata), home or next(iter(urls.values()), None)
     )
@@ -55,10 +55,10 @@ def _package_of(module: str) -> Distribution | None:
 
 def _licence(metadata: Any) -> str | None:
     """Return the licence: its SPDX expression, its classifiers, or the first line of its text."""
-    if expression := metadata["License-Expression"]:
+    if expression := metadata.get("License-Expression"):
         return str(expression)
     marked = [one for one in metadata.get_all("Classifier") or () if one.startswith("License ::")]
     if marked:
         return ", ".join(one.rpartition(" :: ")[2] for one in marked)
-    text = (metadata["License"] or "").strip()
+    text = (metadata.get("License") or "").strip()
     return text.splitlines()[0] if text else None
