@@ -21,7 +21,7 @@ from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
-from gym_trl.options import Envs, ExecutorName, Text, check_seats, has_workers, signed
+from gym_trl.options import Envs, EpisodeOptions, ExecutorName, Text, check_seats, has_workers, signed
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, probe_functions, watched
 from gym_trl.rollout.random_play import random_play
@@ -47,6 +47,13 @@ SELF_PLAY: Final = "self"
 END_AFTER_INVALID = 3
 """Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
 without another choice: a response without an action uses no turn, so nothing else but the context would end it."""
+
+
+def limit_of_invalid(chosen: EpisodeOptions) -> int | None:
+    """Return the number of consecutive invalid actions that end an episode in training; ``None`` if none does."""
+    if chosen.end_after_invalid is not None or chosen.turn_limit is not None or chosen.history is None:
+        return chosen.end_after_invalid
+    return END_AFTER_INVALID if chosen.history.cuts else None  # the context no longer ends an episode
 
 
 class Probed(NamedTuple):

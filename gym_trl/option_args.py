@@ -106,6 +106,7 @@ class TrainArgs(EpisodeArgs, WeightArgs, total=False):
     vllm: VLLMMode | None
     eval_episodes: Whole
     records_per_step: Whole
+    full_record_every: Whole
     grpo: Arguments
 
 

@@ -30,6 +30,7 @@ COMMANDS = [
     "tournament",
     "compare",
     "replay",
+    "check",
     "export",
     "import",
     "doctor",

@@ -9,7 +9,7 @@ from gym_trl.displays import Displayed
 from gym_trl.engines.protocol import Engine
 from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.rubric import Verifier
-from gym_trl.envspec import END_AFTER_INVALID, SELF_PLAY, EnvSpec, TaskPlan
+from gym_trl.envspec import SELF_PLAY, EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
@@ -84,13 +84,10 @@ class GymSpec(Displayed):
             self.league = LeagueState(chosen.seats) if isinstance(chosen.seats, League) else None
         """Opponents in a part of the groups; ``None`` without a league."""
         seats: Literal["self"] | None = None if chosen.seats is None else SELF_PLAY
-        derived: dict[str, Any] = {}
+        derived: dict[str, Any] = {"end_after_invalid": limit_of_invalid(chosen)}
         by_turn = chosen.credit != EPISODE or seats is not None
         if chosen.state_key is None and by_turn:
             derived["state_key"] = "auto"
-        cuts = chosen.history is not None and chosen.history.cuts
-        if cuts and chosen.turn_limit is None and chosen.end_after_invalid is None:
-            derived["end_after_invalid"] = END_AFTER_INVALID  # the context no longer ends an episode
         levels = () if self.curriculum is None else self.curriculum.levels
         text = {**values_of(chosen, Text), **derived}
         self.env_spec = EnvSpec(chosen.env, env_kwargs=chosen.env_kwargs, seats=seats, levels=levels, **text)

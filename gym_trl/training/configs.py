@@ -1,12 +1,12 @@
 """Objects that a training's options become: the trainer's configuration, the specification, the reward functions."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
 from gym_trl.grpo.overlong import SoftOverlong
-from gym_trl.grpo.parts.part import Rollout
+from gym_trl.grpo.parts.part import Part, Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import EpisodeOptions, SpecOptions, TrainOptions, grpo_fields, values_of
 from gym_trl.training.model_checks import ROWS_AT_ONCE
@@ -67,8 +67,16 @@ def _batch(options: TrainOptions, fields: Mapping[str, Any], processes: int) -> 
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": pieces}
 
 
-def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], None] | None = None) -> GymSpec:
+def make_spec(
+    options: TrainOptions,
+    args: Any,
+    on_rollout: Callable[[Rollout], None] | None = None,
+    *,
+    parts: Sequence[Part] = (),
+) -> GymSpec:
     """Return the specification of a run's environments and tasks; ``args`` is its ``grpo_config``.
+
+    ``parts`` come after those of the options.
 
     Raises:
         ConfigError: an environment cannot be made, or an argument is invalid.
@@ -76,7 +84,7 @@ def make_spec(options: TrainOptions, args: Any, on_rollout: Callable[[Rollout], 
     groups = math.ceil(args.generation_batch_size / options.num_generations)
     tasks = math.ceil(options.steps * options.episodes_per_step / options.num_generations / groups) * groups
     chosen = SpecOptions(
-        **values_of(options, EpisodeOptions),
+        **{**values_of(options, EpisodeOptions), "parts": (*options.parts, *parts)},
         num_tasks=max(groups, min(tasks, _MAX_TASKS)),
         num_eval_tasks=options.eval_episodes,
         on_rollout=on_rollout,

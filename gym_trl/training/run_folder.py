@@ -13,11 +13,11 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, Unpack
 
-from gym_trl.envspec import END_AFTER_INVALID
+from gym_trl.envspec import END_AFTER_INVALID, limit_of_invalid
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
-from gym_trl.files import check_tree, replace_text
+from gym_trl.files import check_tree, make_folder, replace_bytes, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import GameSeat
 from gym_trl.grpo.trainer_engine import SAMPLING
@@ -31,6 +31,7 @@ from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_js
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.model_card import CARD, model_card, trl_citations
 from gym_trl.training.options import read_options
+from gym_trl.training.step_file import STEPS, step_files, step_name
 from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult
 
@@ -118,6 +119,14 @@ def wrapping(options: TrainOptions) -> dict[str, Any]:
     return {name: value for name, value in own.items() if value != usual[name] and name != "max_tokens_per_turn"}
 
 
+def record_fields(options: TrainOptions) -> dict[str, Any]:
+    """Return the common fields of the records of a run, by the names of ``as_record``'s arguments."""
+    # Whatever a replay needs, also where it is what an evaluation has by default.
+    always = {"action_format": options.action_format, "end_after_invalid": limit_of_invalid(options)}
+    spec = {**wrapping(options), **always}
+    return {"policy": options.model or "tiny", "env_kwargs": options.env_kwargs, "spec": spec}
+
+
 def sampling(options: TrainOptions) -> dict[str, Any]:
     """Return the sampling options of a run's episodes."""
     fields = {name: options.grpo[name] for name in SAMPLING if name in options.grpo}
@@ -185,6 +194,7 @@ _FOLDERS = ("tokenizer", "model", "checkpoints")
 _FILES = (
     *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, CREDIT, "summary.json", "curve.png"),
     *_FOLDERS,
+    STEPS,
 )
 
 
@@ -222,13 +232,7 @@ class RunFolder:
         config = {"version": 2, "options": options.as_dict(), "processes": processes, "versions": _versions(), **more}
         replace_text(self.path / "config.json", to_json(config, indent=2))
         self._config = config
-        self.begin(
-            start,
-            options.steps,
-            policy=options.model or "tiny",
-            env_kwargs=options.env_kwargs,
-            spec=wrapping(options),
-        )
+        self.begin(start, options.steps, **record_fields(options))
         last = deque(read_json_lines(self.path / "metrics.jsonl"), maxlen=1)
         self.summary["seconds"] = (as_number(last[0].get("seconds")) if last else None) or 0.0
 
@@ -246,6 +250,9 @@ class RunFolder:
         for name in ("metrics.jsonl", ROLLOUTS, FAILURES, CREDIT):
             if (self.path / name).exists():
                 keep_json_lines(self.path / name, lambda record: _lasts(record, start, steps))
+        for path, step in step_files(self.path).items():
+            if step > start.step:
+                path.unlink(missing_ok=True)
         self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
         self._rollouts = RecordWriter(self.path)
         self._about = about
@@ -302,6 +309,12 @@ class RunFolder:
                     game = attempt
                 common = {**self._about, **about}
                 self._rollouts.write(as_record(episode, group=group, attempt=attempt, game=game, **common))
+
+    def step(self, step: int, call: int, content: bytes) -> None:
+        """Keep the file of a step that is recorded as a whole."""
+        if self._rollouts:
+            make_folder(self.path / STEPS)
+            replace_bytes(self.path / STEPS / step_name(step, call), content)
 
     def credit(self, record: CreditRecord) -> None:
         """Append the advantages of a recorded episode's turns."""

@@ -1,0 +1,1 @@
+"""Recomputation of recorded training steps, stage by stage, without a GPU."""
