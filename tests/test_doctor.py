@@ -298,7 +298,7 @@ def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: 
     ]
     result = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small])
     assert result.exit_code == 1, result.output
-    assert "problem  readable actions: 0% of " in result.stdout
+    assert "problem  readable actions: 0.000 of " in result.stdout
     assert "| <|user|>Find the secret integer from 1 to 8." in result.stdout
     words = shlex.split(result.stdout.splitlines()[-1])
     assert words[:5] == ["gym-trl", words[1], GUESS, "--model", str(tiny)]

@@ -1,6 +1,7 @@
 """Law 23 for ``doctor``: each finding on episodes reports its planted fault, and nothing about sound episodes."""
 
 import inspect
+import re
 from typing import Any
 
 import pytest
@@ -121,3 +122,12 @@ def test_every_examination_has_a_planted_fault() -> None:
         and any(one.annotation is Played for one in inspect.signature(function).parameters.values())
     }
     assert examinations == LOOK.keys() == {name for name, *_ in PLANTED.values()}
+
+
+@pytest.mark.parametrize("name", sorted(LOOK.keys() - {"scored_episodes"}))
+def test_each_rate_has_the_number_of_its_cases_and_an_interval(name) -> None:
+    [finding] = found(name, SOUND)
+    assert re.search(r"of (?:its )?(?:16|8) (responses|turns|episodes|groups)", finding.got), finding.got
+    rates = re.findall(r"(\d\.\d{3}) \[(\d\.\d{3}), (\d\.\d{3})\]", finding.got)
+    assert rates
+    assert all(low <= mean <= high and low < high for mean, low, high in rates), finding.got

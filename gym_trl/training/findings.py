@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gym_trl.evaluation.play import Score
+from gym_trl.evaluation.scores import Estimate, return_estimate, share_estimate, share_of
 from gym_trl.grpo.credit.estimators import EPISODE, Estimator
 from gym_trl.grpo.credit.turn_credit import find_estimator
 from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
@@ -40,6 +41,8 @@ class PlayedResponse:
     ended: bool
     """The model ended its turn; otherwise a limit on tokens cut it off."""
     response: Response
+    group: int
+    """Number of the group that plays the same task."""
 
 
 class Played:
@@ -60,12 +63,30 @@ class Played:
         outcomes = [set(successes[start : start + group_size]) - {None} for start in starts]
         self.mixed = sum(len(one) == 2 for one in outcomes) if any(outcomes) else None
         """Number of groups in which some succeed and some do not; ``None`` if success is not declared."""
-        self.responses = [response for episode in results for response in _responses(episode, ends)]
+        self.by_group = [results[start : start + group_size] for start in starts]
+        """Episodes of each group, scored or not."""
+        self.responses = [
+            response
+            for number, group in enumerate(self.by_group)
+            for episode in group
+            for response in _responses(episode, ends, number)
+        ]
         self.scored = [one for one in results if one.scored]
 
-    def share(self, chosen: Iterable[bool]) -> float:
-        """Return the share of true values among the responses; 0 if there are none."""
-        return sum(chosen) / max(1, len(self.responses))
+    def share(self, chosen: Iterable[bool]) -> Estimate:
+        """Return the share of true values among the responses, with the interval of groups as tasks."""
+        by_group: list[list[bool]] = [[] for _ in self.by_group]
+        for response, value in zip(self.responses, chosen, strict=True):
+            by_group[response.group].append(value)
+        return share_estimate(by_group)
+
+    def score(self) -> dict[str, Estimate]:
+        """Return success and return of the scored episodes, with the intervals of groups as tasks."""
+        outcomes = iter(successes_in(self.results))
+        won = [[outcome for one in group for outcome in [next(outcomes)] if one.scored] for group in self.by_group]
+        counted_outcomes = [[bool(one) for one in group if one is not None] for group in won]
+        paid = [[one.episode_return for one in group if one.episode_return is not None] for group in self.by_group]
+        return {"success": share_estimate(counted_outcomes), "return": return_estimate(paid, counted_outcomes)}
 
     def without_legal_action(self) -> tuple[str, ...]:
         """Return examples of such responses, unreadable ones first."""
@@ -74,12 +95,12 @@ class Played:
         return tuple(shortened(text) for text in dict.fromkeys(turn.answer.text for turn in turns))[:_EXAMPLES]
 
 
-def _responses(episode: EpisodeResult, ends: Collection[int]) -> Iterable[PlayedResponse]:
+def _responses(episode: EpisodeResult, ends: Collection[int], group: int) -> Iterable[PlayedResponse]:
     before: tuple[str, ...] = ()
     for turn in episode.turns:
         ids = episode.completion_ids[turn.start : turn.stop]
         ended = bool(ids) and ids[-1] in ends
-        yield PlayedResponse(turn, len(ids), ended, Response(turn.answer.text, not ended, episode.task, before))
+        yield PlayedResponse(turn, len(ids), ended, Response(turn.answer.text, not ended, episode.task, before), group)
         if turn.action is not None:
             before = (*before, turn.action)
 
@@ -117,9 +138,10 @@ def readable_actions(played: Played, action_format: str | None, *, cut_actions: 
     name, total = "readable actions", len(played.responses)
     if action_format is None:
         return Finding(name, OK, "not read: responses reach the environment unchanged")
-    share = played.share(one.turn.action is not None for one in played.responses)
-    legal = played.share(one.turn.action is not None and one.turn.action_valid for one in played.responses)
-    got = f"{share:.0%} of {counted(total, 'response')} in the format {action_format}; {legal:.0%} are legal actions"
+    read = played.share(one.turn.action is not None for one in played.responses)
+    accepted = played.share(one.turn.action is not None and one.turn.action_valid for one in played.responses)
+    share, legal = read.mean or 0.0, accepted.mean or 0.0
+    got = f"{read} of {counted(total, 'response')} in the format {action_format}; {accepted} are legal actions"
     numbers: dict[str, Any] = {"readable": share, "legal": legal, "responses": total}
     finding = Finding(name, graded(min(share, legal), READABLE), got, numbers=numbers)
     if finding.verdict is OK:
@@ -186,7 +208,10 @@ def group_spread(
     flat = [groups[number][0].episode_return or 0.0 for number in dead]
     spread = len(groups) - len(dead)
     differ = "different returns" if credit == EPISODE else f"turns with an advantage (credit={credit!r})"
-    got = f"{spread} of {counted(len(groups), 'group')} of {group_size} have {differ}"
+    rate = share_of(spread / max(1, len(groups)), len(groups))
+    got = f"{spread} of {counted(len(groups), 'group')} of {group_size} have {differ}" + (
+        f": {rate}" if rate.low is not None else ""
+    )
     if flat:
         got += f"; all members of the others have {', '.join(f'{value:g}' for value in sorted(set(flat))[:4])}"
     if spread and mixed is not None:
@@ -224,17 +249,18 @@ def ends_of_turns(played: Played, *, ends: Mapping[int, str], cut_actions: str, 
         max_tokens: Maximum tokens of a response.
     """
     name, lengths = "length of a turn", [one.tokens for one in played.responses]
-    ended = played.share(one.ended for one in played.responses)
+    own_ends = played.share(one.ended for one in played.responses)
+    ended = own_ends.mean or 0.0
     middle, high = percentile(lengths, 50), percentile(lengths, 95)
     got = (
-        f"median {middle}, 95th percentile {high} of at most {max_tokens} tokens; the model ended {ended:.0%} of its "
-        "turns, the others were cut off"
+        f"median {middle}, 95th percentile {high} of at most {max_tokens} tokens; the model ended {own_ends} of its "
+        f"{counted(len(played.responses), 'turn')}, the others were cut off"
     )
     numbers = {"ended": ended, "median": middle, "p95": high, "limit": max_tokens}
     if 1 - ended <= CUT or cut_actions == "accept":
         return Finding(name, OK, got, numbers=numbers)
     read = played.share(one.turn.action is not None for one in played.responses)
-    verdict = PROBLEM if read < READABLE[0] else WARNING
+    verdict = PROBLEM if (read.mean or 0.0) < READABLE[0] else WARNING
     if ended < 1 - READABLE[1]:
         shown = " or ".join(f"{text!r} (id {id_})" for id_, text in sorted(ends.items()))
         fix = (
@@ -254,23 +280,27 @@ def episode_length(played: Played, *, max_completion: int) -> Finding:
     prompts = [len(one.prompt_ids) for one in played.scored]
     middle, high = percentile(lengths, 50), percentile(lengths, 95)
     reasons = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW)
-    budget, context = (sum(one.stop_reason is reason for one in played.results) for reason in reasons)
-    total = max(1, len(played.results))
+    cut = [
+        share_estimate([[one.stop_reason is reason for one in group] for group in played.by_group])
+        for reason in reasons
+    ]
+    budget, context = (one.mean or 0.0 for one in cut)
     got = (
         f"median {middle}, 95th percentile {high} of at most {max_completion} tokens after a prompt of "
-        f"{percentile(prompts, 50)}; {budget / total:.0%} cut off there, {context / total:.0%} by the context"
+        f"{percentile(prompts, 50)}; of {counted(len(played.results), 'episode')} {cut[0]} were "
+        f"cut off there, {cut[1]} by the context"
     )
     numbers = {
         "median": middle,
         "p95": high,
         "limit": max_completion,
         "prompt": percentile(prompts, 50),
-        "token_limit": budget / total,
-        "context_overflow": context / total,
+        "token_limit": budget,
+        "context_overflow": context,
     }
-    if (budget + context) / total <= CUT:
+    if budget + context <= CUT:
         return Finding(name, OK, got, numbers=numbers)
-    verdict = PROBLEM if (budget + context) / total > READABLE[1] else WARNING
+    verdict = PROBLEM if budget + context > READABLE[1] else WARNING
     if context > budget:
         fix = (
             "the model's context is too short for these episodes: shorten turns (--max-tokens-per-turn) or observations"
@@ -290,7 +320,7 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
     """
     score = Score.of(played.results)
     own = {"success": score.success, "return": score.mean_return}
-    lines = []
+    lines, estimates = [], played.score()
     for what, value in own.items():
         others = [
             f"{label} {known[f'{what}_{key}']:.3f}{_sample(known.get(f'episodes_{key}'))}"
@@ -298,7 +328,9 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
             if known.get(f"{what}_{key}") is not None
         ]
         if value is not None:
-            lines.append(f"{what} {value:.3f}{_sample(score.episodes)}" + (f" ({', '.join(others)})" if others else ""))
+            lines.append(
+                f"{what} {estimates[what]}{_sample(score.episodes)}" + (f" ({', '.join(others)})" if others else "")
+            )
     best, reached = known.get("success_optimum"), score.success
     numbers = {**own, **known}
     if best and reached is not None and reached >= _SOLVED * best:
