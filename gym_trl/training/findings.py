@@ -209,9 +209,7 @@ def group_spread(
     spread = len(groups) - len(dead)
     differ = "different returns" if credit == EPISODE else f"turns with an advantage (credit={credit!r})"
     rate = share_of(spread / max(1, len(groups)), len(groups))
-    got = f"{spread} of {counted(len(groups), 'group')} of {group_size} have {differ}" + (
-        f": {rate}" if rate.low is not None else ""
-    )
+    got = f"{spread} of {counted(len(groups), 'group')} of {group_size} have {differ}: {rate}"
     if flat:
         got += f"; all members of the others have {', '.join(f'{value:g}' for value in sorted(set(flat))[:4])}"
     if spread and mixed is not None:
