@@ -2,21 +2,31 @@
 
 import copy
 import json
+import math
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, strategies as st
+from support import hostile
 from support.fused_game import silent
+from trl.trainer.utils import nanstd
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.records.schema import task_id
 from gym_trl.rollout import History
+from gym_trl.training.checking.rows import TOLERANCE, episode_advantages
 from gym_trl.training.checking.run import STAGES, StepReport, check_run
 from gym_trl.training.options import choose
 from gym_trl.training.run import train
@@ -42,6 +52,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "seats": {"env": "TrlEnv/KuhnPoker-v0", "seats": "self", "turn_limit": 9, "steps": 1},
 }
+ROOT = Path(__file__).parents[1]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 STEPS = {"plain": 2}
 """Step of each run that is changed; the first of the others."""
 
@@ -67,9 +79,9 @@ Change = Callable[[Recorded], object]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {name: tmp_path_factory.mktemp(name) / "run" for name in RUNS}
-    for name, given in RUNS.items():
-        grpo = {"save_steps": 1, "save_total_limit": 5, **given.get("grpo", {})}
-        train(choose(**{**SMALL, **given, "grpo": grpo}), out=folders[name], console=silent())
+    for name, options in RUNS.items():
+        grpo = {"save_steps": 1, "save_total_limit": 5, **options.get("grpo", {})}
+        train(choose(**{**SMALL, **options, "grpo": grpo}), out=folders[name], console=silent())
     return folders
 
 
@@ -423,6 +435,47 @@ def test_there_are_more_than_forty_mutants() -> None:
     assert len(MUTANTS) > 90
 
 
+@given(
+    st.lists(st.sampled_from([-0.3, 0.1, 0.7, 1.0, 1e3, None]) | st.floats(-9, 9, width=32), min_size=8, max_size=8),
+    st.sampled_from(["group", "batch", "none"]),
+)
+def test_what_32_bits_change_in_an_advantage_is_no_difference(rewards: list[float | None], scale: str) -> None:
+    about: Any = {"group_size": 4, "functions": ["env_reward"], "weights": [1.0]}
+    about["settings"] = {"multi_objective_aggregation": "sum_then_normalize", "scale_rewards": scale}
+    now, rounding = episode_advantages(about, [{"rewards": [one]} for one in rewards])  # type: ignore[typeddict-item]
+    paid = torch.tensor([math.nan if one is None else one for one in rewards])
+    groups = paid.view(-1, 4)
+    spread = nanstd(groups, dim=1).repeat_interleave(4) if scale == "group" else nanstd(paid)
+    centred = paid - groups.nanmean(1).repeat_interleave(4)
+    trained = torch.nan_to_num(centred if scale == "none" else centred / (spread + 1e-4), nan=0.0)
+    assert (np.abs(now - trained.double().numpy()) <= TOLERANCE * np.maximum(1, np.abs(now)) + rounding).all()
+
+
+@pytest.mark.full
+@pytest.mark.processes
+def test_a_run_of_two_processes_is_checked_as_one(tmp_path: Path) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "gym_trl", "train"]
+    words += [
+        "TrlEnv/GuessNumber-v0",
+        "--steps=1",
+        "--episodes-per-step=16",
+        "--num-generations=16",
+        "--eval-episodes=2",
+    ]
+    command = [sys.executable, *words, "--out", str(tmp_path / "run")]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300, capture_output=True, env={**os.environ, **ONE_THREAD})
+    [report] = check_run(tmp_path / "run")
+    assert (report.first, report.episodes, report.stages[-1].unchecked) == (None, 16, "")
+
+    def change(step: Recorded) -> None:  # of the other process, whose group is also that of the first
+        assert step.about["rows_by_process"] == [8, 8]
+        step.rows["row_advantages"][12][0] += 0.01
+
+    found = changed(tmp_path / "run", tmp_path / "again", change, 1).first
+    assert found is not None
+    assert (found.name, [one.episode for one in found.differences]) == ("advantages", [12])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Recording
 # ---------------------------------------------------------------------------------------------------------------------
@@ -462,6 +515,37 @@ def test_a_step_that_is_not_recorded_is_an_error(runs: dict[str, Path], tmp_path
         list(check_run(runs["plain"], step=7))
     ran = CliRunner().invoke(app, ["check", str(tmp_path)])
     assert ran.exit_code == 2
+
+
+def test_a_file_of_anybody_is_checked_or_refused_in_one_line(runs: dict[str, Path]) -> None:
+    folders = {name: runs[name] for name in ("plain", "credit", "history")}
+    archives = {name: dict(np.load(folder / "steps" / "step-1.npz")) for name, folder in folders.items()}
+    valid = {name: json.loads(archive["about"].tobytes()) for name, archive in archives.items()}
+    # The same run with its weights would be loaded for each example.
+    for whole in valid.values():
+        whole["records"], whole["episodes"] = whole["records"][:4], whole["episodes"][:4]
+        whole["about"]["rows_by_process"] = [4]
+
+    @given(st.data(), st.sampled_from(sorted(valid)))
+    def check(data: st.DataObject, name: str) -> None:
+        spoilt = hostile.written(data.draw(hostile.spoilt(valid[name]))).encode()
+        arrays = {**archives[name], "about": np.frombuffer(spoilt, dtype=np.uint8)}
+        for array in ("prompt_ids", "completion_ids", "mask", "logprobs"):
+            lengths = archives[name][f"{array}.lengths"][:4]
+            arrays |= {f"{array}.lengths": lengths, array: archives[name][array][: lengths.sum()]}
+        with TemporaryDirectory() as place:
+            folder = Path(place, "run")
+            (folder / "steps").mkdir(parents=True)
+            shutil.copytree(folders[name] / "tokenizer", folder / "tokenizer")
+            for file in ("config.json", "metrics.jsonl"):
+                shutil.copy(folders[name] / file, folder)
+            np.savez(folder / "steps" / "step-1.npz", allow_pickle=False, **arrays)
+            ran = CliRunner().invoke(app, ["check", str(folder), "--json"])
+            if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+                raise ran.exception
+            assert ran.exit_code in (0, 1, 2)
+
+    check()
 
 
 @pytest.mark.parametrize("spoil", [b"", b"PK", b"\x00" * 99])

@@ -13,9 +13,16 @@ from support.vllm_double import VLLMDouble
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import save_tiny
 
-FILES = {"config.json", "metrics.jsonl", "rollouts.jsonl", "curve.png", "summary.json", "model", "checkpoints"} | {
-    "tokenizer"
-}
+FILES = {
+    "config.json",
+    "metrics.jsonl",
+    "rollouts.jsonl",
+    "curve.png",
+    "summary.json",
+    "model",
+    "checkpoints",
+    "steps",
+} | {"tokenizer"}
 LARGE = ["--learning-rate=0.02", "--grpo=lr_scheduler_type=constant"]
 SMALL = ["--episodes-per-step=8", "--num-generations=4", "--eval-episodes=8", "--max-tokens-per-turn=3"]
 RATIO = "sampling/importance_sampling_ratio"

@@ -131,6 +131,8 @@ def _show(diagnosis: "Diagnosis", commands: Mapping[str, str]) -> None:
     say(f"\n{verdict}")
     for when, command in commands.items():
         say(f"{when}:\n  {command}")
+    if diagnosis.ready:
+        say("gym-trl check RUN recomputes steps of the training afterwards.")
 
 
 def _names(findings: "list[Finding]") -> str:

@@ -18,6 +18,7 @@ from rich.table import Table
 from gym_trl.evaluation.levels import Level, levels_of
 from gym_trl.evaluation.play import Score
 from gym_trl.text.textify import counted
+from gym_trl.training.step_file import step_files
 
 _SHOWN = {
     "success": ("env/success", ".2f"),
@@ -219,6 +220,9 @@ def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], resume:
     console.print(f"The model: {folder / 'model'}", markup=False, highlight=False, soft_wrap=True)
     look = f"To look at it: gym-trl view {shlex.quote(str(folder))}"
     console.print(look, markup=False, highlight=False, soft_wrap=True)
+    if step_files(folder):
+        check = f"To check its steps: gym-trl check {shlex.quote(str(folder))}"
+        console.print(check, markup=False, highlight=False, soft_wrap=True)
     if summary["interrupted"]:
         console.print(f"To continue: {resume}", markup=False, highlight=False, soft_wrap=True)
 

@@ -1476,7 +1476,7 @@
     ["A game", [["j  k", "next, previous turn of any seat"], ["→  ←", "choose a seat"], ["Enter", "open its episode"], ["n  p", "next, previous game"], ["g", "its group"], ["h", "open or fold all thinking"]]],
     ["The filter", [["return<0 turns>3", `numbers: ${[...NUMBERS].join(", ")}`], ["ended:limit task:instance=2", `texts: ${[...TEXTS].join(", ")}`], ["success -split:eval", "with success, and without a text"], ["\"to the left\"", "anything else is looked for in the transcripts"]]],
   ];
-  help.append(h("h2", { text: "Keys" }), ...KEYS.flatMap(([title, keys]) => [h("h3", { text: title }), h("dl", {}, keys.flatMap(([key, does]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: does })]))]));
+  help.append(h("h2", { text: "Keys" }), ...KEYS.flatMap(([title, keys]) => [h("h3", { text: title }), h("dl", {}, keys.flatMap(([key, does]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: does })]))]), h("p", { text: "gym-trl check RUN recomputes recorded steps of a run." }));
   help.addEventListener("click", (event) => { if (event.target === help) help.close(); });
 
   function theme() {

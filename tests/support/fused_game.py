@@ -22,7 +22,7 @@ from gym_trl.training.run import train
 
 SMALL: dict[str, Any] = {"steps": 5, "episodes_per_step": 8, "num_generations": 4, "eval_episodes": 8}
 JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
-FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer"}
+FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer", "steps"}
 LEVELS = ("before", "after", "after_greedy", "random", "blind", "optimum")
 
 

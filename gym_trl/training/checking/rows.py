@@ -21,6 +21,9 @@ from gym_trl.types import StopReason
 Floats = NDArray[np.float64]
 TOLERANCE = 1e-4
 """Largest difference of an advantage, relative to its size if that is above 1: the trainer computes in 32 bits."""
+_EPSILON = 1e-4
+"""Added to a deviation before dividing by it, as in TRL."""
+_PRECISION = float(np.finfo(np.float32).eps)
 _BY_ROWS = ("dr_grpo", "grpo", "luspo", "sapo")
 _BY_TOKENS = ("grpo", "sapo")
 
@@ -142,12 +145,14 @@ def check_advantages(step: CheckedStep) -> Iterator[Found]:
     expected = expected_rows(step)
     weights = row_weights(step, expected)
     if about["credit"] is None:
-        of_episodes = episode_advantages(about, episodes)
+        of_episodes, rounding = episode_advantages(about, episodes)
         for number, (row, weight) in enumerate(zip(expected, weights, strict=True)):
             now = 0.0 if row.episode is None else float(of_episodes[row.episode]) * weight
             then = rows["row_advantages"][number]
-            if not np.allclose(then, now, rtol=TOLERANCE, atol=TOLERANCE):
-                at = int(np.flatnonzero(~np.isclose(then, now, rtol=TOLERANCE, atol=TOLERANCE))[0])
+            least = TOLERANCE if row.episode is None else TOLERANCE + float(rounding[row.episode])
+            close = np.isclose(then, now, rtol=TOLERANCE, atol=least)
+            if not close.all():
+                at = int(np.flatnonzero(~close)[0])
                 yield Difference.of(row.episode, f"row {number}", "the advantage", now, float(then[at]))
         return
     of_turns = turn_advantages(about, episodes, step.records)
@@ -199,45 +204,54 @@ def _totals(about: StepAbout, rewards: Floats) -> Floats:
     return totals
 
 
-def episode_advantages(about: StepAbout, episodes: Sequence[StepEpisode]) -> Floats:
-    """Return GRPO's advantage of each episode, written out from its formula; 0 for an unscored one.
+def episode_advantages(about: StepAbout, episodes: Sequence[StepEpisode]) -> tuple[Floats, Floats]:
+    """Return GRPO's advantage of each episode, written out from its formula, and how far rounding may move it.
+
+    An unscored episode has 0. Where all rewards of a group are equal up to the precision of 32 bits, the trainer
+    divides what is left of them by little more than 1e-4.
 
     Raises:
         UncheckedError: The rewards are combined in a way that is not known here.
     """
     settings, size = about["settings"], about["group_size"]
-    rewards = _rewards(about, episodes)
-    how = settings["multi_objective_aggregation"]
-    advantages = np.zeros(len(episodes))
-    if how == "sum_then_normalize":
-        totals, scale = _totals(about, rewards), settings["scale_rewards"]
-        for first in range(0, len(totals), size):
-            group = totals[first : first + size]
-            scored = group[~np.isnan(group)]
-            of = totals[~np.isnan(totals)] if scale == "batch" else scored
-            divisor = 1.0 if scale == "none" else _deviation(of) + 1e-4
-            if len(scored):
-                advantages[first : first + size] = (group - scored.mean()) / divisor
-    elif how == "normalize_then_sum":
-        normal = np.full_like(rewards, np.nan)
-        for first in range(0, len(rewards), size):
+    rewards, how, scale = _rewards(about, episodes), settings["multi_objective_aggregation"], settings["scale_rewards"]
+    groups = [slice(first, first + size) for first in range(0, len(rewards), size)]
+    if how == "sum_then_normalize" and scale in ("group", "batch", "none"):
+        totals = _totals(about, rewards)
+        spread = _deviation(totals) if scale == "batch" else None
+        parts = [_centred(totals[group], 1.0 - _EPSILON if scale == "none" else spread) for group in groups]
+        return _joined(parts)
+    if how == "normalize_then_sum":
+        normal, moved = np.full_like(rewards, np.nan), np.zeros_like(rewards)
+        for group in groups:
             for column in range(rewards.shape[1]):
-                one = rewards[first : first + size, column]
-                there = one[~np.isnan(one)]
-                if len(there):
-                    normal[first : first + size, column] = (one - there.mean()) / (_deviation(there) + 1e-4)
+                normal[group, column], moved[group, column] = _centred(rewards[group, column], None)
+        normal[np.isnan(rewards)] = np.nan
         totals = _totals(about, normal)
-        scored = totals[~np.isnan(totals)]
-        if len(scored):
-            advantages = (totals - scored.mean()) / (_deviation(scored) + 1e-4)
-    else:
-        raise UncheckedError(f"multi_objective_aggregation={how!r} is not known")
-    return np.nan_to_num(advantages, nan=0.0)
+        advantages, rounding = _centred(totals, None)
+        weighted = (moved * np.abs(about["weights"])).sum(axis=1) / (_deviation(totals) + _EPSILON)
+        return advantages, rounding + weighted
+    raise UncheckedError(f"multi_objective_aggregation={how!r} with scale_rewards={scale!r} is not known")
+
+
+def _joined(parts: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    return np.concatenate([one for one, _ in parts]), np.concatenate([one for _, one in parts])
+
+
+def _centred(values: Floats, spread: float | None) -> tuple[Floats, Floats]:
+    """Return values less their mean, in units of ``spread`` or their deviation, and the error of 32 bits in these."""
+    scored = values[~np.isnan(values)]
+    if not len(scored):
+        return np.zeros_like(values), np.zeros_like(values)
+    divisor = (_deviation(values) if spread is None else spread) + _EPSILON
+    rounding = np.full_like(values, 4 * _PRECISION * np.abs(scored).max() / divisor)
+    return np.nan_to_num((values - scored.mean()) / divisor, nan=0.0), rounding
 
 
 def _deviation(values: Floats) -> float:
-    """Return the standard deviation of a sample."""
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    """Return the standard deviation of a sample, of the values that are there."""
+    scored = values[~np.isnan(values)]
+    return float(scored.std(ddof=1)) if len(scored) > 1 else 0.0
 
 
 def turn_advantages(about: StepAbout, episodes: Sequence[StepEpisode], records: Sequence[Record]) -> list[list[float]]:
