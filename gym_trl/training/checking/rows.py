@@ -141,34 +141,46 @@ def _differing(row: ExpectedRow, number: int, now: Any, then: Any) -> Difference
 
 def check_advantages(step: CheckedStep) -> Iterator[Found]:
     """Yield advantages that the rewards do not have: of each episode, or with credit per turn of each turn."""
-    about, episodes, rows = step.full()
+    about, episodes, _ = step.full()
     expected = expected_rows(step)
-    weights = row_weights(step, expected)
+    weighted = list(zip(expected, row_weights(step, expected), strict=True))
     if about["credit"] is None:
-        of_episodes, rounding = episode_advantages(about, episodes)
-        for number, (row, weight) in enumerate(zip(expected, weights, strict=True)):
-            now = 0.0 if row.episode is None else float(of_episodes[row.episode]) * weight
-            then = rows["row_advantages"][number]
-            least = TOLERANCE if row.episode is None else TOLERANCE + float(rounding[row.episode])
-            close = np.isclose(then, now, rtol=TOLERANCE, atol=least)
-            if not close.all():
-                at = int(np.flatnonzero(~close)[0])
-                yield Difference.of(row.episode, f"row {number}", "the advantage", now, float(then[at]))
-        return
-    of_turns = turn_advantages(about, episodes, step.records)
-    for number, (row, weight) in enumerate(zip(expected, weights, strict=True)):
+        yield from _of_episodes(step, weighted)
+    else:
+        yield from _of_turns(step, weighted, turn_advantages(about, episodes, step.records))
+
+
+def _of_episodes(step: CheckedStep, weighted: Sequence[tuple[ExpectedRow, float]]) -> Iterator[Found]:
+    """Yield rows whose advantage is not that of their episode, times their weight."""
+    about, episodes, rows = step.full()
+    advantages, rounding = episode_advantages(about, episodes)
+    for number, (row, weight) in enumerate(weighted):
+        now = 0.0 if row.episode is None else float(advantages[row.episode]) * weight
+        then = rows["row_advantages"][number]
+        least = TOLERANCE if row.episode is None else TOLERANCE + float(rounding[row.episode])
+        apart = np.flatnonzero(~np.isclose(then, now, rtol=TOLERANCE, atol=least))
+        if len(apart):
+            yield Difference.of(row.episode, f"row {number}", "the advantage", now, float(then[apart[0]]))
+
+
+def _of_turns(
+    step: CheckedStep, weighted: Sequence[tuple[ExpectedRow, float]], advantages: Sequence[Sequence[float]]
+) -> Iterator[Found]:
+    """Yield rows with a token whose advantage is not that of its turn, times the row's weight."""
+    _, episodes, rows = step.full()
+    for number, (row, weight) in enumerate(weighted):
         then = rows["row_advantages"][number]
         if len(then) != len(row.ids):
             yield Difference.of(row.episode, f"row {number}", "the number of advantages", len(row.ids), len(then))
             continue
         by_token = np.zeros(len(row.ids))
         spans = [] if row.episode is None else episodes[row.episode]["turn_spans"]
-        values = [] if row.episode is None else of_turns[row.episode]
+        values = [] if row.episode is None else advantages[row.episode]
         for (start, stop), value in zip(spans, values, strict=False):
             by_token[max(0, start - row.start) : max(0, stop - row.start)] = value * weight
-        close = np.isclose(then, by_token, rtol=TOLERANCE, atol=TOLERANCE)
-        if not close.all():
-            at = int(np.flatnonzero(~close)[0])
+        apart = np.flatnonzero(~np.isclose(then, by_token, rtol=TOLERANCE, atol=TOLERANCE))
+        if len(apart):
+            at = int(apart[0])
             turn = next((turn for turn, (_, stop) in enumerate(spans) if at + row.start < stop), None)
             place = f"row {number}, token {at}" if turn is None else f"turn {turn} (row {number}, token {at})"
             yield Difference.of(row.episode, place, "the advantage", float(by_token[at]), float(then[at]))
