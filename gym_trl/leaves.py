@@ -109,6 +109,9 @@ LEAVES: dict[str, Leaf] = {
     "reasoning-gym": Leaf(
         ("envs.external.reasoning_gym",), envs={"External/ReasoningGym-v0": "envs.external.reasoning_gym:ReasoningGym"}
     ),
+    "scienceworld": Leaf(
+        ("envs.external.scienceworld",), envs={"External/ScienceWorld-v0": "envs.external.scienceworld:ScienceWorld"}
+    ),
     "skyrl-gym": Leaf(("envs.external.skyrl_gym",), envs={"External/SkyRLGym-v0": "envs.external.skyrl_gym:SkyRLGym"}),
     "textarena": Leaf(
         ("envs.external.textarena",), envs={"External/TextArena-v0": "envs.external.textarena:TextArena"}
@@ -118,6 +121,10 @@ LEAVES: dict[str, Leaf] = {
     ),
     "textworld": Leaf(
         ("envs.external.textworld",), envs={"External/TextWorld-v0": "envs.external.textworld:TextWorld"}
+    ),
+    "textworld-express": Leaf(
+        ("envs.external.textworld_express",),
+        envs={"External/TextWorldExpress-v0": "envs.external.textworld_express:TextWorldExpress"},
     ),
 }
 """Leaves by name; the commands are in the order of ``gym-trl --help``."""

