@@ -63,8 +63,8 @@ class ScienceWorld(SolvedAdapter):
         self._game = JavaObject(jar, "scienceworld.runtime.pythonapi.PythonInterface")
         try:
             _check("task", [task], sorted(self._game.call("getTaskNames")))
-            known = ["easy", *self._game.call("getPossibleSimplifications").split(", ")]
-            _check("simplifications", [name for name in simplifications.split(",") if name], known)
+            simpler = ["easy", *self._game.call("getPossibleSimplifications").split(", ")]
+            _check("simplifications", [name for name in simplifications.split(",") if name], simpler)
             self.task, self.fold, self.simplifications = task, fold, simplifications
             self._load(0, False)
         except BaseException:
@@ -103,7 +103,7 @@ class ScienceWorld(SolvedAdapter):
         self._game.call("reset")
 
 
-def _check(argument: str, names: Sequence[str], known: Sequence[str]) -> None:
+def _check(argument: str, names: Sequence[str], allowed: Sequence[str]) -> None:
     for name in names:
-        if name not in known:
-            raise ConfigError(f"ScienceWorld has no {argument} {name!r}; it has {known}")
+        if name not in allowed:
+            raise ConfigError(f"ScienceWorld has no {argument} {name!r}; it has {allowed}")
