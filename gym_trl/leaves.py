@@ -55,7 +55,10 @@ LEAVES: dict[str, Leaf] = {
     "new": Leaf(("cli.new",), commands={"new": "cli.new:new"}),
     "validate": Leaf(("cli.validate",), commands={"validate": "cli.validate:validate"}),
     "info": Leaf(("cli.info",), commands={"info": "cli.info:info"}),
-    "card": Leaf(("cli.card", "env_checker.card"), commands={"card": "cli.card:card"}),
+    "card": Leaf(
+        ("cli.card", "cli.audit", "env_checker.card", "env_checker.audit"),
+        commands={"card": "cli.card:card", "audit": "cli.audit:audit"},
+    ),
     "doctor": Leaf(("cli.doctor",), commands={"doctor": "cli.doctor:doctor"}),
     "warm-start": Leaf(("cli.warm_start",), commands={"warm-start": "cli.warm_start:warm_start"}),
     "compare": Leaf(("cli.compare",), commands={"compare": "cli.compare:compare"}),

@@ -128,6 +128,15 @@ class Adapter(Settling, gym.Env[str, str], ABC):
         return self.loss_reward != 0
 
     @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each environment of the other library.
+
+        Raises:
+            MissingDependencyError: The library is not installed.
+        """
+        return [{}]
+
+    @classmethod
     def _import(cls, *names: str) -> Any:
         """Import modules of the other library, and return the first.
 

@@ -48,6 +48,14 @@ class GEM(Adapter):
         self._make, self._settings = gem.make, settings
         self._env: Any = None
 
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each game of GEM; its questions need data from the hub."""
+        cls._import("gem", "gem.envs")
+        from gem.envs.registration import ENV_REGISTRY
+
+        return [{"game": name} for name in sorted(ENV_REGISTRY) if name.startswith("game:")]
+
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._env = self._make(self.game, **self._settings)
         return _shown(*self._env.reset(seed=seed)), {}

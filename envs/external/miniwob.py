@@ -79,6 +79,12 @@ class MiniWoB(Adapter):
         if tab is not None:
             tab.close()
 
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each task of MiniWoB++."""
+        pages = Path(cls._import("miniwob").__file__).parent / "html" / "miniwob"
+        return [{"task": page.stem} for page in sorted(pages.glob("*.html"))]
+
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         before, self._tab = self._tab, Tab()
         if before is not None:

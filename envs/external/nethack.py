@@ -64,6 +64,12 @@ class NetHack(Adapter):
             "map with you as @, and your state below."
         )
 
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each task of NetHack."""
+        cls._import("nle", "nle.env")
+        return [{"task": env_id} for env_id in sorted(gym.registry) if env_id.startswith("NetHack")]
+
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._game.seed(core=seed, disp=seed, reseed=False)
         observation, _ = self._game.reset()

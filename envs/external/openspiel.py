@@ -158,6 +158,11 @@ class OpenSpiel(Adapter):
             if part
         )
 
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each game of OpenSpiel."""
+        return [{"game": name} for name in cls._import("pyspiel").registered_names()]
+
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._state, self._paid = self._rules.new_initial_state(), [0.0] * self._rules.num_players()
         self._chance = _outcomes(options.get("chance", ()))

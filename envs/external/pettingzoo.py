@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from pkgutil import iter_modules
 from typing import Any, Literal
 
 import numpy as np
@@ -152,6 +153,13 @@ class PettingZoo(Adapter):
         return "text" if holds_text(space) else explain(space)
 
     # --- one seat ---
+
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each classic game of PettingZoo."""
+        modules = [one.name for one in iter_modules(cls._import("pettingzoo.classic").__path__)]
+        found = [re.fullmatch(r"(\w+)_(v\d+)", name) for name in modules]
+        return [{"game": f"classic/{one[1]}-{one[2]}"} for one in found if one]
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._start(seed)

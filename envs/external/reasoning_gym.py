@@ -44,6 +44,14 @@ class ReasoningGym(Adapter):
         except (ValueError, TypeError, AssertionError) as error:
             raise ConfigError(f"reasoning-gym cannot make {dataset!r} with {config}: {error}") from error
 
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each data set of reasoning-gym."""
+        cls._import("reasoning_gym", "reasoning_gym.factory")
+        from reasoning_gym.factory import DATASETS
+
+        return [{"dataset": name} for name in sorted(DATASETS)]
+
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._questions = self._make(self.dataset, seed=seed, size=1, **self._config)
         self._entry = self._questions[0]

@@ -102,6 +102,14 @@ class TextArena(Adapter):
         if players == 2 and opponent is None:
             self._check_that_moves_are_found()
 
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each game of TextArena, for one player."""
+        cls._import("textarena")
+        from textarena.envs.registration import ENV_REGISTRY
+
+        return [{"game": name} for name in sorted(ENV_REGISTRY) if re.search(r"-v\d+$", name)]
+
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._start(seed)
         if self._alone:

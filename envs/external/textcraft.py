@@ -73,6 +73,11 @@ class TextCraft(SolvedAdapter):
         """Number of items to craft."""
         return len(self.goals)
 
+    @classmethod
+    def offered(cls) -> list[dict[str, Any]]:
+        """Return the arguments of each least depth of the recipes."""
+        return [{"min_depth": depth} for depth in range(1, 5)]
+
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         goal = self.goals[self._instance(options, seed, len(self.goals))]
         self._crafting.inventory, self._crafting.goal = {}, goal

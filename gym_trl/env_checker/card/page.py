@@ -38,15 +38,21 @@ def markdown(card: Card) -> str:
 
 def page(card: Card) -> str:
     """Return a card as an HTML page, which needs nothing else."""
+    return html_page(card.env_id, markdown(card))
+
+
+def html_page(title: str, text: str) -> str:
+    """Return Markdown as an HTML page, which needs nothing else."""
     from markdown_it import MarkdownIt
 
     # Texts of an environment may write neither HTML nor images, which would be loaded from elsewhere.
     reader = MarkdownIt("zero", {"html": False}).enable(
         ["table", "fence", "heading", "backticks", "escape", "entity", "link"]
     )
-    body = re.sub(r"<td>(error|warning|ok|pass|fail)</td>", r'<td class="\1">\1</td>', reader.render(markdown(card)))
+    words = r"<td>(error|warning|ok|pass|fail|reads|blind|broken)</td>"
+    body = re.sub(words, r'<td class="\1">\1</td>', reader.render(text))
     return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(card.env_id)}</title>\n'
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width">\n<style>{_STYLE}</style>\n<main>\n{body}</main>\n'
     )
 
@@ -63,7 +69,7 @@ table{border-collapse:collapse;display:block;overflow-x:auto;font-size:.9em}th,t
 vertical-align:top;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:500}
 td:first-child{white-space:nowrap}thead:not(:has(th:not(:empty))){display:none}
 pre{background:var(--sunk);padding:.8rem;border-radius:6px;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85em}
-.error,.fail{color:var(--bad);font-weight:600}.warning{color:var(--warn);font-weight:600}.ok,.pass{color:var(--good)}
+.error,.fail,.blind,.broken{color:var(--bad);font-weight:600}.warning{color:var(--warn);font-weight:600}.ok,.pass,.reads{color:var(--good)}
 """
 
 
@@ -88,7 +94,7 @@ def _head(card: Card) -> Iterator[str]:
     rows += [("observations", card.observations), ("actions", card.actions)]
     if card.num_seats > 1:
         rows.append(("seats", f"{card.num_seats}; scores need opponents, see gym-trl tournament"))
-    yield _table(("", ""), rows)
+    yield table(("", ""), rows)
 
 
 def _example(card: Card) -> Iterator[str]:
@@ -116,7 +122,7 @@ def _scores(card: Card) -> Iterator[str]:
         rows.append(("optimum", *exact, "", "", "declared, exact"))
     rows += [_score(level) for level in (*card.levels, *card.others)]
     yield "Means with 95% intervals, all on the same held-out tasks except for published values."
-    yield _table(("policy", "success", "return", "turns", "episodes", ""), rows)
+    yield table(("policy", "success", "return", "turns", "episodes", ""), rows)
 
 
 def _score(level: Level) -> tuple[str, ...]:
@@ -129,7 +135,7 @@ def _findings(card: Card) -> Iterator[str]:
     findings = [finding for verdict in order for finding in card.findings if finding.verdict is verdict]
     if findings:
         rows = [(_MARKS[finding.verdict], finding.name, finding.got, finding.fix) for finding in findings]
-        yield _table(("", "check", "finding", "change"), rows)
+        yield table(("", "check", "finding", "change"), rows)
     if fine := [finding.name for finding in card.findings if finding.verdict is OK]:
         yield f"No finding in: {', '.join(fine)}."
 
@@ -152,7 +158,7 @@ def _size(card: Card) -> Iterator[str]:
         rows.append((f"{speed.concurrent} at a time", f"{parallel} with executor {speed.executor!r} ({speed.reason})"))
         rows.append(("measured on", speed.machine))
     if rows:
-        yield _table(("", ""), rows)
+        yield table(("", ""), rows)
 
 
 def _rate(value: float) -> str:
@@ -189,7 +195,7 @@ def _tasks(card: Card) -> Iterator[str]:
         ("evaluation tasks that the training has, too", f"{splits.shared:.0%}"),
         ("told apart by", splits.known_by),
     ]
-    yield _table(("", ""), rows)
+    yield table(("", ""), rows)
 
 
 def _criteria(card: Card) -> Iterator[str]:
@@ -201,7 +207,7 @@ def _criteria(card: Card) -> Iterator[str]:
         "is this library's."
     )
     rows = [(one.name, _CRITERIA[one.verdict], one.got.removeprefix("not checked: "), one.why) for one in card.criteria]
-    yield _table(("check", "", "value", "threshold"), rows)
+    yield table(("check", "", "value", "threshold"), rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -209,7 +215,8 @@ def _criteria(card: Card) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as Markdown."""
     rule = "|".join("---" for _ in columns)
     return "\n".join([_row(columns), f"|{rule}|", *map(_row, rows)])
 

@@ -1,0 +1,182 @@
+"""Verdict on an environment, from the numbers of its card."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from gym_trl.evaluation.blind import NEAR
+from gym_trl.evaluation.scores import Estimate
+from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
+
+
+class AuditVerdict(StrEnum):
+    """Answer to the question if an environment pays only those who read its observations."""
+
+    READS = "reads"
+    """No action without observations scores more than random play."""
+    PARTLY_BLIND = "partly blind"
+    """Actions without observations score more than random play."""
+    BLIND = "blind"
+    """Actions without observations come near the best known score: at least 80% of the way from random play."""
+    BROKEN = "broken"
+    """It cannot be reset and stepped, or the same seed and actions give another episode."""
+    NOT_MEASURED = "not measured"
+    """Its scores allow no verdict; the reason says why."""
+
+
+READS, PARTLY_BLIND, BLIND, BROKEN, NOT_MEASURED = AuditVerdict
+BROKEN_BY: Final = ("construction", "reset", "step", "determinism", "fresh start")
+"""Checks of ``gym-trl validate`` whose problems make an environment broken."""
+COLUMNS: Final = {
+    "seeds": ("determinism", "variety"),
+    "generators": ("own generator",),
+    "end": ("end",),
+    "invalid actions": ("invalid actions",),
+    "doing nothing": ("stalling", "ending early"),
+    "constant": ("constant action",),
+    "answer shown": ("answer in the observation", "seed in the observation", "judgement in the action"),
+}
+"""Columns of the table with the checks of a card that they sum up: the worst of their verdicts."""
+BLIND_POLICIES: Final = ("blind", "constant", "nothing", "invalid")
+"""Policies of a card that do not read observations."""
+_WORST = (PROBLEM, WARNING, SKIPPED, OK)
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """Row of an audit: an environment, its verdict and what that rests on."""
+
+    env_id: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    verdict: AuditVerdict = NOT_MEASURED
+    reason: str = ""
+    """Sentence that explains the verdict."""
+    package: str = ""
+    """Package and version."""
+    licence: str = ""
+    objective: str = ""
+    """``"success"`` or ``"return"``: the score that is compared."""
+    random: Estimate = field(default_factory=Estimate)
+    blind: Estimate = field(default_factory=Estimate)
+    """Best score of the policies that do not read observations."""
+    best: float | None = None
+    """Best known score."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Verdict of each of ``COLUMNS``."""
+    tokens: int | None = None
+    """Tokens of the longest episode that was played."""
+    steps_per_s: float | None = None
+    defects: tuple[Mapping[str, Any], ...] = ()
+    """Findings of the card that are problems or warnings."""
+
+    @property
+    def name(self) -> str:
+        """Id, with the arguments as they are typed.
+
+        >>> AuditRow("External/TextArena-v0", {"game": "Wordle-v0"}).name
+        'External/TextArena-v0 game=Wordle-v0'
+        """
+        return " ".join([self.env_id, *(f"{name}={value}" for name, value in self.env_kwargs.items())])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as plain JSON values."""
+        return {**asdict(self), "verdict": str(self.verdict)}
+
+
+class _Scores(NamedTuple):
+    objective: str
+    random: Estimate
+    blind: Estimate
+    best: float | None
+
+
+def judge(card: Mapping[str, Any]) -> AuditRow:
+    """Return the row of an environment from its card, as ``Card.as_dict`` returns it.
+
+    >>> def level(policy, mean, low, high):
+    ...     return {"policy": policy, "success": {"mean": mean, "low": low, "high": high}}
+    >>> card = {"id": "Coin-v0", "levels": [level("random", 0.5, 0.43, 0.57), level("blind", 0.97, 0.94, 0.99)]}
+    >>> row = judge(card)
+    >>> str(row.verdict), row.reason
+    ('blind', 'success 0.970 [0.940, 0.990] without observations, 0.500 [0.430, 0.570] at random, at best 1')
+
+    The bounds of the 95% intervals are compared, not the means: with the distance from random play to the best known
+    score as 1, *blind* has a lower bound of at least ``NEAR`` (0.8), *partly blind* one above the interval of random
+    play, and *reads* an upper bound at most 1 - ``NEAR`` above that interval. What lies between has too few episodes.
+    The best known score is the declared optimum, that of the solver, or a success rate of 1.
+    """
+    findings = [one for one in card.get("findings", ()) if isinstance(one, Mapping)]
+    source, tokens, speed = (card.get(name) or {} for name in ("source", "tokens", "speed"))
+    scores = _scores(card)
+    verdict, reason = _verdict(findings, scores)
+    return AuditRow(
+        card["id"],
+        card.get("env_kwargs") or {},
+        verdict,
+        reason,
+        package=f"{source.get('package') or ''} {source.get('version') or ''}".strip(),
+        licence=source.get("licence") or "",
+        objective=scores.objective if scores else "",
+        random=scores.random if scores else Estimate(),
+        blind=scores.blind if scores else Estimate(),
+        best=scores.best if scores else None,
+        columns={column: _worst(findings, checks) for column, checks in COLUMNS.items()},
+        tokens=tokens.get("longest"),
+        steps_per_s=speed.get("steps"),
+        defects=tuple(one for one in findings if one["verdict"] in (PROBLEM, WARNING)),
+    )
+
+
+def _worst(findings: list[Mapping[str, Any]], checks: tuple[str, ...]) -> str:
+    verdicts = {one["verdict"] for one in findings if one["name"] in checks}
+    return next((str(one) for one in _WORST if one in verdicts), "")
+
+
+def _scores(card: Mapping[str, Any]) -> _Scores | None:
+    """Return the scores that are compared; ``None`` if random play has none."""
+    levels = {one["policy"]: one for one in (*card.get("levels", ()), *card.get("others", ()))}
+    if "random" not in levels:
+        return None
+    objective = "success" if levels["random"]["success"]["mean"] is not None else "return"
+    key = "success" if objective == "success" else "mean_return"
+    known = {name: Estimate(**one[key]) for name, one in levels.items()}
+    solver = known.get("solver", Estimate()).mean
+    declared = card.get("optimal_success" if objective == "success" else "optimal_return")
+    best = next((one for one in (declared, solver) if one is not None), 1.0 if objective == "success" else None)
+    blind = max(
+        (known[name] for name in BLIND_POLICIES if name in known and known[name].mean is not None),
+        key=lambda one: (one.low if one.low is not None else one.mean, one.mean),
+        default=Estimate(),
+    )
+    return _Scores(objective, known["random"], blind, best)
+
+
+def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple[AuditVerdict, str]:
+    problems = {one["name"]: one["got"] for one in findings if one["verdict"] == PROBLEM}
+    for name in BROKEN_BY:
+        if name in problems:
+            return BROKEN, f"{name}: {problems[name]}"
+    if scores is None or scores.random.mean is None:
+        why = next((f"{name}: {got}" for name, got in problems.items()), "random play has no score")
+        return NOT_MEASURED, why
+    reason = f"{scores.objective} {scores.blind} without observations, {scores.random} at random"
+    if scores.best is None:
+        return NOT_MEASURED, f"no best score is known; {reason}"
+    reason += f", at best {scores.best:g}"
+    return _compared(scores.random, scores.blind, scores.best, reason)
+
+
+def _compared(random: Estimate, blind: Estimate, best: float, reason: str) -> tuple[AuditVerdict, str]:
+    if random.mean is None or best <= random.mean:
+        return NOT_MEASURED, f"random play reaches the best known score; {reason}"
+    if blind.low is None or blind.high is None or random.high is None:
+        return NOT_MEASURED, f"too few episodes; {reason}"
+    way = best - random.mean
+    if blind.low >= random.mean + NEAR * way:
+        return BLIND, reason
+    if blind.low > random.high:
+        return PARTLY_BLIND, reason
+    if blind.high <= random.high + (1 - NEAR) * way:
+        return READS, reason
+    return NOT_MEASURED, f"too few episodes; {reason}"
