@@ -1,5 +1,6 @@
 """Verdict on an environment, from the numbers of its card."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -40,6 +41,7 @@ COLUMNS: Final = {
 """Columns of the table with the checks of a card that they sum up: the worst of their verdicts."""
 BLIND_POLICIES: Final = ("blind", "constant", "nothing", "invalid")
 """Policies of a card that do not read observations."""
+_MISSING = re.compile(r"raised (MissingDependencyError|DependencyNotInstalled|ModuleNotFoundError|ImportError)\b")
 _WORST = (PROBLEM, WARNING, SKIPPED, OK)
 
 
@@ -103,8 +105,9 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
 
     The bounds of the 95% intervals are compared, not the means: with the distance from random play to the best known
     score as 1, *blind* has a lower bound of at least ``NEAR`` (0.8), *partly blind* one above the interval of random
-    play, and *reads* an upper bound at most 1 - ``NEAR`` above that interval. What lies between has too few episodes.
-    The best known score is the declared optimum, that of the solver, or a success rate of 1.
+    play, and *reads* an upper bound at most 1 - ``NEAR`` above the lower bound of random play, whose interval has at
+    most half of that distance. What lies between has too few episodes.
+    The best known score is the declared optimum, that of the solver or of a better blind policy, or a success rate of 1.
     """
     findings = [one for one in card.get("findings", ()) if isinstance(one, Mapping)]
     source, tokens, speed = (card.get(name) or {} for name in ("source", "tokens", "speed"))
@@ -141,14 +144,17 @@ def _scores(card: Mapping[str, Any]) -> _Scores | None:
     objective = "success" if levels["random"]["success"]["mean"] is not None else "return"
     key = "success" if objective == "success" else "mean_return"
     known = {name: Estimate(**one[key]) for name, one in levels.items()}
-    solver = known.get("solver", Estimate()).mean
-    declared = card.get("optimal_success" if objective == "success" else "optimal_return")
-    best = next((one for one in (declared, solver) if one is not None), 1.0 if objective == "success" else None)
     blind = max(
         (known[name] for name in BLIND_POLICIES if name in known and known[name].mean is not None),
         key=lambda one: (one.low if one.low is not None else one.mean, one.mean),
         default=Estimate(),
     )
+    best = card.get("optimal_success" if objective == "success" else "optimal_return")
+    solved = known.get("solver", Estimate()).mean
+    if best is None and solved is not None:  # a solver need not be the best that there is
+        best = max(solved, solved if blind.mean is None else blind.mean)
+    elif best is None and objective == "success":
+        best = 1.0
     return _Scores(objective, known["random"], blind, best)
 
 
@@ -156,7 +162,7 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
     problems = {one["name"]: one["got"] for one in findings if one["verdict"] == PROBLEM}
     for name in BROKEN_BY:
         if name in problems:
-            return BROKEN, f"{name}: {problems[name]}"
+            return NOT_MEASURED if _MISSING.match(problems[name]) else BROKEN, f"{name}: {problems[name]}"
     if scores is None or scores.random.mean is None:
         why = next((f"{name}: {got}" for name, got in problems.items()), "random play has no score")
         return NOT_MEASURED, why
@@ -170,13 +176,13 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
 def _compared(random: Estimate, blind: Estimate, best: float, reason: str) -> tuple[AuditVerdict, str]:
     if random.mean is None or best <= random.mean:
         return NOT_MEASURED, f"random play reaches the best known score; {reason}"
-    if blind.low is None or blind.high is None or random.high is None:
+    if blind.low is None or blind.high is None or random.low is None or random.high is None:
         return NOT_MEASURED, f"too few episodes; {reason}"
     way = best - random.mean
     if blind.low >= random.mean + NEAR * way:
         return BLIND, reason
     if blind.low > random.high:
         return PARTLY_BLIND, reason
-    if blind.high <= random.high + (1 - NEAR) * way:
+    if random.high - random.low <= way / 2 and blind.high <= random.low + (1 - NEAR) * way:
         return READS, reason
     return NOT_MEASURED, f"too few episodes; {reason}"

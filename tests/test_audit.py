@@ -1,0 +1,106 @@
+"""An audit's verdicts are those of planted environments, and follow from intervals."""
+
+import json
+
+import pytest
+from hypothesis import given, strategies as st
+from support.audited import VERDICTS
+from typer.testing import CliRunner
+
+from gym_trl.cli.app import app
+from gym_trl.env_checker.audit import judge
+from gym_trl.env_checker.audit.subjects import envs_of, newest
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation.scores import share_of
+
+
+def level(policy, won, episodes):
+    estimate = share_of(won / episodes, episodes)
+    numbers = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+    return {"policy": policy, "success": numbers, "mean_return": numbers}
+
+
+def card(random, blind, episodes, **more):
+    return {"id": "Any-v0", "levels": [level("random", random, episodes), level("blind", blind, episodes)], **more}
+
+
+counts = st.integers(2, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.integers(0, n), st.just(n)))
+
+
+@given(counts, st.sampled_from([None, 0.5, 1.0]))
+def test_a_verdict_says_no_more_than_the_intervals(numbers, optimum):
+    random, blind, episodes = numbers
+    row = judge(card(random, blind, episodes, optimal_success=optimum))
+    best, chance = optimum or 1.0, random / episodes
+    if row.verdict == "blind":
+        assert row.blind.low >= chance + 0.8 * (best - chance) - 1e-9
+    elif row.verdict == "partly blind":
+        assert row.blind.low > row.random.high
+    elif row.verdict == "reads":
+        assert row.blind.high - row.random.low <= 0.2 * (best - chance) + 1e-9
+    else:
+        assert row.reason
+
+
+@given(counts)
+def test_more_success_without_observations_is_never_a_better_verdict(numbers):
+    order = ["reads", "not measured", "partly blind", "blind"]
+    random, blind, episodes = numbers
+    ranks = [order.index(judge(card(random, won, episodes)).verdict) for won in (blind, min(episodes, blind + 5))]
+    assert ranks == sorted(ranks)
+
+
+@given(counts, st.sampled_from(["reset", "step", "determinism"]))
+def test_what_is_broken_has_no_other_verdict(numbers, check):
+    finding = {"name": check, "verdict": "problem", "got": "differs", "fix": ""}
+    assert judge(card(*numbers, findings=[finding])).verdict == "broken"
+
+
+def test_only_the_newest_version_of_an_id_is_measured():
+    assert newest(["A-v2", "A-v10", "B-v0"]) == ["A-v10", "B-v0"]
+    ids = [one.env_id for one in envs_of("gymnasium")]
+    assert "FrozenLake-v1" in ids
+    assert len(ids) == len({one.rpartition("-v")[0] for one in ids})
+
+
+@pytest.mark.parametrize("word", ["no-such-thing", "json", "TrlEnv/Nothing-v0", ""])
+def test_a_name_of_nothing_is_refused(word):
+    with pytest.raises(ConfigError, match=r"no environment|registers no"):
+        envs_of(word)
+
+
+def test_an_audit_goes_on_where_it_was_stopped(tmp_path):
+    run = [
+        "audit",
+        "TrlEnv/Echo-v0",
+        "--out",
+        str(tmp_path),
+        "--seconds",
+        "1",
+        "--episodes",
+        "20",
+        "--search-steps",
+        "99",
+    ]
+    first = CliRunner().invoke(app, run)
+    assert first.exit_code == 0, first.output
+    again = CliRunner().invoke(app, run)
+    assert "measured before" in again.stderr
+    assert again.stdout == first.stdout
+    other = CliRunner().invoke(app, [*run, "--seed", "1"])
+    assert other.exit_code == 2
+    assert "seed=0" in other.stderr
+    assert all((tmp_path / f"audit.{kind}").stat().st_size for kind in ("md", "html", "json", "png"))
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.timeout(600)
+def test_every_planted_environment_has_its_verdict(tmp_path):
+    names = {f"support.audited:{one.__name__}": verdict for one, verdict in VERDICTS.items()}
+    assert len(names) == 25
+    budget = ["--seconds", "2", "--episodes", "40", "--search-steps", "1500", "--processes", "2"]
+    ran = CliRunner().invoke(app, ["audit", *names, "--out", str(tmp_path), *budget])
+    assert ran.exit_code == 0, ran.output
+    rows = json.loads((tmp_path / "audit.json").read_text(encoding="utf-8"))["rows"]
+    assert {row["env_id"]: row["verdict"] for row in rows} == names, ran.stderr
