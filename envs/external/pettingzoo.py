@@ -158,8 +158,8 @@ class PettingZoo(Adapter):
     def offered(cls) -> list[dict[str, Any]]:
         """Return the arguments of each classic game of PettingZoo."""
         modules = [one.name for one in iter_modules(cls._import("pettingzoo.classic").__path__)]
-        found = [re.fullmatch(r"(\w+)_(v\d+)", name) for name in modules]
-        return [{"game": f"classic/{one[1]}-{one[2]}"} for one in found if one]
+        parts = [re.fullmatch(r"(\w+)_(v\d+)", name) for name in modules]
+        return [{"game": f"classic/{one[1]}-{one[2]}"} for one in parts if one]
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         self._start(seed)

@@ -70,8 +70,8 @@ def audit(
 
         def measured(env: AuditedEnv) -> AuditRow:
             path, began = folder.file_of(env), perf_counter()
-            if (known := _read(path, env)) is not None:
-                row, took = known, 0.0
+            if (earlier := _read(path, env)) is not None:
+                row, took = earlier, 0.0
             else:
                 written = {"version": 1, **asdict(env), **_measure(env, budget)}
                 replace_text(path, to_json(written, indent=1) + "\n")
@@ -107,8 +107,8 @@ class _Folder(OutputFolder):
         make_folder(self.path / "envs")
         before = self.read_settings()
         if before is not None and before != asdict(budget):
-            found = ", ".join(f"{name}={value}" for name, value in before.items())
-            raise ConfigError(f"{self.path} has an audit with {found}; give the same, or another folder")
+            described = ", ".join(f"{name}={value}" for name, value in before.items())
+            raise ConfigError(f"{self.path} has an audit with {described}; give the same, or another folder")
         self.check_writable()
         self.save_settings(asdict(budget), before)
 
@@ -164,6 +164,6 @@ def _measure(env: AuditedEnv, budget: Budget) -> dict[str, Any]:
 def _failure(status: int, errors: str) -> str:
     """Return the reason that a process gave for its end."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith("Error: ")), lines[-1] if lines else "")
+    message = next((line for line in reversed(lines) if line.startswith("Error: ")), lines[-1] if lines else "")
     ended = f"exit status {status}" if status >= 0 else f"the process was ended by signal {-status}"
-    return said.removeprefix("Error: ")[:300] or ended
+    return message.removeprefix("Error: ")[:300] or ended

@@ -107,7 +107,8 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
     score as 1, *blind* has a lower bound of at least ``NEAR`` (0.8), *partly blind* one above the interval of random
     play, and *reads* an upper bound at most 1 - ``NEAR`` above the lower bound of random play, whose interval has at
     most half of that distance. What lies between has too few episodes.
-    The best known score is the declared optimum, that of the solver or of a better blind policy, or a success rate of 1.
+    The best known score is the declared optimum, that of the solver or of a better blind policy, or a success rate of
+    1.
     """
     findings = [one for one in card.get("findings", ()) if isinstance(one, Mapping)]
     source, tokens, speed = (card.get(name) or {} for name in ("source", "tokens", "speed"))
@@ -143,19 +144,19 @@ def _scores(card: Mapping[str, Any]) -> _Scores | None:
         return None
     objective = "success" if levels["random"]["success"]["mean"] is not None else "return"
     key = "success" if objective == "success" else "mean_return"
-    known = {name: Estimate(**one[key]) for name, one in levels.items()}
+    estimates = {name: Estimate(**one[key]) for name, one in levels.items()}
     blind = max(
-        (known[name] for name in BLIND_POLICIES if name in known and known[name].mean is not None),
+        (estimates[name] for name in BLIND_POLICIES if name in estimates and estimates[name].mean is not None),
         key=lambda one: (one.low if one.low is not None else one.mean, one.mean),
         default=Estimate(),
     )
     best = card.get("optimal_success" if objective == "success" else "optimal_return")
-    solved = known.get("solver", Estimate()).mean
+    solved = estimates.get("solver", Estimate()).mean
     if best is None and solved is not None:  # a solver need not be the best that there is
         best = max(solved, solved if blind.mean is None else blind.mean)
     elif best is None and objective == "success":
         best = 1.0
-    return _Scores(objective, known["random"], blind, best)
+    return _Scores(objective, estimates["random"], blind, best)
 
 
 def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple[AuditVerdict, str]:
