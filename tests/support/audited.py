@@ -195,6 +195,11 @@ class NeedsAPackage(Game):
         import no_such_package_of_a_game as _  # type: ignore[import-not-found]  # noqa: F401
 
 
+class NeedsAnArgument(Game):
+    def __init__(self, board: str) -> None:
+        raise NotImplementedError
+
+
 class ResetsToAText(Game):
     def reset(self, **_: Any) -> Any:
         return "The digit is 1."
@@ -214,7 +219,7 @@ VERDICTS = {
     **dict.fromkeys((Reads, ReadsInThreeTurns, ReadsNumbers, ReadsDict, ReadsBox, ReadsWithoutSolver), "reads"),
     **dict.fromkeys((PaysAWord, PaysANumber, PaysTheLast, OneSeed), "blind"),
     **dict.fromkeys((OftenTheSame, OftenTheSameNumber), "partly blind"),
-    **dict.fromkeys((PaysAnything, NeverPays, OnlyReturns, NeedsAPackage), "not measured"),
+    **dict.fromkeys((PaysAnything, NeverPays, OnlyReturns, NeedsAPackage, NeedsAnArgument), "not measured"),
     **dict.fromkeys((GlobalRandom, Clock, Remembers, FailsInReset, FailsInStep, CannotBeMade, ResetsToAText), "broken"),
     **dict.fromkeys((EndsItsProcess, Hangs), "broken"),
 }

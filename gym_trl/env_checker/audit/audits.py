@@ -84,6 +84,22 @@ def audit(
             return list(_results(threads, measured, envs))
 
 
+def rows_in(folder: Path) -> list[AuditRow]:
+    """Return the rows of all cards in the folder of an audit, also of one that was stopped, by name.
+
+    Raises:
+        ConfigError: a file is no card of an audit.
+    """
+    rows = []
+    for path in sorted((folder / "envs").glob("*.json")):
+        written = read_object(path)
+        try:
+            rows.append(_row(AuditedEnv(written["env_id"], written["env_kwargs"]), written))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{path} is no card of an audit") from error
+    return sorted(rows, key=lambda row: row.name)
+
+
 def _results(
     threads: ThreadPoolExecutor, measured: Callable[[AuditedEnv], AuditRow], envs: Sequence[AuditedEnv]
 ) -> Iterator[AuditRow]:

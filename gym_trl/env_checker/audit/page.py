@@ -40,27 +40,27 @@ def html(rows: Sequence[AuditRow], budget: Budget) -> str:
     return html_page(TITLE, markdown(rows, budget))
 
 
-def _parts(rows: Sequence[AuditRow], budget: Budget) -> Iterator[str]:
+def summary(rows: Sequence[AuditRow], budget: Budget) -> str:
+    """Return the numbers of rows by verdict, and what was done for each."""
     counts = Counter(row.verdict for row in rows)
     listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in AuditVerdict if counts[verdict])
-    yield (
+    return (
         f"{counted(len(rows), 'environment')}: {listed}. At most {counted(budget.episodes, 'episode')} of each policy "
         f"and {short_count(budget.search_steps)} steps of search were played in about {budget.seconds:g} s for each, "
         f"with seed {budget.seed}. Scores have 95% intervals."
     )
-    header = (
-        "environment",
-        "verdict",
-        "without observations",
-        "at random",
-        "best known",
-        *COLUMNS,
-        "tokens",
-        "steps/s",
-        "package",
-        "licence",
-    )
-    yield table(header, [_cells(row) for row in rows])
+
+
+def scores_table(rows: Sequence[AuditRow]) -> str:
+    """Return the table with a line for each environment."""
+    scores = ("without observations", "at random", "best known")
+    header = ("environment", "verdict", *scores, *COLUMNS, "tokens", "steps/s", "package", "licence")
+    return table(header, [_cells(row) for row in rows])
+
+
+def _parts(rows: Sequence[AuditRow], budget: Budget) -> Iterator[str]:
+    yield summary(rows, budget)
+    yield scores_table(rows)
     explained = [row for row in rows if row.verdict in (BLIND, PARTLY_BLIND, BROKEN, NOT_MEASURED)]
     if explained:
         yield "## Reasons"

@@ -41,7 +41,11 @@ COLUMNS: Final = {
 """Columns of the table with the checks of a card that they sum up: the worst of their verdicts."""
 BLIND_POLICIES: Final = ("blind", "constant", "nothing", "invalid")
 """Policies of a card that do not read observations."""
-_MISSING = re.compile(r"raised (MissingDependencyError|DependencyNotInstalled|ModuleNotFoundError|ImportError)\b")
+_NOT_ITS_FAULT = re.compile(
+    r"raised (MissingDependencyError|DependencyNotInstalled|ModuleNotFoundError|ImportError|ConfigError)\b"
+    r"|.* missing \d+ required |.*raised LookupError: \*+ Resource "  # NLTK's, for data that it has to download
+)
+"""Reasons for which an environment cannot be made or reset here: packages, data or arguments that are missing."""
 _WORST = (PROBLEM, WARNING, SKIPPED, OK)
 
 
@@ -163,7 +167,7 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
     problems = {one["name"]: one["got"] for one in findings if one["verdict"] == PROBLEM}
     for name in BROKEN_BY:
         if name in problems:
-            return NOT_MEASURED if _MISSING.match(problems[name]) else BROKEN, f"{name}: {problems[name]}"
+            return NOT_MEASURED if _NOT_ITS_FAULT.match(problems[name]) else BROKEN, f"{name}: {problems[name]}"
     if scores is None or scores.random.mean is None:
         why = next((f"{name}: {got}" for name, got in problems.items()), "random play has no score")
         return NOT_MEASURED, why
