@@ -23,6 +23,7 @@ COMMANDS = [
     "new",
     "play",
     "validate",
+    "audit",
     "view",
     "show",
     "serve",

@@ -45,7 +45,7 @@ def audit(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure many environments, and say of each if it pays only those who read its observations.
+    """Measure which environments pay without being read.
 
     Each is measured by gym-trl card in a process of its own; one that fails or hangs is a row with the reason. The
     verdict is reads, partly blind, blind, broken, or not measured with the reason.

@@ -303,7 +303,7 @@ def _paid(
 def near(one: float, other: float) -> bool:
     """Return whether two numbers are equal up to the precision of 32 bits.
 
-    >>> near(float(np.float32(0.1)), 0.1), near(0.1, 0.1001)
+    >>> near(0.10000000149011612, 0.1), near(0.1, 0.1001)  # the first is 0.1 in 32 bits
     (True, False)
     """
     return abs(one - other) <= _FLOAT_32 * max(1.0, abs(one), abs(other))
