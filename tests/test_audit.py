@@ -57,6 +57,15 @@ def test_what_is_broken_has_no_other_verdict(numbers, check):
     assert judge(card(*numbers, findings=[finding])).verdict == "broken"
 
 
+def test_a_search_that_was_cut_off_shows_no_reading():
+    finding = {"name": "blind baseline", "verdict": "ok", "got": "", "fix": "", "numbers": {"cut": False, "steps": 564}}
+    assert judge(card(0, 0, 100, findings=[finding])).verdict == "reads"
+    finding["numbers"]["cut"] = True
+    row = judge(card(0, 0, 100, findings=[finding]))
+    assert (row.verdict, row.reason[:40]) == ("not measured", "the search was cut off by time after 564")
+    assert judge(card(0, 99, 100, findings=[finding])).verdict == "blind"
+
+
 def test_only_the_newest_version_of_an_id_is_measured():
     assert newest(["A-v2", "A-v10", "B-v0"]) == ["A-v10", "B-v0"]
     ids = [one.env_id for one in envs_of("gymnasium")]
@@ -100,7 +109,7 @@ def test_an_audit_goes_on_where_it_was_stopped(tmp_path):
 def test_every_planted_environment_has_its_verdict(tmp_path):
     names = {f"support.audited:{one.__name__}": verdict for one, verdict in VERDICTS.items()}
     assert len(names) == 26
-    budget = ["--seconds", "2", "--episodes", "40", "--search-steps", "1500", "--processes", "2"]
+    budget = ["--seconds", "10", "--episodes", "40", "--search-steps", "1500", "--processes", "2"]
     ran = CliRunner().invoke(app, ["audit", *names, "--out", str(tmp_path), *budget])
     assert ran.exit_code == 0, ran.output
     rows = json.loads((tmp_path / "audit.json").read_text(encoding="utf-8"))["rows"]

@@ -36,9 +36,9 @@ def audit(
     out: Annotated[Path, Option(help="Folder of the cards and the table; the same command continues it.")] = Path(
         "audit"
     ),
-    seconds: Annotated[float, Option(min=1.0, help="Seconds for each environment, about.")] = 20.0,
+    seconds: Annotated[float, Option(min=1.0, help="Seconds for each environment, about.")] = 30.0,
     episodes: Annotated[int, Option(min=2, help="Episodes of each policy.")] = 100,
-    search_steps: Annotated[int, Option(min=0, help="Steps of each search for a blind policy; 0 for none.")] = 20_000,
+    search_steps: Annotated[int, Option(min=0, help="Steps of each search for a blind policy; 0 for none.")] = 3_000,
     processes: Annotated[int, Option(min=1, help="Environments that are measured at the same time.")] = 1,
     limit: Annotated[int | None, Option(min=1, help="Most environments; the first ones by name. Default: all.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = 0,

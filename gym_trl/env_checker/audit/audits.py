@@ -28,11 +28,11 @@ _START_S = 60.0
 class Budget:
     """Work that is done for each environment."""
 
-    seconds: float = 20.0
+    seconds: float = 30.0
     """Seconds of the measurements, about; a process that takes four times as long and a minute is ended."""
     episodes: int = 100
     """Maximum number of episodes of each policy."""
-    search_steps: int = 20_000
+    search_steps: int = 3_000
     """Maximum number of steps of each search for a blind policy."""
     seed: int = 0
 

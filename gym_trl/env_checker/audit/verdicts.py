@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from gym_trl.evaluation.blind import NEAR
 from gym_trl.evaluation.scores import Estimate
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
+from gym_trl.text.textify import counted
 
 
 class AuditVerdict(StrEnum):
@@ -110,7 +111,8 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
     The bounds of the 95% intervals are compared, not the means: with the distance from random play to the best known
     score as 1, *blind* has a lower bound of at least ``NEAR`` (0.8), *partly blind* one above the interval of random
     play, and *reads* an upper bound at most 1 - ``NEAR`` above the lower bound of random play, whose interval has at
-    most half of that distance. What lies between has too few episodes.
+    most half of that distance. What lies between has too few episodes. Nothing *reads* whose search for blind actions
+    was cut off by time.
     The best known score is the declared optimum, that of the solver or of a better blind policy, or a success rate of
     1.
     """
@@ -175,7 +177,11 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
     if scores.best is None:
         return NOT_MEASURED, f"no best score is known; {reason}"
     reason += f", at best {scores.best:g}"
-    return _compared(scores.random, scores.blind, scores.best, reason)
+    verdict, reason = _compared(scores.random, scores.blind, scores.best, reason)
+    searched = next((one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")), {})
+    if verdict is READS and searched.get("cut"):
+        return NOT_MEASURED, f"the search was cut off by time after {counted(searched['steps'], 'step')}; {reason}"
+    return verdict, reason
 
 
 def _compared(random: Estimate, blind: Estimate, best: float, reason: str) -> tuple[AuditVerdict, str]:
