@@ -36,8 +36,8 @@ def page(rows: list[AuditRow], again: list[AuditRow], budget: Budget) -> str:
         f"programs ran: speeds are too low, and what was too slow for its time has no verdict. Packages: {listed}. "
         "For `External/` ids the package is that of the adapter; [the versions of the others]"
         "(bring_your_own.md#environments-of-other-packages) are those of its table.",
-        "Most of the searches for actions without observations were cut off by time, and where they found nothing there "
-        "is no verdict. The defaults of the command give them five times as long.",
+        "Most of the searches for actions without observations were cut off by time, and where they found nothing "
+        "there is no verdict. The defaults of the command give them five times as long.",
         f"{len(again)} rows were measured a second time in new processes: {len(same)} had the same verdict"
         + (f" ({differing})" if changed else "")
         + ". The search has other sequences where it has other time, so a blind score can differ within its interval.",
