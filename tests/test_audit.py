@@ -58,9 +58,10 @@ def test_what_is_broken_has_no_other_verdict(numbers, check):
 
 
 def test_a_search_that_was_cut_off_shows_no_reading():
-    finding = {"name": "blind baseline", "verdict": "ok", "got": "", "fix": "", "numbers": {"cut": False, "steps": 564}}
+    numbers = {"cut": False, "steps": 564}
+    finding = {"name": "blind baseline", "verdict": "ok", "got": "", "fix": "", "numbers": numbers}
     assert judge(card(0, 0, 100, findings=[finding])).verdict == "reads"
-    finding["numbers"]["cut"] = True
+    numbers["cut"] = True
     row = judge(card(0, 0, 100, findings=[finding]))
     assert (row.verdict, row.reason[:40]) == ("not measured", "the search was cut off by time after 564")
     assert judge(card(0, 99, 100, findings=[finding])).verdict == "blind"

@@ -215,11 +215,21 @@ class Hangs(Game):
         time.sleep(3600)
 
 
-VERDICTS = {
-    **dict.fromkeys((Reads, ReadsInThreeTurns, ReadsNumbers, ReadsDict, ReadsBox, ReadsWithoutSolver), "reads"),
-    **dict.fromkeys((PaysAWord, PaysANumber, PaysTheLast, OneSeed), "blind"),
-    **dict.fromkeys((OftenTheSame, OftenTheSameNumber), "partly blind"),
-    **dict.fromkeys((PaysAnything, NeverPays, OnlyReturns, NeedsAPackage, NeedsAnArgument), "not measured"),
-    **dict.fromkeys((GlobalRandom, Clock, Remembers, FailsInReset, FailsInStep, CannotBeMade, ResetsToAText), "broken"),
-    **dict.fromkeys((EndsItsProcess, Hangs), "broken"),
+_BY_VERDICT: dict[str, tuple[type[Game], ...]] = {
+    "reads": (Reads, ReadsInThreeTurns, ReadsNumbers, ReadsDict, ReadsBox, ReadsWithoutSolver),
+    "blind": (PaysAWord, PaysANumber, PaysTheLast, OneSeed),
+    "partly blind": (OftenTheSame, OftenTheSameNumber),
+    "not measured": (PaysAnything, NeverPays, OnlyReturns, NeedsAPackage, NeedsAnArgument),
+    "broken": (
+        GlobalRandom,
+        Clock,
+        Remembers,
+        FailsInReset,
+        FailsInStep,
+        CannotBeMade,
+        ResetsToAText,
+        EndsItsProcess,
+        Hangs,
+    ),
 }
+VERDICTS = {one: verdict for verdict, games in _BY_VERDICT.items() for one in games}

@@ -178,9 +178,9 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
         return NOT_MEASURED, f"no best score is known; {reason}"
     reason += f", at best {scores.best:g}"
     verdict, reason = _compared(scores.random, scores.blind, scores.best, reason)
-    searched = next((one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")), {})
-    if verdict is READS and searched.get("cut"):
-        return NOT_MEASURED, f"the search was cut off by time after {counted(searched['steps'], 'step')}; {reason}"
+    searches = [one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")]
+    if verdict is READS and searches and searches[0].get("cut"):
+        return NOT_MEASURED, f"the search was cut off by time after {counted(searches[0]['steps'], 'step')}; {reason}"
     return verdict, reason
 
 
