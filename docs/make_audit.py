@@ -15,6 +15,7 @@ from pathlib import Path
 from gym_trl.env_checker.audit.audits import Budget, rows_in
 from gym_trl.env_checker.audit.page import picture, scores_table, summary
 from gym_trl.env_checker.audit.verdicts import BROKEN, AuditRow
+from gym_trl.env_checker.card.page import table
 
 DOCS = Path(__file__).parent
 
@@ -44,19 +45,11 @@ def page(rows: list[AuditRow], again: list[AuditRow], budget: Budget) -> str:
         "![Scores without observations against random play](results/audit.png)",
         "## Broken, twice",
         "These were broken in both measurements. The reason has the seed and the action.",
-        "| environment | reason |\n|---|---|\n"
-        + "\n".join(f"| {cell(row.name)} | {cell(row.reason)} |" for row in confirmed)
-        if confirmed
-        else "None.",
+        table(("environment", "reason"), [(row.name, row.reason) for row in confirmed]) if confirmed else "None.",
         "## All",
         scores_table(rows),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def cell(text: str) -> str:
-    """Return a text for a cell."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
 
 
 def main() -> None:

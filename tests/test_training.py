@@ -25,7 +25,6 @@ from support.fused_game import (
     silent,
     steps,
     summary,
-    train_undisturbed,
 )
 from typer.testing import CliRunner
 
@@ -68,19 +67,6 @@ def _games(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(gym.registry, "Tests/Stranger-v0", stranger)
     with registered():
         yield
-
-
-@pytest.fixture
-def fuse(tmp_path: Path) -> Path:
-    path = tmp_path / "fuse"
-    path.touch()
-    return path
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that nothing disturbed."""
-    return train_undisturbed(tmp_path_factory.mktemp("runs") / "finished")
 
 
 def test_every_step_learns(finished: Path) -> None:

@@ -24,7 +24,6 @@ from support.fused_game import (
     silent,
     steps,
     summary,
-    train_undisturbed,
 )
 
 from gym_trl.errors import ConfigError
@@ -39,19 +38,6 @@ pytestmark = pytest.mark.trl
 def _games() -> Iterator[None]:
     with registered():
         yield
-
-
-@pytest.fixture
-def fuse(tmp_path: Path) -> Path:
-    path = tmp_path / "fuse"
-    path.touch()
-    return path
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run that nothing disturbed."""
-    return train_undisturbed(tmp_path_factory.mktemp("runs") / "finished")
 
 
 def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.CompletedProcess[str]":

@@ -102,6 +102,14 @@ class Attachment:
         owner = self.overridden.get(trl_versions.LOSS)
         return owner is not None and not vars(owner).get("calls_trl_loss", False)
 
+    @property
+    def own_loss_reason(self) -> str:
+        """Trainer that a feature that needs TRL's loss cannot be used with, and what to do."""
+        return (
+            f"{type(self._trainer).__name__}, which overrides _compute_loss: set calls_trl_loss = True in the class if "
+            "that calls TRL's, or use GymGRPOTrainer"
+        )
+
     def take(self, parts: tuple[TrainerPart, ...]) -> None:
         """Have these parts from now on, after they have checked the trainer."""
         self.parts = parts

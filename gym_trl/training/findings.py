@@ -5,11 +5,10 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from gym_trl.evaluation.play import Score
 from gym_trl.evaluation.scores import Estimate, return_estimate, share_estimate, share_of
 from gym_trl.grpo.credit.estimators import EPISODE, Estimator
 from gym_trl.grpo.credit.turn_credit import find_estimator
@@ -20,6 +19,7 @@ from gym_trl.text.textify import counted
 from gym_trl.training.action_formats import Judge, Reading, Response, candidate_formats, read_again, sample_actions
 from gym_trl.types import EpisodeResult, StopReason, Turn
 
+_T = TypeVar("_T")
 # A share below the first number is a problem, below the second a warning. The bounds are the authors' judgement: with
 # less than a tenth, most groups of 8 contain no readable action or no difference, so most steps teach nothing.
 READABLE = (0.1, 0.9)
@@ -56,15 +56,15 @@ class Played:
 
     def __init__(self, results: Sequence[EpisodeResult], *, group_size: int, ends: Collection[int]) -> None:
         self.results = results
-        starts, successes = range(0, len(results), group_size), successes_in(results)
-        scored = [[one for one in results[start : start + group_size] if one.scored] for start in starts]
+        self.by_group = _in_groups(results, group_size)
+        """Episodes of each group, scored or not."""
+        scored = [[one for one in group if one.scored] for group in self.by_group]
         self.groups = [group for group in scored if len(group) > 1]
         """Groups whose scored episodes are compared: all but those with fewer than two."""
-        outcomes = [set(successes[start : start + group_size]) - {None} for start in starts]
-        self.mixed = sum(len(one) == 2 for one in outcomes) if any(outcomes) else None
+        outcomes = _in_groups(successes_in(results), group_size)
+        self._successes = [[one for one in group if one is not None] for group in outcomes]
+        self.mixed = sum(len(set(one)) == 2 for one in self._successes) if any(self._successes) else None
         """Number of groups in which some succeed and some do not; ``None`` if success is not declared."""
-        self.by_group = [results[start : start + group_size] for start in starts]
-        """Episodes of each group, scored or not."""
         self.responses = [
             response
             for number, group in enumerate(self.by_group)
@@ -82,17 +82,18 @@ class Played:
 
     def score(self) -> dict[str, Estimate]:
         """Return success and return of the scored episodes, with the intervals of groups as tasks."""
-        outcomes = iter(successes_in(self.results))
-        won = [[outcome for one in group for outcome in [next(outcomes)] if one.scored] for group in self.by_group]
-        counted_outcomes = [[bool(one) for one in group if one is not None] for group in won]
         paid = [[one.episode_return for one in group if one.episode_return is not None] for group in self.by_group]
-        return {"success": share_estimate(counted_outcomes), "return": return_estimate(paid, counted_outcomes)}
+        return {"success": share_estimate(self._successes), "return": return_estimate(paid, self._successes)}
 
     def without_legal_action(self) -> tuple[str, ...]:
         """Return examples of such responses, unreadable ones first."""
         turns = [one.turn for one in self.responses if one.turn.action is None or not one.turn.action_valid]
         turns.sort(key=lambda turn: turn.action is not None)
         return tuple(shortened(text) for text in dict.fromkeys(turn.answer.text for turn in turns))[:_EXAMPLES]
+
+
+def _in_groups(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _responses(episode: EpisodeResult, ends: Collection[int], group: int) -> Iterable[PlayedResponse]:
@@ -316,9 +317,8 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
         played: The episodes.
         known: Scores by name, as ``gym_trl.training.references.references`` returns them.
     """
-    score = Score.of(played.results)
-    own = {"success": score.success, "return": score.mean_return}
     lines, estimates = [], played.score()
+    own = {what: estimate.mean for what, estimate in estimates.items()}
     for what, value in own.items():
         others = [
             f"{label} {known[f'{what}_{key}']:.3f}{_sample(known.get(f'episodes_{key}'))}"
@@ -327,9 +327,9 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
         ]
         if value is not None:
             lines.append(
-                f"{what} {estimates[what]}{_sample(score.episodes)}" + (f" ({', '.join(others)})" if others else "")
+                f"{what} {estimates[what]}{_sample(len(played.scored))}" + (f" ({', '.join(others)})" if others else "")
             )
-    best, reached = known.get("success_optimum"), score.success
+    best, reached = known.get("success_optimum"), own["success"]
     numbers = {**own, **known}
     if best and reached is not None and reached >= _SOLVED * best:
         fix = "there is little left to learn: take a harder variant of the environment"

@@ -93,19 +93,8 @@ def thinker(body):
 class Server(VLLMDouble):
     """Tokenizes as well, as vLLM does."""
 
-    async def _answer_one(self, reader, writer):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        path = head[0].split()[1].partition("?")[0]
-        if path == "/v1/completions":
-            self.headers.append(headers)
-            body = json.loads(body)
-            return await (self._stream if body.get("stream") else self._complete)(reader, writer, body)
-        if path == "/tokenize":
-            return self._write(writer, 200, {"tokens": ids_of(json.loads(body)["prompt"])})
-        known = self._about()
-        return self._write(writer, *((200, known[path]) if path in known else (404, {"detail": "Not Found"})))
+    def _posted(self, path, body):
+        return {"tokens": ids_of(json.loads(body)["prompt"])} if path == "/tokenize" else None
 
 
 @pytest.fixture

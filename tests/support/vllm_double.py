@@ -132,8 +132,14 @@ class VLLMDouble:
             return await (self._stream if body.get("stream") else self._complete)(reader, writer, body)
         if path == "/abort_requests":
             return await self._abort(reader, writer, json.loads(body))
+        if (answered := self._posted(path, body)) is not None:
+            return self._write(writer, 200, answered)
         known = self._about()
         return self._write(writer, *((200, known[path]) if path in known else (404, {"detail": "Not Found"})))
+
+    def _posted(self, path, body):
+        """Return the response to a body at another address; ``None`` if there is none."""
+        return
 
     def _about(self):
         """Return the response at other addresses."""

@@ -181,7 +181,7 @@ def test_a_page_too_large_for_a_notebook_is_only_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is displayed, each time anew, as in a notebook."""
+    """List of what is displayed, which begins anew each time, as in a notebook."""
     ipython = pytest.importorskip("IPython.display", reason="make test-full installs requirements-notebook.txt")
     shown: list[Any] = []
 

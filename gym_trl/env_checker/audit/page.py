@@ -5,24 +5,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gym_trl.env_checker.audit.audits import Budget
-from gym_trl.env_checker.audit.verdicts import (
-    BLIND,
-    BROKEN,
-    COLUMNS,
-    NOT_MEASURED,
-    PARTLY_BLIND,
-    AuditRow,
-    AuditVerdict,
-)
-from gym_trl.env_checker.card.page import html_page, table
+from gym_trl.env_checker.audit.verdicts import BLIND, COLUMNS, NOT_MEASURED, PARTLY_BLIND, READS, AuditRow, AuditVerdict
+from gym_trl.env_checker.card.page import MARKS, html_page, table
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.text.short_count import short_count
 from gym_trl.text.textify import counted
 
 TITLE = "Audit"
-_MARKS = {"ok": "ok", "warning": "warning", "problem": "error", "skipped": "not checked", "": ""}
 _COLOURS = {
-    AuditVerdict.READS: "#009E73",
+    READS: "#009E73",
     PARTLY_BLIND: "#E69F00",
     BLIND: "#D55E00",
     NOT_MEASURED: "#999999",
@@ -61,12 +52,12 @@ def scores_table(rows: Sequence[AuditRow]) -> str:
 def _parts(rows: Sequence[AuditRow], budget: Budget) -> Iterator[str]:
     yield summary(rows, budget)
     yield scores_table(rows)
-    explained = [row for row in rows if row.verdict in (BLIND, PARTLY_BLIND, BROKEN, NOT_MEASURED)]
+    explained = [row for row in rows if row.verdict != READS]
     if explained:
         yield "## Reasons"
         yield table(("environment", "verdict", "reason"), [(row.name, row.verdict, row.reason) for row in explained])
     defects = [
-        (row.name, _MARKS[one["verdict"]], one["name"], one["got"], one["fix"]) for row in rows for one in row.defects
+        (row.name, MARKS[one["verdict"]], one["name"], one["got"], one["fix"]) for row in rows for one in row.defects
     ]
     if defects:
         yield "## Findings"
@@ -81,7 +72,7 @@ def _cells(row: AuditRow) -> tuple[str, ...]:
         f"{row.blind}{unit}",
         f"{row.random}{unit}",
         "-" if row.best is None else f"{row.best:g}",
-        *(_MARKS[row.columns.get(name, "")] for name in COLUMNS),
+        *(MARKS.get(row.columns.get(name, ""), "") for name in COLUMNS),
         "" if row.tokens is None else f"{row.tokens:,}",
         "" if row.steps_per_s is None else f"{row.steps_per_s:,.0f}",
         row.package,

@@ -3,7 +3,7 @@
 import html
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gym_trl.env_checker.card.card import Card
 from gym_trl.env_checker.card.learning import Learning
@@ -12,7 +12,8 @@ from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.text.short_count import short_count
 from gym_trl.text.textify import counted
 
-_MARKS = {OK: "ok", WARNING: "warning", PROBLEM: "error", SKIPPED: "not checked"}
+MARKS: Mapping[str, str] = {OK: "ok", WARNING: "warning", PROBLEM: "error", SKIPPED: "not checked"}
+"""Verdicts as tables write them."""
 _CRITERIA = {OK: "pass", WARNING: "fail", SKIPPED: "not measured"}
 
 
@@ -81,7 +82,7 @@ pre{background:var(--sunk);padding:.8rem;border-radius:6px;white-space:pre-wrap;
 def _head(card: Card) -> Iterator[str]:
     if card.summary:
         yield card.summary.replace("``", "`")
-    counts = [counted(card.count(name), _MARKS[name]) for name in (PROBLEM, WARNING) if card.count(name)]
+    counts = [counted(card.count(name), MARKS[name]) for name in (PROBLEM, WARNING) if card.count(name)]
     counts.append(f"{card.count(OK)} ok")
     arguments = ", ".join(f"{name}={value!r}" for name, value in card.env_kwargs.items())
     rows = [("arguments", arguments or "the defaults"), ("findings", ", ".join(counts))]
@@ -134,7 +135,7 @@ def _findings(card: Card) -> Iterator[str]:
     order = (PROBLEM, WARNING, SKIPPED)
     findings = [finding for verdict in order for finding in card.findings if finding.verdict is verdict]
     if findings:
-        rows = [(_MARKS[finding.verdict], finding.name, finding.got, finding.fix) for finding in findings]
+        rows = [(MARKS[finding.verdict], finding.name, finding.got, finding.fix) for finding in findings]
         yield table(("", "check", "finding", "change"), rows)
     if fine := [finding.name for finding in card.findings if finding.verdict is OK]:
         yield f"No finding in: {', '.join(fine)}."

@@ -293,11 +293,7 @@ def _why_one_per_row(trainer: Any) -> str | None:
             loss_type not in _LOSSES,
             f"loss_type={loss_type!r}, which may reduce a row to one number; use one of {supported}",
         ),
-        (
-            trainer.gym_trl.own_loss,
-            f"{type(trainer).__name__}, which overrides _compute_loss: set calls_trl_loss = True in the class if that "
-            "calls TRL's, or use GymGRPOTrainer",
-        ),
+        (trainer.gym_trl.own_loss, trainer.gym_trl.own_loss_reason),
     ):
         if holds:
             return reason

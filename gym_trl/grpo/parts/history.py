@@ -146,11 +146,7 @@ def _why_not(trainer: Any) -> str | None:
             "off_policy_mask_threshold, which masks whole rows; leave it out",
         ),
         (trl_versions.has_liger_loss(trainer), "use_liger_kernel, which has a loss of its own; leave it out"),
-        (
-            trainer.gym_trl.own_loss,
-            f"{type(trainer).__name__}, which overrides _compute_loss: set calls_trl_loss = True in the class if that "
-            "calls TRL's, or use GymGRPOTrainer",
-        ),
+        (trainer.gym_trl.own_loss, trainer.gym_trl.own_loss_reason),
     ):
         if holds:
             return reason

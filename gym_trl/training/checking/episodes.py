@@ -15,7 +15,15 @@ from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.limits import Limits
 from gym_trl.seeding import derive_seed
-from gym_trl.training.checking.step import CheckedStep, Difference, Found, UncheckedError, is_scored, own_turns
+from gym_trl.training.checking.step import (
+    CheckedStep,
+    Difference,
+    Found,
+    UncheckedError,
+    first_difference,
+    is_scored,
+    own_turns,
+)
 from gym_trl.types import Completion, EpisodeResult, Message, StepResult, StopReason, Task
 
 _FLOAT_32 = 1e-6  # relative error of a 32-bit number
@@ -200,9 +208,7 @@ def _retraced(record: Record, chat: TemplateChat, limits: Limits, history: Histo
 
 def _first(now: Sequence[Any], then: Sequence[Any]) -> tuple[int, Any, Any]:
     """Return the place of the first difference, with both values; ``None`` where a list has ended."""
-    at = next(
-        (at for at, pair in enumerate(zip(now, then, strict=False)) if pair[0] != pair[1]), min(len(now), len(then))
-    )
+    at = first_difference(now, then)
     return at, now[at] if at < len(now) else None, then[at] if at < len(then) else None
 
 

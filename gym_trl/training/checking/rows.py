@@ -14,7 +14,14 @@ from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, TurnRewards, scales
 from gym_trl.grpo.credit.groups import Member, compared
 from gym_trl.records.schema import Record
-from gym_trl.training.checking.step import CheckedStep, Difference, Found, UncheckedError, is_scored
+from gym_trl.training.checking.step import (
+    CheckedStep,
+    Difference,
+    Found,
+    UncheckedError,
+    first_difference,
+    is_scored,
+)
 from gym_trl.training.step_file import Ragged, StepAbout, StepEpisode
 from gym_trl.types import StopReason
 
@@ -105,10 +112,10 @@ def _ids_of(row: ExpectedRow, number: int, rows: Mapping[str, Ragged]) -> Iterat
     ):
         then = rows[name][number].tolist()
         if list(now) != then:
-            at = next((at for at, pair in enumerate(zip(now, then, strict=False)) if pair[0] != pair[1]), None)
-            text = f"row {number}: token {at}" if at is not None else f"row {number}"
-            values = (now[at], then[at]) if at is not None else (len(now), len(then))
-            yield Difference.of(row.episode, text, what if at is not None else f"the length of {what}", *values)
+            if (at := first_difference(now, then)) < min(len(now), len(then)):
+                yield Difference.of(row.episode, f"row {number}: token {at}", what, now[at], then[at])
+            else:
+                yield Difference.of(row.episode, f"row {number}", f"the length of {what}", len(now), len(then))
 
 
 def _numbers_of(row: ExpectedRow, number: int, rows: Mapping[str, Ragged]) -> Iterator[Found]:

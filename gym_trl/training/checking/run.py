@@ -106,10 +106,12 @@ def check_run(folder: Path, *, step: int | None = None, trust: Trust = REGISTERE
     for path, number in files.items():
         yield _report(_whole_step(folder, path, number, options, trust))
     if not files:
-        for number in _recorded_steps(folder, step):
-            records = [one for one in read_records(folder) if one["split"] == "train" and one["step"] == number]
-            checked = CheckedStep(folder=folder, trust=trust, step=number, records=records, options=options)
-            yield _report(checked)
+        by_step: dict[int, list[Record]] = {number: [] for number in _recorded_steps(folder, step)}
+        for one in read_records(folder):
+            if one["split"] == "train" and one["step"] in by_step:
+                by_step[one["step"]].append(one)
+        for number, records in by_step.items():
+            yield _report(CheckedStep(folder=folder, trust=trust, step=number, records=records, options=options))
 
 
 def _recorded_steps(folder: Path, step: int | None) -> list[int]:

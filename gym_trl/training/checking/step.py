@@ -9,6 +9,7 @@ from gym_trl.options import TrainOptions
 from gym_trl.records.schema import Record
 from gym_trl.training.step_file import Ragged, StepAbout, StepEpisode
 from gym_trl.trust import Trust
+from gym_trl.types import StopReason
 
 
 class Difference(NamedTuple):
@@ -28,6 +29,16 @@ class Difference(NamedTuple):
         """
         where = f"{place}: " if place else ""
         return cls(episode, f"{where}{what} is {now!r:.200}, and was recorded as {then!r:.200}")
+
+
+def first_difference(now: Sequence[Any], then: Sequence[Any]) -> int:
+    """Return the place of the first difference of two sequences; the shorter one's length if it begins the other.
+
+    >>> first_difference([1, 2, 3], [1, 5, 3]), first_difference([1, 2], [1, 2, 3])
+    (1, 2)
+    """
+    pairs = enumerate(zip(now, then, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(now), len(then)))
 
 
 class UncheckedError(Exception):
@@ -85,7 +96,5 @@ def own_turns(record: Record) -> int:
 
 def is_scored(record: Record) -> bool:
     """Return whether an episode says something about the model, by its stop reason and its turns."""
-    from gym_trl.types import StopReason
-
     own = own_turns(record) if record["prompt_ids"] is not None else 0
     return StopReason(record["stop_reason"]).scored and len(record["turns"]) > own

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gym_trl.errors import ConfigError
 from gym_trl.policies.weights import load_tokenizer, load_weights
 from gym_trl.testing.tiny import tiny_model
+from gym_trl.training.checking.rows import expected_rows
 from gym_trl.training.checking.step import CheckedStep, Difference, Found, UncheckedError
 from gym_trl.training.run_folder import saved_models
 from gym_trl.training.step_file import Ragged, StepAbout, StepSettings
@@ -51,8 +52,6 @@ def check_logprobs(step: CheckedStep) -> Iterator[Found]:
 
 
 def _owners(step: CheckedStep) -> list[int | None]:
-    from gym_trl.training.checking.rows import expected_rows
-
     return [row.episode for row in expected_rows(step)]
 
 

