@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,6 @@ LEARNING = ["TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "
         "--eval-episodes=128",
         "--action-format=regex:([0-9]+)",
         "--cut-actions=accept",
-        "--dtype=bfloat16",
         "--learning-rate=1e-4",
     ]
 )
@@ -321,10 +319,8 @@ def model_on_vllm(folder: str, **options: Any) -> Iterator[Any]:
 
 
 def adapter() -> list[str]:
-    """Return the options that train a LoRA adapter instead of all weights, where that is possible."""
-    from gym_trl.cli.train import train
-
-    return ["--lora", "16"] if find_spec("peft") and "lora" in signature(train).parameters else []
+    """Return the options that train a LoRA adapter instead of all weights, where PEFT is installed."""
+    return ["--lora=16", "--dtype=bfloat16"] if find_spec("peft") else []
 
 
 def file_name(machine: str) -> str:

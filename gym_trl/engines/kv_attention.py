@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.engines.kv_cache import Block, KVCache, view
 from gym_trl.errors import MissingDependencyError
 
@@ -48,6 +49,7 @@ def attending(model: Any) -> Iterator[None]:
         config._attn_implementation = before
 
 
+@no_cudnn_attention()
 def compute(model: Any, cache: KVCache, pieces: Sequence[tuple[Block, int]]) -> Any:
     """Compute the next so many ids of each block, and return the logits after the last, (pieces, vocabulary).
 

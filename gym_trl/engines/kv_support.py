@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.engines.kv_attention import UnsupportedError, attending, compute
 from gym_trl.engines.kv_cache import UNIT, KVCache
 from gym_trl.errors import EngineError, MissingDependencyError
@@ -85,6 +86,7 @@ def _from_config(model: Any) -> str | None:
     return None
 
 
+@no_cudnn_attention()
 def _tried(model: Any) -> Support:
     """Compare logits of two sequences, packed and in pieces, with those of ordinary forward passes."""
     config = model.config.get_text_config()

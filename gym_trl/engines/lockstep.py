@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gym_trl.engines.admission import context_of
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.engines.kv_support import support
 from gym_trl.engines.sampler import End, Sampler
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
@@ -138,6 +139,7 @@ class Lockstep:
             by_length.setdefault(len(request.prompt_ids), []).append(request)
         return [completion for equal in by_length.values() for completion in self._generate(equal)]
 
+    @no_cudnn_attention()
     def _generate(self, batch: list[Request]) -> list[Completion]:
         width = max(len(request.prompt_ids) for request in batch)
         padding = [width - len(request.prompt_ids) for request in batch]

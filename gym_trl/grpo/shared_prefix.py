@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.grpo.checked_models import checked
 
 _LEAST_SAVED = 0.1
@@ -246,6 +247,7 @@ def sharing(model: Any) -> "Sharing | str":
     )
 
 
+@no_cudnn_attention()
 def _looked_at(model: Any) -> "Sharing | str":
     import torch
 

@@ -20,6 +20,7 @@ from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import adapter_kept
@@ -128,6 +129,11 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
         for part in attachment.parts:
             rewards = checked_result(part, "rewards", part.rewards(batch, inputs, rewards), type(rewards))
         return rewards
+
+    @no_cudnn_attention()
+    def training_step(self, *arguments: Any, **named: Any) -> Any:
+        """Return the loss of a micro-batch after its backward pass; its batch is generated before the first one."""
+        return super().training_step(*arguments, **named)
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **named: Any
