@@ -2,10 +2,11 @@
 
     python tests/without_leaves.py FOLDER
 
-It copies the library into FOLDER once for each row of ``gym_trl/leaves.py``, and once for all rows together. It deletes
-the modules of the row and the row itself, imports every module and every public name that is left, and lists commands
-and environments. In the copy without any leaf it trains a step as well. A leaf without which something fails is
-printed with the error; the exit status is then 1.
+It copies the library into FOLDER once for each of some sets of rows of ``gym_trl/leaves.py``, so that of any two rows
+each is missing where the other is not, and once for all rows together. It deletes the modules of the rows and the rows
+themselves, imports every module and every public name that is left, and lists commands and environments. In the copy
+without any leaf it trains a step as well. Leaves without which something fails are printed with the error; the exit
+status is then 1.
 
 A copy is used in a fork of this process, which has imported the heavy libraries and nothing of this one.
 """
@@ -17,12 +18,12 @@ import pkgutil
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ALL = "all leaves"
+ALL = "all_leaves"
 HEAVY = ("torch", "datasets", "gymnasium", "rich.console", "rich.table", "transformers", "trl", "typer.testing")
 
 
@@ -124,8 +125,18 @@ def in_fork(function: Callable[[], None]) -> str:
     return error
 
 
+def sets_of(names: Sequence[str]) -> dict[str, list[str]]:
+    """Return sets of leaves, of which one has the first and not the second of any two; and all leaves."""
+    sets = {
+        f"leaves_{bit}_{side}": [name for number, name in enumerate(names) if number >> bit & 1 == side]
+        for bit in range((len(names) - 1).bit_length())
+        for side in (0, 1)
+    }
+    return {**sets, ALL: [*names]}
+
+
 def main(folder: Path) -> int:
-    """Delete each leaf alone and all together; return the exit status."""
+    """Delete sets of leaves; return the exit status."""
     for module in HEAVY:
         import_module(module)
     from trl import GRPOTrainer as _  # noqa: F401 -- TRL imports its parts when they are used
@@ -133,8 +144,8 @@ def main(folder: Path) -> int:
     compiled = copy_without((), folder / "compiled")
     compileall.compile_dir(compiled, quiet=1)
     failed = False
-    for name, names in {**{name: [name] for name in rows()}, ALL: list(rows())}.items():
-        copy = copy_without(names, folder / name.replace(" ", "_"), compiled)
+    for name, names in sets_of([*rows()]).items():
+        copy = copy_without(names, folder / name, compiled)
 
         def check(copy: Path = copy, *, everything: bool = name == ALL) -> None:
             sys.path.insert(0, str(copy))
@@ -146,7 +157,7 @@ def main(folder: Path) -> int:
 
         if error := in_fork(check):
             failed = True
-            print(f"Without {name}:\n{error}", flush=True)  # noqa: T201
+            print(f"Without {', '.join(names)}:\n{error}", flush=True)  # noqa: T201
         if name != ALL:
             shutil.rmtree(copy)
     return int(failed)
