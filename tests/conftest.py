@@ -1,5 +1,6 @@
 """Shared fixtures, and the lane that each test belongs to."""
 
+import gc
 import re
 import signal
 import subprocess
@@ -33,6 +34,7 @@ collect_ignore = [] if find_spec("openenv") else ["support/openenv_zoo.py", "com
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is collected: it would look through what is imported again and again
     lanes.choose(config.option.markexpr)
     # Ignored by nohup or a shell's &, they would be ignored by the programs that tests start too.
     for number in (signal.SIGHUP, signal.SIGINT):
@@ -59,6 +61,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if item.get_closest_marker("nightly")]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_search_for_garbage_among_what_stays() -> None:
+    """Leave what was imported and collected out of searches for garbage; each training makes two of them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _runs_programs(doctest: pytest.DoctestItem) -> bool:

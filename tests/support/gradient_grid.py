@@ -4,7 +4,6 @@ Arguments: a folder to write to, and a JSON list of cells, each a loss of ``LOSS
 run of ``RUNS``. Run by the tests, alone or as one of two processes.
 """
 
-import gc
 import json
 import os
 import statistics
@@ -546,7 +545,6 @@ def compare(folder, loss, feature, run):
 
 
 def main(folder, cells):
-    gc.freeze()  # every training collects garbage, half of its time among what was imported
     model_of("plain", seed=3).save_pretrained(folder / "reference")
     report: dict = {"trl": trl.__version__, "cells": {}}
     for cell in cells:

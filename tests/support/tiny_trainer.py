@@ -1,5 +1,6 @@
 """Trainer of a tiny model, quiet and on a CPU, for tests and the scripts that they run."""
 
+import gc
 import os
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
@@ -9,6 +10,8 @@ from trl import GRPOConfig
 
 from gym_trl import GymGRPOTrainer
 from gym_trl.testing import tiny_model, tiny_tokenizer
+
+gc.freeze()  # every training looks for garbage, half of its time among what was imported
 
 QUIET = {
     "use_cpu": True,

@@ -3,6 +3,7 @@
 A script still has a process of its own, but not the seconds that the imports take.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -97,6 +98,7 @@ def start(*command, env=None, said):
 
 def become(command, env, said):
     """Replace the fork's process by the script."""
+    gc.freeze()  # as in tiny_trainer
     for descriptor, path in ((1, said), (2, said.with_suffix(".errors"))):
         with path.open("w", encoding="utf-8") as file:
             os.dup2(file.fileno(), descriptor)
