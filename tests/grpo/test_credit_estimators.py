@@ -1,18 +1,30 @@
 """Estimators of the advantage of each turn: their equations, invariants, and exact expectations on small MDPs."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
-from itertools import product
-from typing import TypeAlias
 
 import numpy as np
 import pytest
+from credit_papers import turn_index
 from hypothesis import given, strategies as st
+from support.small_mdp import Key, SmallMDP
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.credit import ESTIMATORS, Estimator, TurnRewards, episode, gigpo, pool, return_to_go, scales
+from gym_trl.grpo.credit import (
+    ESTIMATORS,
+    Estimator,
+    RoleBaselines,
+    TurnRewards,
+    episode,
+    gigpo,
+    pool,
+    return_to_go,
+    scales,
+)
+from gym_trl.grpo.credit.estimators import CREDITS, EPISODE
 
 NAMES = sorted(ESTIMATORS)
 REWARDS = st.floats(-10, 10).map(lambda value: round(value, 3))
@@ -250,89 +262,77 @@ def test_under_a_turn_limit_every_turn_has_a_finite_advantage(group: list[TurnRe
     assert all(math.isfinite(value) for row in pool(shared * 9) for value in row)  # in parts
 
 
-Key: TypeAlias = Callable[[int, int], Hashable]
-"""Function from turn and state to a key."""
-
-
-class SmallMDP:
-    """Random MDP with two states, two actions, ends on the way and a horizon; a policy; and all its episodes."""
-
-    def __init__(self, rng: np.random.Generator, horizon: int) -> None:
-        self.horizon = horizon
-        self.to = rng.dirichlet([1.0, 1.0, 0.5], size=(horizon, 2, 2))  # state 2: the end
-        self.pays = rng.normal(size=(horizon, 2, 2)).round(2)
-        self.policy = rng.dirichlet([1.0, 1.0], size=(horizon, 2))
-
-    def episodes(self) -> list[tuple[float, list[tuple[int, int, int]]]]:
-        """Return all episodes: probability, and turns as (turn, state, action)."""
-
-        def onward(turn: int, state: int) -> Iterator[tuple[float, list[tuple[int, int, int]]]]:
-            if turn == self.horizon or state == 2:
-                yield 1.0, []
-                return
-            for action, following in product((0, 1), (2,) if turn == self.horizon - 1 else (0, 1, 2)):
-                chance = 1.0 if turn == self.horizon - 1 else self.to[turn, state, action, following]
-                for later, turns in onward(turn + 1, following):
-                    here = (turn, state, action)
-                    yield self.policy[turn, state, action] * chance * later, [here, *turns]
-
-        return list(onward(0, 0))
-
-    def gradient(
-        self, estimator: Estimator, size: int, key: Callable[[int, int], object], *, markov: bool
-    ) -> np.ndarray:
-        """Return the expected policy gradient with an estimator, over all groups of ``size`` episodes."""
-        total = np.zeros_like(self.pays)
-        for group in product(self.episodes(), repeat=size):
-            members = [
-                TurnRewards([self.pays[at] for at in turns], [*(key(t, s) for t, s, _ in turns), "end"], markov)
-                for _, turns in group
-            ]
-            chance = math.prod(one for one, _ in group) / size
-            for (_, turns), advantages in zip(group, estimator(members), strict=True):
-                for at, advantage in zip(turns, advantages, strict=True):
-                    total[at] += chance * advantage
-                    total[at[:2]] -= chance * advantage * self.policy[at[:2]]
-        return total
-
-    def exact_gradient(self) -> np.ndarray:
-        """Return the gradient of the expected return by the policy's logits, by backward induction."""
-        value = np.zeros((self.horizon + 1, 3))
-        advantage = np.zeros_like(self.pays)
-        for turn in reversed(range(self.horizon)):
-            quality = self.pays[turn] + (self.to[turn] @ value[turn + 1] if turn < self.horizon - 1 else 0.0)
-            value[turn, :2] = (self.policy[turn] * quality).sum(axis=-1)
-            advantage[turn] = quality - value[turn, :2, None]
-        visits = np.array([1.0, 0.0])
-        gradient = np.zeros_like(self.pays)
-        for turn in range(self.horizon):
-            gradient[turn] = visits[:, None] * self.policy[turn] * advantage[turn]
-            visits = np.einsum("s,sa,san->n", visits, self.policy[turn], self.to[turn])[:2]
-        return gradient
-
-
-UNBIASED = {
+RUNNING_MEAN = RoleBaselines()
+RUNNING_MEAN.state = {"": 0.3}
+UNBIASED: dict[str, tuple[Estimator, Key, bool]] = {
     "return_to_go": (return_to_go, lambda turn, state: state, False),
     "pool with Markov keys": (pool, lambda turn, state: (turn, state), True),
     "pool with keys that are not Markov": (pool, lambda turn, state: state, False),
     "pool with one key for all states": (pool, lambda turn, state: 0, False),
+    "rae": (RUNNING_MEAN, lambda turn, state: state, False),
 }
+SCALED = {EPISODE: Fraction(2, 3)}
+"""Length of the expected gradient as a part of the exact one, in groups of three."""
+BIASED = {"gigpo"}
 
 
+def test_every_credit_has_a_known_bias() -> None:
+    assert sorted({*(name.split()[0] for name in UNBIASED), *SCALED, *BIASED}) == sorted(CREDITS)
+
+
+@pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize(("horizon", "size"), [(2, 3), (3, 2)])
 @pytest.mark.parametrize("name", UNBIASED)
-def test_the_expected_gradient_is_the_exact_one(name: str, horizon: int, size: int) -> None:
+def test_the_expected_gradient_is_the_exact_one(name: str, horizon: int, size: int, stops: bool) -> None:
     estimator, key, markov = UNBIASED[name]
     for seed in range(2):
-        mdp = SmallMDP(np.random.default_rng(seed), horizon)
-        found = mdp.gradient(estimator, size, key, markov=markov)
-        assert found == pytest.approx(mdp.exact_gradient(), abs=1e-12)
+        mdp = SmallMDP(np.random.default_rng(seed), horizon, stops=stops)
+        expected = mdp.gradient(estimator, size, key, markov=markov)
+        assert expected == pytest.approx(mdp.exact_gradient(), abs=1e-12)
 
 
-def test_the_expected_gradient_of_grpo_is_the_exact_one_times_n_minus_one_by_n() -> None:
-    mdp = SmallMDP(np.random.default_rng(0), 2)
-    found = mdp.gradient(episode, 3, lambda turn, state: state, markov=False)
-    assert found == pytest.approx(mdp.exact_gradient() * 2 / 3, abs=1e-12)
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("name", SCALED)
+def test_the_expected_gradient_of_grpo_is_the_exact_one_times_a_number(name: str, stops: bool) -> None:
+    mdp = SmallMDP(np.random.default_rng(0), 2, stops=stops)
+    expected = mdp.gradient(ESTIMATORS[name], 3, lambda turn, state: state, markov=False)
+    assert expected == pytest.approx(mdp.exact_gradient() * float(SCALED[name]), abs=1e-12)
+
+
+def cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float((one * other).sum() / np.sqrt((one**2).sum() * (other**2).sum()))
+
+
+@pytest.mark.parametrize("estimator", [turn_index, *(ESTIMATORS[name] for name in BIASED)])
+def test_an_expected_gradient_has_another_direction_than_the_exact_one(estimator: Estimator) -> None:
+    mdp = SmallMDP(np.random.default_rng(1), 2, stops=True)
+    expected = mdp.gradient(estimator, 3, lambda turn, state: (turn, state), markov=True)
+    assert cosine(expected, mdp.exact_gradient()) < 0.995
+
+
+def two_ways(chance: float) -> SmallMDP:
+    """Return an MDP in which it makes no difference to stop at once for 1 or to go on and be paid 1 then."""
+    mdp = SmallMDP(np.random.default_rng(0), 2, stops=True)
+    mdp.pays[:] = [[[1.0, 0.0]] * 2, [[1.0, 1.0]] * 2]
+    mdp.policy[:] = [[chance, 1 - chance]] * 2
+    return mdp
+
+
+@given(chance=st.floats(0.1, 0.9))
+def test_a_baseline_by_turn_is_a_price_of_a_turn_more(chance: float) -> None:
+    """verl, issue 7244: the policy is taught to stop early, though it is paid the same if it goes on."""
+    mdp = two_ways(chance)
+    stop, go_on = mdp.gradient(turn_index, 3, lambda turn, state: state, markov=False)[0, 0]
+    price = 1.0  # what others are paid in the second turn; the mean contains the episode itself, hence 2 / 3
+    assert (stop, go_on) == pytest.approx((price * chance * (1 - chance) * 2 / 3, -stop))
+    assert mdp.exact_gradient() == pytest.approx(np.zeros((2, 2, 2)), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", UNBIASED)
+@given(chance=st.floats(0.1, 0.9))
+def test_no_credit_has_a_price_of_a_turn_more(name: str, chance: float) -> None:
+    estimator, key, markov = UNBIASED[name]
+    assert two_ways(chance).gradient(estimator, 3, key, markov=markov) == pytest.approx(np.zeros((2, 2, 2)), abs=1e-12)
 
 
 def test_the_enumeration_notices_a_bias() -> None:
