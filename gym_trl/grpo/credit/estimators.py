@@ -14,6 +14,11 @@ is a pure function without PyTorch. ``ESTIMATORS`` has those that ``GymSpec(cred
 Notation: episode *i* of *n* has rewards r_i,t in turns t = 0 ... T_i - 1, states s_i,0 ... s_i,T_i, and returns to go
 G_i,t = r_i,t + gamma G_i,t+1. Episodes with different roles never share a baseline or a state (role-conditioned
 baselines: SPIRAL, arXiv:2506.24119, section 4.2).
+
+The expected gradient is the exact one with ``return_to_go``, ``rae`` and, under the conditions that it names, ``pool``,
+also where the policy decides how many turns there are: a baseline depends on the other episodes alone, and a turn has
+one, not one for each turn that follows (the bias of which verl's issue 7244 warns). With ``episode`` it is (n - 1) / n
+of the exact one, and with ``gigpo`` it may have another direction.
 """
 
 from collections.abc import Callable, Hashable, Sequence
