@@ -111,7 +111,7 @@ def draw_reading() -> None:
         axis.set(title=title, xlabel="step", xlim=(0, 150))
         axis.set_ylim(*((-0.1, 0.3) if name == "env/input_dependence" else (0.0, 4.6 if name == "entropy" else 1.0)))
     axes[0].axhline(BLIND_BASELINE, color="tab:orange", linestyle="--", label="blind baseline")
-    axes[0].legend(fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
     figure.savefig(DOCS / "curves_reading.png", dpi=120)
 
 
