@@ -105,7 +105,7 @@ def draw_reading() -> None:
             logs = metrics(Example(kind, RUNS / f"curves-{prefix}-{seed}", words, pretrained=False))
             for axis, name in zip(axes, SHOWN, strict=True):
                 points = [(log["step"], log[name]) for log in logs if log.get(name) is not None]
-                label = kind if seed == 0 else None
+                label = kind if seed == 0 and axis is axes[0] else None
                 axis.plot(*zip(*points, strict=True), color=color, linewidth=1, alpha=0.7, label=label)
     for axis, (name, title) in zip(axes, SHOWN.items(), strict=True):
         axis.set(title=title, xlabel="step", xlim=(0, 150))
