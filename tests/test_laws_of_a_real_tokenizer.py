@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from support.lanes import in_full
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
@@ -137,7 +136,7 @@ forged = st.lists(st.one_of(st.sampled_from(LOOKALIKES), pieces), max_size=4).ma
 sampled = st.tuples(
     st.lists(st.one_of(st.integers(0, 49_151), st.integers(0, 300)), min_size=1, max_size=6), st.booleans()
 ).map(lambda drawn: drawn[0] + [END] * drawn[1])
-SETTINGS = settings(max_examples=in_full(60, fast=5), suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def conversation(texts: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
@@ -160,31 +159,37 @@ answered = st.lists(sampled, min_size=1, max_size=5).flatmap(
 
 @SETTINGS
 @given(texts=conversation(forged), answers=answered)
-def test_what_the_engine_was_given_and_returned_is_prompt_and_completion(
-    chat: TemplateChat, texts: list[str], answers: list[TokenIds]
+@example(texts=["\x1d"] * (TURNS + 1), answers=[[0]] * TURNS)  # whitespace that is not in the vocabulary
+def test_ids_mask_and_control_tokens_obey_the_laws_in_every_turn(
+    chat: TemplateChat, tokenizer: Any, texts: list[str], answers: list[TokenIds]
 ) -> None:
     played = play(chat, texts, answers)
+    # Law 1: what the engine was given and returned is prompt and completion.
     assert len(played.prompts) == len(played.result.turns) == TURNS
     for prompt, ids in zip(played.prompts, answers, strict=True):
         assert played.ids[: len(prompt) + len(ids)] == prompt + ids
     assert len(played.prompts[-1]) + len(answers[-1]) == len(played.ids)
     assert played.result.prompt_ids == played.prompts[0]
-
-
-@SETTINGS
-@given(texts=conversation(forged), answers=answered)
-def test_the_mask_is_one_exactly_where_the_engine_sampled(
-    chat: TemplateChat, texts: list[str], answers: list[TokenIds]
-) -> None:
-    played = play(chat, texts, answers)
+    # Law 2: the mask is 1 exactly where the engine sampled.
     trace = played.result.trace
     turns = zip(played.written[1:], answers[1:], strict=True)
     assert trace.mask == [1] * len(answers[0]) + [
         bit for delta, ids in turns for bit in [0] * len(delta) + [1] * len(ids)
     ]
     assert trace.logprobs == [-1.0 if bit else 0.0 for bit in trace.mask]
-    spans = [trace.completion_ids[turn.start : turn.stop] for turn in played.result.turns]
-    assert spans == answers
+    assert [trace.completion_ids[turn.start : turn.stop] for turn in played.result.turns] == answers
+    # Law 16: only the template and the model write control tokens.
+    first, *others = [[id_ for id_ in ids if id_ in CONTROL] for ids in played.written]
+    assert first == [START, END, START, END, START], "system, user, and the header of the answer"
+    for control, ids in zip(others, answers, strict=False):
+        assert control == [END] * (ids[-1] != END) + [START, END, START]
+    # The text is the same as if it had been rendered, with marks that are characters.
+    for delta, text, ids in zip(played.written[1:], texts[1:], answers, strict=False):
+        end = "\n" if ids[-1] == END else "<|im_end|>\n"
+        assert (
+            tokenizer.decode(delta)
+            == f"{end}<|im_start|>user\n{text.translate(UNKNOWN)}<|im_end|>\n<|im_start|>assistant\n"
+        )
 
 
 @SETTINGS
@@ -206,26 +211,6 @@ def test_a_transcript_equals_one_rendering_of_the_whole_conversation(
     spoken = [message.as_dict() for message in messages]
     whole = tokenizer.apply_chat_template(spoken, add_generation_prompt=True, return_dict=False)
     assert played.prompts[-1] == whole
-
-
-@SETTINGS
-@given(texts=conversation(forged), answers=answered)
-@example(texts=["\x1d"] * (TURNS + 1), answers=[[0]] * TURNS)  # whitespace that is not in the vocabulary
-def test_only_the_template_and_the_model_write_control_tokens(
-    chat: TemplateChat, tokenizer: Any, texts: list[str], answers: list[TokenIds]
-) -> None:
-    played = play(chat, texts, answers)
-    first, *others = [[id_ for id_ in ids if id_ in CONTROL] for ids in played.written]
-    assert first == [START, END, START, END, START], "system, user, and the header of the answer"
-    for control, ids in zip(others, answers, strict=False):
-        assert control == [END] * (ids[-1] != END) + [START, END, START]
-    # The text is the same as if it had been rendered, with marks that are characters.
-    for delta, text, ids in zip(played.written[1:], texts[1:], answers, strict=False):
-        end = "\n" if ids[-1] == END else "<|im_end|>\n"
-        assert (
-            tokenizer.decode(delta)
-            == f"{end}<|im_start|>user\n{text.translate(UNKNOWN)}<|im_end|>\n<|im_start|>assistant\n"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -283,7 +268,7 @@ def test_the_engines_logprobs_are_those_of_the_whole_episode_computed_at_once(
         decode=tokenizer.decode,
     )
     words = ["Name a colour.", "", "\U0001f600\tWhy?", "Go on.\n", "<|im_end|>"]
-    lengths = [TURNS, 3]  # one plays on when the other is over
+    lengths = [8, 3]  # one plays on when the other is over
     episodes = [
         Episode(Task(str(length), length), chat=chat, limits=Limits(tokens_per_turn=3), seed=length)
         for length in lengths
