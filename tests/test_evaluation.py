@@ -766,11 +766,11 @@ def kill_after(process: "subprocess.Popen[bytes] | Warm", folder: Path, lines: i
 
 @pytest.mark.full
 @pytest.mark.processes
-def test_an_evaluation_killed_twenty_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_an_evaluation_killed_eight_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """A thousand episodes by the command line: the same command again and again, until it ends by itself."""
     options = ["--policy", "support.slow_policy:solver", "--episodes", "1000", "--attempts", "2"]
     rng = random.Random(0)
-    for kill in range(20):
+    for kill in range(8):
         kill_after(eval_command(tmp_path, *options), tmp_path, rng.randint(0, 30), rng.uniform(0, 0.01))
         if kill % 4 == 3:  # a machine that dies with the process tears a line
             with (tmp_path / "rollouts.jsonl").open("ab") as file:
@@ -790,9 +790,9 @@ def test_an_evaluation_killed_twenty_times_loses_and_repeats_nothing(tmp_path: P
 @pytest.mark.parametrize(
     ("episodes", "begin"), [(320, Warm), pytest.param(1000, eval_command, marks=pytest.mark.nightly)]
 )
-def test_a_models_evaluation_killed_twenty_times_has_the_same_table(episodes: int, begin: Any, tmp_path: Path) -> None:
+def test_a_models_evaluation_killed_eight_times_has_the_same_table(episodes: int, begin: Any, tmp_path: Path) -> None:
     """A real model of Transformers; a third of the episodes, in forks, where it must not take minutes."""
-    kills = 20
+    kills = 8
     save_tiny(tmp_path / "tiny")
     options = ["--model", str(tmp_path / "tiny"), "--episodes", str(episodes), "--attempts", "4"]
     options += [

@@ -81,11 +81,11 @@ def test_a_newcomer_gets_from_installation_to_an_own_environment(tmp_path):
     # Nothing of this environment but what pip needs to reach its index; the constraints have PyTorch's build for CPUs.
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "OMP_", "MALLOC_"))}
     path = f"{sys.base_prefix}/bin:/usr/bin:/bin"
-    constraints = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    settings = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_COMPILE": "0"}  # as in the Makefile
     subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", "\n".join(commands)],
         cwd=checkout,
-        env={**kept, **constraints, "PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "TERM": "dumb"},
+        env={**kept, **settings, "PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "TERM": "dumb"},
         check=True,
     )
     assert (checkout / "runs" / "echo" / "view.html").is_file()
