@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.lanes import examples
+from hypothesis import given, settings, strategies as st
+from support.lanes import in_full
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from gym_trl.engines import kv_support
@@ -207,7 +207,7 @@ CASES = st.builds(
 )
 
 
-@examples(60)
+@settings(max_examples=in_full(20, fast=12))
 @given(CASES)
 def test_joins_cancels_and_evictions_change_no_response(case):
     """Law 5, law 8, and the limit of the memory."""
@@ -251,7 +251,7 @@ WINDOWS = st.builds(
 )
 
 
-@examples(40)
+@settings(max_examples=in_full(16, fast=8))
 @given(WINDOWS)
 def test_windows_and_sinks_change_no_response(case):
     """Episodes that start and end at different times, longer than the window of some layers or of all."""

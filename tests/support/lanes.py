@@ -7,14 +7,14 @@ from typing import Any
 
 from hypothesis import settings
 
-FAST_EXAMPLES = 12
-"""Most examples of a property test in the fast lane; the full lane tries all."""
+FAST_EXAMPLES, FULL_EXAMPLES = 12, 40
+"""Most examples of a property test in the lanes, which are the same each time; ``make fuzz`` tries new ones."""
 FUZZ_SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 """Time for all tests that are marked ``fuzz`` together; 0 for the number of examples of their lane."""
 # The duration of an example depends on the load of the machine. The lanes try the same examples each time, so that a
 # failure is that of a change; a search for a time tries new ones, and first those that failed before.
 _OPTIONS: dict[str, Any] = {"deadline": None, "derandomize": not FUZZ_SECONDS}
-settings.register_profile("full", **_OPTIONS)
+settings.register_profile("full", **_OPTIONS, max_examples=FULL_EXAMPLES)
 settings.register_profile("fast", **_OPTIONS, max_examples=FAST_EXAMPLES)
 
 
@@ -29,8 +29,12 @@ def in_full(number: int, *, fast: int) -> int:
 
 
 def examples(number: int) -> settings:
-    """Return settings of a property test that tries so many examples, and a fifth of them in the fast lane."""
-    return settings(max_examples=in_full(number, fast=max(2, min(number // 5, FAST_EXAMPLES))))
+    """Return settings of a property test that tries so many examples, and a fifth of them in the fast lane.
+
+    Neither is more than the most of its lane.
+    """
+    fast = max(2, min(number // 5, FAST_EXAMPLES))
+    return settings(max_examples=in_full(min(number, FULL_EXAMPLES), fast=fast))
 
 
 _share = FUZZ_SECONDS
