@@ -204,6 +204,26 @@ def test_an_action_that_is_too_long_is_not_cut_to_another():
         ),
         (spaces.Box(1.001, 1.00102, (1,), np.float64), "a number from 1.001 to 1.00102 such as 1.001"),
         (spaces.Box(0, 0.2, (1,)), "a number from 0 to 0.2 such as 0.1"),
+        (spaces.Box(-np.inf, np.inf, (2,)), "2 numbers such as 0 0"),
+        (spaces.Box(np.float32(0), np.finfo(np.float32).max, (1,)), "a number of at least 0 such as 1"),
+        (spaces.Box(-np.inf, 3, (1,)), "a number of at most 3 such as 2.5"),
+        (spaces.MultiDiscrete([8, 8], start=[1, 1]), "2 integers from 1 to 8 such as 8 8"),
+        (spaces.MultiDiscrete([2, 5]), "2 integers (from 0 to 1, from 0 to 4) such as 1 4"),
+        (spaces.MultiBinary(3), "3 integers from 0 to 1 such as 1 1 1"),
+        (
+            spaces.Tuple([spaces.Discrete(6), spaces.Discrete(6)]),
+            "a JSON list of 2 parts, each an integer from 0 to 5, such as [0, 0]",
+        ),
+        (
+            spaces.Tuple([spaces.Discrete(6), spaces.Box(0, 1, (2,))]),
+            "a JSON list of an integer from 0 to 5 and 2 numbers from 0 to 1, such as [0, [0.5, 0.5]]",
+        ),
+        (
+            spaces.Dict(left=spaces.Discrete(2), say=spaces.Text(5)),
+            "a JSON object with left (an integer from 0 to 1) and say (text of at most 5 characters), such as "
+            '{"left": 0, "say": "text"}',
+        ),
+        (spaces.Tuple([spaces.Sequence(spaces.Discrete(2))]), "a JSON list such as [[0]]"),
     ],
 )
 def test_the_bounds_of_each_number_are_told(space, words):

@@ -1,7 +1,7 @@
 """One pass over what an environment itself returns, checked value by value."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -124,7 +124,10 @@ def deepcopied(value: Any) -> Any:
 def _survey_values(call: str, returned: tuple[Any, ...], survey: Survey) -> None:
     _, reward, terminated, truncated, info = returned
     if isinstance(reward, bool) or not isinstance(reward, int | float | np.number) or not math.isfinite(float(reward)):
-        survey.add("step", f"{call} gave the reward {kind_of(reward)}", "a reward is a finite number")
+        fix = "a reward is a finite number"
+        if isinstance(reward, Sequence | np.ndarray):
+            fix += ": add up those of several objectives or agents in a wrapper (--wrappers)"
+        survey.add("step", f"{call} gave the reward {kind_of(reward)}", fix)
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_):
             survey.add("step", f"{call} gave {name} = {kind_of(flag)}", f"{name} is True or False")

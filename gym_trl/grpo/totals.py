@@ -42,7 +42,7 @@ class Row(NamedTuple):
     env_id: str = ""
     """Environment of its task."""
     acts: Sequence[Act] = ()
-    """What was observed and done in each turn; empty if unknown."""
+    """Observation and action of each turn, as checksums; empty if unknown."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Row":

@@ -7,8 +7,8 @@ door: 1
 speed: 0.5 2.25
 >>> parse(space, '{"door": 1, "speed": [0.5, 2]}')["speed"]
 array([0.5, 2. ], dtype=float32)
->>> explain(space)
-'a JSON object such as {"door": 0, "speed": [4.5, 4.5]}'
+>>> explain(spaces.Dict({"door": spaces.Discrete(2), "gas": spaces.Box(0, 1)}))
+'a JSON object with door (an integer from 0 to 1) and gas (a number from 0 to 1), such as {"door": 0, "gas": [0.5]}'
 """
 
 import json
@@ -226,36 +226,77 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
 def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
     """Return a description of how to write actions of ``space``, for the end of "Answer with".
 
-    >>> explain(spaces.Discrete(3)), explain(spaces.MultiDiscrete([2, 5]))
-    ('an integer from 0 to 2', '2 integers such as 1 4')
+    >>> explain(spaces.Discrete(3)), explain(spaces.MultiDiscrete([5, 5]))
+    ('an integer from 0 to 2', '2 integers from 0 to 4 such as 4 4')
+    >>> explain(spaces.Tuple([spaces.Discrete(6)] * 2))
+    'a JSON list of 2 parts, each an integer from 0 to 5, such as [0, 0]'
     """
-    if isinstance(space, spaces.Discrete):
-        if names:
-            return _listed(names)
-        first = int(space.start)
-        return f"an integer from {first} to {first + int(space.n) - 1}"
+    if isinstance(space, spaces.Discrete) and names:
+        return _listed(names)
+    if _is_row(space):
+        return f"{_kind(space)} such as {' '.join(_numbers(space, np.asarray(example(space), space.dtype)))}"
+    if (kind := _kind(space)) is not None:
+        return kind
+    what = "object" if isinstance(space, spaces.Dict) else "list"
+    return f"a JSON {what}{_parts(space)} such as {json.dumps(example(space))}"
+
+
+def _kind(space: spaces.Space[Any]) -> str | None:
+    """Return a description of the values of a space of numbers or texts; ``None`` for other spaces."""
     if isinstance(space, spaces.Text):
         return f"text of at most {min(space.max_length, _LONGEST)} characters"
-    if _is_row(space):
-        kind = "number" if isinstance(space, spaces.Box) and space.dtype.kind == "f" else "integer"
-        count = math.prod(space.shape or ())
-        noun = f"{'an' if kind == 'integer' else 'a'} {kind}" if count == 1 else f"{count} {kind}s"
-        bounds = _bounds(space) if isinstance(space, spaces.Box) else ""
-        return f"{noun}{bounds} such as {' '.join(_numbers(space, np.asarray(example(space), space.dtype)))}"
-    return f"a JSON {'object' if isinstance(space, spaces.Dict) else 'list'} such as {json.dumps(example(space))}"
+    if not isinstance(space, spaces.Discrete) and not _is_row(space):
+        return None
+    kind = "number" if isinstance(space, spaces.Box) and space.dtype.kind == "f" else "integer"
+    count = math.prod(space.shape or ())
+    noun = f"{'an' if kind == 'integer' else 'a'} {kind}" if count == 1 else f"{count} {kind}s"
+    return f"{noun}{_bounds(space)}"
 
 
-def _bounds(space: spaces.Box) -> str:
+def _parts(space: spaces.Space[Any]) -> str:
+    """Return a description of the parts of an object or a list, if they are a few numbers or texts."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return ""
+    inner = list(space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces)
+    kinds = [kind for one in inner if (kind := _kind(one)) is not None]
+    if not 0 < len(kinds) == len(inner) <= _LISTED:
+        return ""
+    if isinstance(space, spaces.Dict):
+        named = [f"{name} ({kind})" for name, kind in zip(space.spaces, kinds, strict=True)]
+        return f" with {_listed(named, 'and')},"
+    if len(kinds) > 1 and len(set(kinds)) == 1:
+        return f" of {len(kinds)} parts, each {kinds[0]},"
+    return f" of {_listed(kinds, 'and')},"
+
+
+def _bounds(space: spaces.Space[Any]) -> str:
     """Return the bounds of a space's numbers: one pair for all, or one for each of a few."""
-    pairs = list(zip(np.ravel(space.low), np.ravel(space.high), strict=True))
-    each = [f" from {_number(low)} to {_number(high)}" for low, high in pairs]
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+    elif isinstance(space, spaces.MultiBinary):
+        low, high = np.array(0), np.array(1)
+    else:
+        assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        low = np.asarray(space.start)
+        high = low + np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
+    each = list(map(_between, low.flat, high.flat))
     if len(set(each)) < 2:
         return "".join(each[:1])
     return f" ({','.join(each).strip()})" if len(each) <= _LISTED else ""
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+def _between(low: Any, high: Any) -> str:
+    """Return one number's bounds, of which the greatest of its type are none."""
+    largest = np.finfo(low.dtype).max if isinstance(low, np.floating) else np.inf
+    if -largest < low and high < largest:
+        return f" from {_number(low)} to {_number(high)}"
+    if -largest < low:
+        return f" of at least {_number(low)}"
+    return f" of at most {_number(high)}" if high < largest else ""
+
+
+def _listed(names: Sequence[str], last: str = "or") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
 def _is_row(space: spaces.Space[Any]) -> bool:
@@ -427,8 +468,10 @@ def _(space: spaces.MultiBinary) -> Any:
 
 @of_space.register
 def _(space: spaces.Box) -> Any:
-    low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 1.0, -1.0))
-    high = np.where(np.isfinite(space.high), space.high, low + 2.0)
+    largest = np.finfo(space.dtype).max if space.dtype.kind == "f" else np.inf  # which bounds nothing either
+    from_below, from_above = space.low > -largest, space.high < largest
+    low = np.where(from_below, space.low, np.where(from_above, space.high - 1.0, -1.0))
+    high = np.where(from_above, space.high, low + 2.0)
     middle = low / 2 + high / 2
     if space.dtype.kind != "f":
         return np.floor(middle).astype(space.dtype if space.dtype.kind != "b" else int).tolist()
