@@ -287,12 +287,17 @@ def _bounds(space: spaces.Space[Any]) -> str:
 
 def _between(low: Any, high: Any) -> str:
     """Return one number's bounds, of which the greatest of its type are none."""
-    largest = np.finfo(low.dtype).max if isinstance(low, np.floating) else np.inf
+    largest = _largest(low)
     if -largest < low and high < largest:
         return f" from {_number(low)} to {_number(high)}"
     if -largest < low:
         return f" of at least {_number(low)}"
     return f" of at most {_number(high)}" if high < largest else ""
+
+
+def _largest(number: Any) -> float:
+    """Return the largest finite number of the type of a number or an array; infinity for integers."""
+    return float(np.finfo(number.dtype).max) if number.dtype.kind == "f" else math.inf
 
 
 def _listed(names: Sequence[str], last: str = "or") -> str:
@@ -468,7 +473,7 @@ def _(space: spaces.MultiBinary) -> Any:
 
 @of_space.register
 def _(space: spaces.Box) -> Any:
-    largest = np.finfo(space.dtype).max if space.dtype.kind == "f" else np.inf  # which bounds nothing either
+    largest = _largest(space.low)  # which bounds nothing either
     from_below, from_above = space.low > -largest, space.high < largest
     low = np.where(from_below, space.low, np.where(from_above, space.high - 1.0, -1.0))
     high = np.where(from_above, space.high, low + 2.0)
