@@ -9,7 +9,8 @@ are compared with the exact one.
 
 Members of a group share the seed of the environment, and with it the opponent's moves. So within a task everything is
 deterministic, and a state is the position, the turns left and the state of the random generator, as in a Markov key.
-Estimators get these keys, and where turns are limited the turns left and the place, as from a real rollout.
+Estimators get these keys, and where turns are limited the turns left and the place, as from a real rollout. Besides
+those of the library they are those of ``credit_papers``, which ``GymSpec(credit=...)`` does not accept.
 """
 
 import copy
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
+from credit_papers import PAPERS
 from numpy.typing import NDArray
 from report import QUICK, Cell, Column, Table, grouped_bars, in_process, publish, run
 
@@ -262,6 +264,8 @@ class Quality:
     """Root mean square deviation of a batch's gradient from the mean, relative to the exact gradient's length."""
     signal_to_noise: float
     """Square of the mean gradient's length over that of the spread."""
+    accuracy: float
+    """Square of the mean gradient's length along the exact one, over that of all else in a batch's gradient."""
 
 
 class Measured:
@@ -300,12 +304,14 @@ class Measured:
         length = float((exact**2).sum())
         along = float((mean * exact).sum())
         covariance = self._moments / self._turns - np.outer(self._sums, self._sums) / self._turns**2
+        cosine = min(along / np.sqrt(signal * length), 1.0)
         return Quality(
             correlation=float(covariance[0, 1] / np.sqrt(covariance.diagonal().prod())),
-            cosine=min(along / np.sqrt(signal * length), 1.0),
+            cosine=cosine,
             length=along / length,
             spread=float(np.sqrt(variance / length)),
             signal_to_noise=signal / variance,
+            accuracy=cosine**2 * signal / (variance + (1 - cosine**2) * signal),
         )
 
 
@@ -343,6 +349,7 @@ def compare(model: Model, logits: Array, groups: int = GROUPS) -> dict[str, Qual
         "pool, exact keys": partial(by_group, pool, keys="exact"),
         "pool, place alone": partial(by_group, pool, keys="place"),
         "pool, history": partial(by_group, pool, keys="history"),
+        **{name: partial(by_group, estimator) for name, estimator in PAPERS.items()},
         "exact": true,
     }
     found = {name: Measured(model, policy, exact) for name in ways}
@@ -365,9 +372,10 @@ def measure(name: str) -> list[Row]:
     for policy, share in POLICIES.items():
         logits = model.trained(share)
         qualities = {name: asdict(one) for name, one in compare(model, logits).items()}
-        usual = qualities["episode"]["signal_to_noise"]
+        usual = dict(qualities["episode"])
         for one in qualities.values():
-            one["relative"] = one["signal_to_noise"] / usual  # as many times GRPO's batch would be as precise
+            one["relative"] = one["signal_to_noise"] / usual["signal_to_noise"]  # so many GRPO's batches are as precise
+            one["relative_accuracy"] = one["accuracy"] / usual["accuracy"]
         value = model.exact(logits).value
         rows.append({"game": game.name, "policy": policy, "nodes": len(model.turn), "return": value, **qualities})
     return rows
@@ -375,20 +383,36 @@ def measure(name: str) -> list[Row]:
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Return a table for each comparison: a row for each game and policy, a column for each estimator."""
-    names = [*ESTIMATORS, "pool, by task", "pool, exact keys", "pool, place alone", "pool, history", "exact"]
+    ours = [*ESTIMATORS, "pool, by task", "pool, exact keys", "pool, place alone", "pool, history", "exact"]
+    papers = ["episode", "gigpo", "pool", *PAPERS, "exact"]
 
-    def table(name: str, cell: Callable[[Mapping[str, float]], Cell], left_out: Sequence[str] = ()) -> Table:
+    def table(
+        name: str, names: Sequence[str], cell: Callable[[Mapping[str, float]], Cell], left_out: str = ""
+    ) -> Table:
         def column(estimator: str) -> Column:
             return estimator.replace("_", " "), lambda row: cell(row[estimator])
 
         columns: list[Column] = [("game", "game"), ("policy", "policy")]
-        return Table.of(name, columns + [column(one) for one in names if one not in left_out], rows)
+        return Table.of(name, columns + [column(one) for one in names if one != left_out], rows)
+
+    def relative(one: Mapping[str, float]) -> Cell:
+        return f"{one['relative']:.2f}"
+
+    def correlation(one: Mapping[str, float]) -> Cell:
+        return f"{one['correlation']:.2f}"
+
+    def bias(one: Mapping[str, float]) -> Cell:
+        return f"{one['cosine']:.2f}, {one['length']:.2f}"
 
     return [
-        table("credit", lambda one: f"{one['relative']:.2f}", ["episode"]),
-        table("credit_correlation", lambda one: f"{one['correlation']:.2f}", ["exact"]),
-        table("credit_bias", lambda one: f"{one['cosine']:.2f}, {one['length']:.2f}", ["exact"]),
-        table("credit_spread", lambda one: f"{one['spread']:.2f}"),
+        table("credit", ours, relative, "episode"),
+        table("credit_correlation", ours, correlation, "exact"),
+        table("credit_bias", ours, bias, "exact"),
+        table("credit_spread", ours, lambda one: f"{one['spread']:.2f}"),
+        table("credit_papers", papers, relative, "episode"),
+        table("credit_papers_accuracy", papers, lambda one: f"{one['relative_accuracy']:.2f}", "episode"),
+        table("credit_papers_bias", papers, bias, "exact"),
+        table("credit_papers_correlation", papers, correlation, "exact"),
     ]
 
 

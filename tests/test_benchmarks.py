@@ -154,3 +154,4 @@ def test_the_exact_advantages_have_no_bias():
     found = bench_credit.compare(model, model.trained(0.5), groups=160)["exact"]
     assert found.correlation == pytest.approx(1.0)
     assert (found.cosine, found.length) == pytest.approx((1.0, 1.0), abs=0.1)
+    assert 0.5 * found.signal_to_noise < found.accuracy <= found.signal_to_noise

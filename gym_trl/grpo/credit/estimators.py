@@ -212,7 +212,7 @@ def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
 
     The gradient is unbiased if states cannot recur within an episode, as with a key that contains the turns left.
     Otherwise and under a turn limit it has the bias of a ratio of counts, in proportion to 1 / m; how small that is, is
-    in ``benchmarks/README.md``. Of more than 16 episodes W leaves out one of 16 parts instead of one episode.
+    in ``docs/results.md``. Of more than 16 episodes W leaves out one of 16 parts instead of one episode.
 
     >>> pool([TurnRewards([0.0, 1.0], "abc", markov=True), TurnRewards([0.0, 0.0], "abd", markov=True)])
     [[0.5, 1.0], [-0.5, -1.0]]
