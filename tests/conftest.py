@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code", "lm"}
 """Marks of tests that need more than `make setup` installs, and are therefore in the full lane."""
 
+LONG = {
+    "test_release.py",
+    "test_every_adapter.py",
+    "test_gradient_grid.py",
+    "test_tripwire.py",
+    "test_page_in_chromium.py",
+}
+"""Files of a minute or more, which run first: at the end, the other process would wait for them."""
+
 pytest_plugins = ["support.no_process_left"]
 
 # Programs that tests start: looking for doctests would import them, and they change what is imported after them.
@@ -55,6 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("full")
         elif isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
             item.add_marker("both")
+    items.sort(key=lambda item: item.path.name not in LONG)
     lanes.share_among(sum(item.get_closest_marker("fuzz") is not None for item in items))
     if "nightly" in config.option.markexpr:
         return

@@ -39,7 +39,7 @@ def inspect_env(
     """Check every requirement of training, in a separate process.
 
     >>> from gym_trl.envs.echo import Echo
-    >>> report = inspect_env(lambda: Echo(turns=3), episodes=5)
+    >>> report = inspect_env(lambda: Echo(turns=3), episodes=5, search_steps=1_000)
     >>> report.count("problem"), report.count("warning"), {one.name: one.got for one in report.findings}["solver"]
     (0, 0, 'returns 1.000 and solves 1.000 of 5 episodes')
 
