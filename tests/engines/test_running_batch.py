@@ -421,7 +421,7 @@ def test_a_pretrained_model_computes_each_token_of_an_episode_once(pretrained):
     asked: dict[str, Request] = {}
     answers: dict[str, Completion] = {}
     for episode in range(3):
-        asked[f"{episode}-1"] = Request(f"{episode}", opening, 6 + episode, episode, 1)
+        asked[f"{episode}-1"] = Request(f"{episode}", opening, 3 + episode, episode, 1)
         made.submit(asked[f"{episode}-1"])
     while len(answers) < 9:
         for one in made.collect(block=True):
@@ -429,11 +429,11 @@ def test_a_pretrained_model_computes_each_token_of_an_episode_once(pretrained):
             episode, turn = map(int, one.request_id.split("-"))
             if turn < 3:
                 ids = asked[one.request_id].prompt_ids + one.ids + heard
-                asked[f"{episode}-{turn + 1}"] = Request(f"{episode}", ids, 6 + episode, 10 * turn + episode, turn + 1)
+                asked[f"{episode}-{turn + 1}"] = Request(f"{episode}", ids, 3 + episode, 10 * turn + episode, turn + 1)
                 made.submit(asked[f"{episode}-{turn + 1}"])
     length = sum(len(asked[f"{episode}-3"].prompt_ids) + len(answers[f"{episode}-3"].ids) for episode in range(3))
     assert made.stats.computed <= 1.1 * length
-    assert made.stats.steps <= 3 * 8 + 1
+    assert made.stats.steps <= 3 * 5 + 1
     assert {name: one.ids for name, one in answers.items()} == {
         name: one.ids for name, one in whole(model, asked.values(), eos_ids=[]).items()
     }

@@ -25,12 +25,12 @@ REFUSED = [
 USUAL = tuple(grid.LOSSES)[:10]
 """All loss types, and those that are meant for ratios of sequences with these."""
 TWICE = [(loss, feature, "twice") for loss in USUAL for feature in grid.FEATURES]
-# A third of them, with each loss and each feature several times.
+# A quarter of them, with each loss and each feature several times.
 EVERYWHERE = [
     (loss, feature, "twice")
     for row, loss in enumerate(USUAL)
     for column, feature in enumerate(grid.FEATURES)
-    if (row + column) % 3 == 0
+    if (row + column) % 4 == 0
 ]
 ALONE = [
     *TWICE,
