@@ -10,7 +10,7 @@ more often than two after different ones if, and only if, the observation matter
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gym_trl.types import EpisodeResult
@@ -50,7 +50,12 @@ class Dependence:
     """Pairs after different observations."""
 
     def __add__(self, other: "Dependence") -> "Dependence":
-        return Dependence(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(Dependence)))
+        return Dependence(
+            self.excess + other.excess,
+            self.possible + other.possible,
+            self.alike + other.alike,
+            self.different + other.different,
+        )
 
     @property
     def value(self) -> float | None:

@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 from support.lanes import examples
 
 from gym_trl.errors import NotTextError
-from gym_trl.text.textify import UnreadableActionError, explain, parse, render, write
+from gym_trl.text.action_description import explain
+from gym_trl.text.textify import UnreadableActionError, parse, render, write
 
 LEAVES = [
     spaces.Discrete(5, start=-2),

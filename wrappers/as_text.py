@@ -11,10 +11,11 @@ from gymnasium import spaces
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds, holds_text
+from gym_trl.text.action_description import explain
 from gym_trl.text.action_samples import ActionSampler
 from gym_trl.text.checked_spaces import check, check_actions
 from gym_trl.text.discovery import action_names, field_names, marks
-from gym_trl.text.textify import counted, explain, parse, render, write
+from gym_trl.text.textify import counted, parse, render, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step

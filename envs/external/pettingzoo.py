@@ -15,8 +15,9 @@ from gymnasium.envs.registration import load_env_creator
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ConfigError, apart_from_the_model
 from gym_trl.spaces import holds_text
+from gym_trl.text.action_description import explain
 from gym_trl.text.checked_spaces import check_actions
-from gym_trl.text.textify import UnreadableActionError, explain, parse, render
+from gym_trl.text.textify import UnreadableActionError, parse, render
 from gym_trl.types import Policy
 
 _MOST_MOVES = 1_000

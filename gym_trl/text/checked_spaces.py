@@ -6,7 +6,8 @@ from typing import Any
 from gymnasium import spaces
 
 from gym_trl.errors import NotTextError
-from gym_trl.text.textify import check_shape, example, explain, from_plain
+from gym_trl.text.action_description import example, explain
+from gym_trl.text.textify import check_shape, from_plain
 
 
 def check(space: spaces.Space[Any]) -> None:

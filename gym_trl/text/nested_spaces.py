@@ -7,7 +7,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from gym_trl.text.textify import each, example, field, from_plain, inside, item, jsonable, of_space, render, whole
+from gym_trl.text.action_description import example, of_space
+from gym_trl.text.textify import each, field, from_plain, inside, item, jsonable, render, whole
 
 
 @render.register

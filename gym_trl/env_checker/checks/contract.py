@@ -10,8 +10,8 @@ from gym_trl.errors import NotTextError, raise_interrupt
 from gym_trl.executors.step import close_env
 from gym_trl.report import Finding, ok, problem, warning
 from gym_trl.spaces import holds_text
+from gym_trl.text.action_description import explain
 from gym_trl.text.discovery import action_names, marks
-from gym_trl.text.textify import explain
 from gym_trl.wrappers.as_text import TextObservation
 from gym_trl.wrappers.traits import declared_instructions, layer_of
 
@@ -27,8 +27,7 @@ def _construction(subject: Subject) -> Finding:
         envs = subject.make(), subject.make()
     except BaseException as error:
         raise_interrupt(error)
-        fix = "give every argument a default, or pass it with --env-kwargs NAME=VALUE"
-        return problem(f"raised {describe_error(error)}", fix)
+        return problem(f"raised {describe_error(error)}", _construction_fix(error))
     seconds = (perf_counter() - began) / 2
     if not isinstance(envs[0], gym.Env):
         return problem(f"made {kind_of(envs[0])}", "return an instance of gymnasium.Env")
@@ -38,6 +37,14 @@ def _construction(subject: Subject) -> Finding:
         fix = "load large data once, outside the class; training makes one instance per concurrent episode"
         return warning(f"{seconds:.1f} s each", fix)
     return ok(f"two instances, {duration(seconds)} each")
+
+
+def _construction_fix(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install what has the module: pip install {error.name.partition('.')[0]}, if that is its name"
+    if isinstance(error, TypeError):
+        return "give every argument a default, or pass it with --env-kwargs NAME=VALUE"
+    return "see what it needs: gym.make() must work in a program of its own"
 
 
 @check("reset", "Every episode starts with reset(seed=..., options=...).")
