@@ -1,4 +1,8 @@
-"""Estimators of other people, written from their papers, which ``bench_credit`` compares with those of the library.
+"""Estimators of other people, which ``bench_credit`` compares with those of the library.
+
+They are written anew from what could be read: abstracts and summaries of the papers, for HGPO also the authors' own
+code, for RTMC and GraphGPO implementations of other people that cite the papers' equations 11 and 4. GAGPO's two
+parameters were in none of them; 0.95 is a guess.
 
 | name | advantage of a turn | source |
 |---|---|---|
