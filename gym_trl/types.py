@@ -213,6 +213,8 @@ class Request:
     """Name of the model that is asked, for engines of several (``RoutedEngine``); the others have one."""
     images: tuple[PngImage, ...] = ()
     """Images whose placeholders are in ``prompt_ids``, in their order."""
+    seen: int = 0
+    """Number of the first ids that are the prompt and the response of the episode's request before; 0: none is."""
 
     id: str = field(init=False)
     """Id of the request, which its completion has as ``request_id``."""

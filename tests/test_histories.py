@@ -32,6 +32,9 @@ def play(history, turns=8, *, chat=CHAT, say=None, preamble=(), filler="", **lim
 
     def respond(request):
         ids = say(len(asked), request) if say else chat.say(f"a{len(asked)}")
+        before = asked[-1][0] + asked[-1][1] if asked else []
+        assert request.seen == (len(before) if history is None else request.seen and len(before))
+        assert request.prompt_ids[: request.seen] == before[: request.seen]
         asked.append((request.prompt_ids, ids[: request.max_tokens]))
         return ids[: request.max_tokens]
 

@@ -71,9 +71,11 @@ class Admission:
     def _why_not(self, request: Request, length: int, tokens: int) -> str | None:
         if not length:
             return "prompt_ids must have at least one id, got none"
-        if (least := min(request.prompt_ids)) < 0:
+        # Those of the request before were admitted with it, and the others are a turn's, however long the episode is.
+        new = request.prompt_ids[request.seen :] if request.seen else request.prompt_ids
+        least, most = min(new, default=0), max(new, default=0)
+        if least < 0:
             return f"prompt_ids must not be negative, got {least}"
-        most = max(request.prompt_ids)
         # Placeholders of images may be outside of a text model's vocabulary.
         if self._vocabulary is not None and most >= self._vocabulary and not request.images:
             return f"prompt_ids has the id {most}, and the vocabulary ends at {self._vocabulary - 1}"

@@ -233,7 +233,7 @@ class LoadedModel:
             else:
                 todo = episode.stepped(StepResult(observation))
             while isinstance(todo, Sample):  # more than once where the history asks for a summary
-                request = Request(str(seed), todo.prompt_ids, todo.max_tokens, todo.seed, turn + 1)
+                request = Request(str(seed), todo.prompt_ids, todo.max_tokens, todo.seed, turn + 1, seen=todo.seen)
                 self.engine.submit(request)
                 todo = episode.sampled(self._completion(request.id))
             if isinstance(todo, Act):

@@ -83,6 +83,11 @@ class Context:
         return self.transcript.prompt(self._delta)
 
     @property
+    def seen(self) -> int:
+        """Number of the first of ``ids`` that the request before and its completion had."""
+        return len(self.transcript) if self.transcript.segment_completion else 0
+
+    @property
     def images(self) -> tuple[PngImage, ...]:
         """Images whose placeholders are in ``ids``."""
         return (*self.transcript.images, *self._images)

@@ -41,6 +41,8 @@ class Sample:
     """Name of the model that is asked; empty for the engine's own."""
     images: tuple[PngImage, ...] = ()
     """Images whose placeholders are in ``prompt_ids``, in their order."""
+    seen: int = 0
+    """Number of the first ids that are the prompt and the response of the sample before; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +173,4 @@ class Episode:
             return self.stopped(StopReason.CONTEXT_OVERFLOW, error)
         most = min(left, room, math.inf if limits.tokens_per_turn is None else limits.tokens_per_turn)
         seed = derive_seed(self._seed, len(self._log.turns), *(("summary",) if context.asking else ()))
-        return Sample(context.ids, int(most), seed, None, self._model, context.images)
+        return Sample(context.ids, int(most), seed, None, self._model, context.images, context.seen)

@@ -197,6 +197,11 @@ class HistoryContext(Context):
         return super().ids if self._prompt is None else self._prompt
 
     @property
+    def seen(self) -> int:
+        """Number of the first of ``ids`` that the request before and its completion had."""
+        return super().seen if self._prompt is None else 0
+
+    @property
     def lengths(self) -> tuple[int, int]:
         """Number of ids before the next turn, in the segment's completion and in all of the segment."""
         return super().lengths if self._prompt is None else (0, len(self._prompt))

@@ -274,7 +274,9 @@ class Loop(Generic[_Result]):
                         f"{type(self._engine).__name__} takes no images: generate with Transformers "
                         "(use_vllm=False), or leave out images"
                     )
-                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.images)
+                request = Request(
+                    name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.images, todo.seen
+                )
                 running.request = request.id
                 self._sampling[request.id] = index
                 self._engine.submit(request)

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from support.lanes import examples
 from support.vllm_double import VLLMDouble
 
-from gym_trl.engines.admission import context_of
+from gym_trl.engines.admission import Admission, context_of
 from gym_trl.engines.collective import CollectiveEngine
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.engines.server import ServerEngine
@@ -143,6 +143,23 @@ def test_others_are_sampled_as_if_bad_requests_were_not_there(names, whole, bloc
             assert answers(alone, 1)[request.id].ids == completion.ids
         else:
             assert completion.finish is FinishReason.ERROR
+
+
+class Unread(int):
+    """Id that must not be looked at."""
+
+    def __lt__(self, other):
+        raise AssertionError("an id was looked at again")
+
+    __gt__ = __lt__
+
+
+@given(st.lists(st.integers(-2, 11), max_size=4), st.integers(1, 9))
+def test_a_turn_looks_only_at_the_ids_that_are_new(new, turns):
+    """Or a turn would cost more the longer its episode is."""
+    admission = Admission(vocabulary=10)
+    admitted = admission.admit(Request("a", [Unread(7)] * turns + new, 4, 0, turn=2, seen=turns), ())
+    assert (admitted is not None) == all(0 <= one < 10 for one in new)
 
 
 @pytest.mark.parametrize("make", OF_MODELS, ids=lambda make: make.__name__)
