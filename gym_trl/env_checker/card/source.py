@@ -1,11 +1,14 @@
 """Licence and source of an environment: the metadata of the package that contains it."""
 
+import re
 import sys
 from functools import cache
-from importlib.metadata import Distribution, distribution, packages_distributions
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, packages_distributions, requires
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+
+from gym_trl.leaves import LEAVES
 
 
 class Source(NamedTuple):
@@ -24,6 +27,8 @@ def source_of(env: gym.Env[Any, Any]) -> Source:
 
     >>> source_of(gym.make("FrozenLake-v1"))[:2]
     ('gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv', 'gymnasium')
+
+    The package of an adapter's environment is the one that the adapter plays.
     """
     kind = type(env.unwrapped)
     made_by = f"{kind.__module__}:{kind.__qualname__}"
@@ -46,11 +51,29 @@ def _package_of(module: str) -> Distribution | None:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top == "__main__":
         return None
-    names = packages_distributions().get(top) or ([top.replace("_", "-")] if top == "gym_trl" else [])
-    try:
-        return distribution(names[0]) if names else None
-    except ImportError:
-        return None
+    own = ["gym-trl"] if top == "gym_trl" else []
+    for name in [*_adapted_by(module), *packages_distributions().get(top, own)]:
+        try:
+            return distribution(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _adapted_by(module: str) -> list[str]:
+    """Return the packages that an adapter may play, nothing for any other module.
+
+    >>> _adapted_by("gym_trl.envs.external.nethack"), _adapted_by("gym_trl.envs.wordle")
+    (['nle', 'nethack'], [])
+
+    An extra has the name of the package, or requires only one.
+    """
+    for extra, leaf in LEAVES.items():
+        if any(f"gym_trl.{place.partition(':')[0]}" == module for place in leaf.envs.values()):
+            rows = [row for row in requires("gym-trl") or () if f'extra == "{extra}"' in row.replace("'", '"')]
+            names = [re.split(r"[^\w.-]", row)[0] for row in rows]
+            return [extra] if extra in names else [*names, extra]
+    return []
 
 
 def _licence(metadata: Any) -> str | None:
