@@ -22,6 +22,7 @@ from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import Place
+from gym_trl.grpo.credit.columns import turn_row
 from gym_trl.grpo.parts.part import Call, Part, Rollout
 from gym_trl.grpo.planned_rows import Planned
 from gym_trl.grpo.totals import StepTotals, outcomes, rows_of
@@ -63,9 +64,10 @@ class RolloutWorker:
 
     It plays the spec's training tasks in order, repeatedly, with ``num_generations`` episodes each, and keeps
     ``max_inflight_tasks`` episodes running. A complete group is scored with the environment's returns and put into
-    ``rollout_buffer`` as one ``RolloutSample`` per episode: the ids that the engine received and returned, the mask of
-    the sampled ids, and their logprobs. No episode begins while the buffer is full. Unscored episodes are left out and
-    counted; a sampled token without a logprob is not trained on. The trainer's ``reward_funcs`` are never called.
+    ``rollout_buffer`` as one ``RolloutSample`` per episode, or with credit per turn as one for each of its advantages:
+    the ids that the engine received and returned, the mask of the sampled ids, and their logprobs. No episode begins
+    while the buffer is full. Unscored episodes are left out and counted; a sampled token without a logprob is not
+    trained on. The trainer's ``reward_funcs`` are never called.
 
     Args:
         make: Function that makes an environment from its id.
@@ -314,17 +316,13 @@ class RolloutWorker:
 
     def _score(self, number: int, group: _Group) -> None:
         members = [group.played[member] for member in sorted(group.played)]
-        returns = [value for one in members if (value := one.episode_return) is not None]
-        mean, deviation = (fmean(returns), pstdev(returns)) if returns else (math.nan, math.nan)
-        for one in members:
-            if (value := one.episode_return) is not None:
-                self._waiting += self._samples(
-                    one,
-                    {"reward": value, "reward_std": deviation, "rewards/env_reward": value},
-                    advantage=(value - mean) / (deviation + 1e-8),  # as in TRL's own worker
-                    model_version=group.version,
-                    group_id=number,
-                )
+        scored = [one for one in members if one.scored]
+        returns = [one.episode_return or 0.0 for one in scored]
+        deviation = pstdev(returns) if returns else math.nan
+        advantages = self._advantages(scored, group.call)
+        for one, value, of_tokens in zip(scored, returns, advantages, strict=True):
+            metrics = {"reward": value, "reward_std": deviation, "rewards/env_reward": value}
+            self._waiting += self._samples(one, of_tokens, metrics, model_version=group.version, group_id=number)
         if returns:
             self._scored_at, self._unscored_since = time.monotonic(), 0
         self._unscored_since += len(members) - len(returns)
@@ -340,28 +338,50 @@ class RolloutWorker:
             totals = StepTotals.of(rows_of(outcomes(played)), step=group.version, declaring=self._declaring)
             self._on_totals(replace(totals, training=self._thread))
 
-    def _samples(self, episode: EpisodeResult, metrics: dict[str, float], **fields: Any) -> Iterator[Any]:
-        """Yield the samples of an episode, of which the first has the metrics: they are logged once."""
+    def _advantages(self, scored: Sequence[EpisodeResult], call: Call) -> list[np.ndarray]:
+        """Return the advantages of the tokens of a group's scored episodes: those of a part, or one of each episode."""
+        for part in self._parts:
+            if (by_turn := part.advantages(scored, call)) is not None:
+                return [_of_tokens(one, values) for one, values in zip(scored, by_turn, strict=True)]
+        returns = [one.episode_return or 0.0 for one in scored]
+        mean, deviation = (fmean(returns), pstdev(returns)) if returns else (math.nan, math.nan)
+        advantages = [(value - mean) / (deviation + 1e-8) for value in returns]  # as in TRL's own worker
+        return [np.full(len(one.trace.mask), value) for one, value in zip(scored, advantages, strict=True)]
+
+    def _samples(
+        self, episode: EpisodeResult, advantages: np.ndarray, metrics: dict[str, float], **fields: Any
+    ) -> Iterator[Any]:
+        """Yield the samples of an episode, of which the first has the metrics: they are logged once.
+
+        A sample has one advantage: a segment is as many samples as its tokens have different ones, each with its tokens
+        alone in the mask. The loss is a mean over tokens, whatever sample they are in, and TRL 1.16 computes what the
+        samples of a group begin with alike once.
+        """
         messages = [message.as_dict() for message in episode.messages]
-        for segment in episode.trace.segments:  # the loss is a mean over tokens, whatever sample they are in
-            has_logprob = [logprob is not None for logprob in segment.logprobs]
-            trained = [int(sampled and has) for sampled, has in zip(segment.mask, has_logprob, strict=True)]
-            if not any(trained):
-                continue
-            responses = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-            first = responses[episode.given_turns]
-            before = len(segment.prompt_ids)
-            logprobs = [0.0] * before + [logprob or 0.0 for logprob in segment.logprobs]
-            yield self._sample(
-                prompt=messages[:first],
-                completion=messages[first:],
-                input_ids=np.array(segment.prompt_ids + segment.completion_ids, dtype=np.int64),
-                completion_mask=np.array([0] * before + trained, dtype=np.int64),
-                old_log_probs=np.array(logprobs, np.float32),
-                metrics=metrics,
-                **fields,
-            )
-            metrics = {}
+        responses = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        first = responses[episode.given_turns] if len(responses) > episode.given_turns else len(messages)
+        starts = [0, *(border.stop for border in episode.trace.borders)]
+        for segment, start in zip(episode.trace.segments, starts, strict=True):
+            before, ids = len(segment.prompt_ids), segment.prompt_ids + segment.completion_ids
+            logprobs = np.array([0.0] * before + [logprob or 0.0 for logprob in segment.logprobs], np.float32)
+            pairs = zip(segment.mask, segment.logprobs, strict=True)
+            trained = np.array([bool(sampled) and logprob is not None for sampled, logprob in pairs], dtype=bool)
+            own = advantages[start : start + len(trained)]
+            for advantage in dict.fromkeys(own[trained].tolist()):
+                mask = np.zeros(len(ids), dtype=np.int64)
+                mask[before:] = trained & (own == advantage)
+                stop = int(mask.nonzero()[0][-1]) + 1
+                yield self._sample(
+                    prompt=messages[:first],
+                    completion=messages[first:],
+                    input_ids=np.array(ids[:stop], dtype=np.int64),
+                    completion_mask=mask[:stop],
+                    old_log_probs=logprobs[:stop],
+                    advantage=advantage,
+                    metrics=metrics,
+                    **fields,
+                )
+                metrics = {}
 
     def _report(self, members: Sequence[EpisodeResult]) -> None:
         """Report the measurements of TRL's own worker, by its names, and the episodes' metrics as sum and count."""
@@ -428,6 +448,14 @@ class RolloutWorker:
             raise
         warn_of_bias(sampling)
         return engine
+
+
+def _of_tokens(episode: EpisodeResult, by_turn: Sequence[float]) -> np.ndarray:
+    """Return an advantage for each completion id; tokens outside of all turns have 0."""
+    advantages = np.zeros(len(episode.trace.mask))
+    for (start, stop), value in zip(turn_row(episode).turn_spans, by_turn, strict=True):
+        advantages[start:stop] = value
+    return advantages
 
 
 def _refuse_adapter(url: str, name: str) -> None:

@@ -3,7 +3,6 @@
 import math
 import warnings
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -12,14 +11,13 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings, strategies as st
 from support import tiny_trainer
+from support.credited import SIZE, credited
 from support.lanes import examples
 from transformers import PrinterCallback
 
 from gym_trl import GymSpec
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
-from gym_trl.grpo.credit.columns import turn_columns
 from gym_trl.grpo.credit.groups import SPREAD
-from gym_trl.grpo.credit.turn_credit import CreditPart
 from gym_trl.grpo.criterion_rewards import CriterionReward, RestReward
 from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
 from gym_trl.grpo.rewards import env_reward
@@ -30,7 +28,6 @@ from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, T
 
 pytestmark = pytest.mark.trl
 RETURNS = st.sampled_from([-20.0, -1.0, 0.0, 0.5, 1.0, 20.0])
-SIZE = 4
 
 
 def played(rewards, *, task=0, seat=None, scored=True):
@@ -44,41 +41,9 @@ def played(rewards, *, task=0, seat=None, scored=True):
     return EpisodeResult(Task("Some-v0", task), reason, turns, (), TokenTrace([1], [2], [1], [0.0]), **about)
 
 
-def columns_of(episodes):
-    """Return the rows of these episodes as reward functions get them."""
-    names = turn_columns(episodes) | {"episode_return": [one.episode_return for one in episodes]}
-    return [dict(zip(names, row, strict=True)) for row in zip(*names.values(), strict=True)]
-
-
 def assigned(episodes, credit, reward_funcs=(env_reward,), weights=None, *, scale="group"):
     """Return the advantages that credit per turn assigns to episodes."""
     return credited(episodes, credit, reward_funcs, weights, scale=scale).values
-
-
-def credited(episodes, credit, reward_funcs=(env_reward,), weights=None, *, scale="none"):
-    """Return what credit per turn makes of episodes, with TRL's way to call reward functions."""
-    rows = columns_of(episodes)
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    paid = [[math.nan if value is None else value for value in function(**columns)] for function in reward_funcs]
-    trainer = SimpleNamespace(
-        model=SimpleNamespace(training=True),
-        accelerator=SimpleNamespace(process_index=0, is_main_process=True),
-        num_generations=SIZE,
-        state=SimpleNamespace(stateful_callbacks={}),
-        reward_funcs=list(reward_funcs),
-        reward_weights=torch.tensor(weights or [1.0] * len(reward_funcs)),
-        scale_rewards=scale,
-        _metrics={"train": {}},
-        _log_completion_extra=lambda name, values: None,
-    )
-    rewards = torch.tensor(paid).T
-    for place, one in enumerate(episodes):
-        if not one.scored:
-            rewards[place] = math.nan
-    credit = credit if isinstance(credit, TurnCredit) else TurnCredit(credit)
-    found = CreditPart(credit).assign(trainer, rows, rewards)
-    assert found is not None
-    return found
 
 
 def test_running_means_of_one_training_are_unknown_to_the_next():

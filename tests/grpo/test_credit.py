@@ -209,8 +209,8 @@ def test_other_ways_to_play_are_refused_with_the_reason():
     spec = GymSpec("TrlEnv/GuessNumber-v0", credit="pool")
     with pytest.raises(ConfigError, match="needs rollout_func, not environment_factory"):
         _ = spec.environment_factory
-    with pytest.raises(ConfigError, match="needs rollout_func, not rollout_worker"):
-        spec.rollout_worker(None, None)
+    with pytest.raises(ConfigError, match="needs rollout_func, not rollout_worker: its means of a role are counted"):
+        GymSpec("TrlEnv/GuessNumber-v0", credit="rae").rollout_worker(None, None)
     assert GymSpec("TrlEnv/GuessNumber-v0", credit="episode").turn_credit is None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import warm
+from support.credited import credited
 from support.vllm_double import LOGPROB, VLLMDouble
 from support.vllm_serve import TRL, Server
 
@@ -104,6 +105,28 @@ def eventually(said, deadline_s=20.0):
     return answer
 
 
+def terms(samples):
+    """Return the terms of a loss: each trained token with the ids before it, and its advantage."""
+    return [
+        (tuple(sample.input_ids[: place + 1].tolist()), sample.advantage)
+        for sample in samples
+        for place, trained in enumerate(sample.completion_mask)
+        if trained
+    ]
+
+
+def terms_of(episode, values, spans):
+    """Return the same of an episode whose turns have these advantages."""
+    trace, start = episode.trace, 0
+    for segment, border in zip(trace.segments, [*trace.borders, None], strict=True):
+        whole, before = segment.prompt_ids + segment.completion_ids, len(segment.prompt_ids)
+        for place, trained in enumerate(segment.mask):
+            if trained:
+                of_turn = [value for value, (a, b) in zip(values, spans, strict=True) if a <= start + place < b]
+                yield tuple(whole[: before + place + 1]), sum(of_turn)
+        start = border.stop if border else start
+
+
 class TestTheProtocol:
     def test_it_has_all_that_trl_asks_of_a_worker(self):
         from trl.experimental.async_grpo.async_grpo_trainer import RolloutWorkerProtocol
@@ -166,6 +189,30 @@ class TestTheProtocol:
             segment, episode = by_ids[tuple(sample.input_ids.tolist())]
             assert sample.completion_mask.tolist() == [0] * len(segment.prompt_ids) + segment.mask
             assert bool(sample.metrics) == (segment == episode.trace.segments[0]), "an episode is logged once"
+
+    @pytest.mark.parametrize("history", [None, History(last=0, most=1)], ids=["whole", "segments"])
+    @pytest.mark.parametrize("credit", ["return_to_go", "gigpo", "pool"])
+    def test_credit_per_turn_trains_each_token_as_the_synchronous_trainer_does(self, started, credit, history):
+        """Each token once, after the same ids, and with the advantage of its turn."""
+        played: list[Any] = []
+        options = {"env_kwargs": {"high": 8, "turns": 4, "reward": "efficient"}, "max_tokens_per_turn": 9}
+        of = spec(credit=credit, on_rollout=played.append, history=history, **options)
+        tasks = list(of.tasks("train"))
+        worker = started(of, answer=lambda request: CHAT.say(str(1 + request.seed % 8)))
+        samples: list[Any] = []
+        while len({sample.group_id for sample in samples}) < 7:
+            samples += take(worker, 1)
+        worker.stop()
+        wanted: dict[int, list[Any]] = {}
+        for rollout in played:
+            advantages = credited(rollout.episodes, credit, scale="group")
+            for episode, values, spans in zip(rollout.episodes, advantages.values, advantages.spans, strict=True):
+                wanted.setdefault(tasks.index(episode.task), []).extend(terms_of(episode, values, spans))
+        for group in {sample.group_id for sample in samples[:-1]} - {samples[-1].group_id}:  # it may be taken in part
+            trained = sorted(terms(sample for sample in samples if sample.group_id == group))
+            assert [ids for ids, _ in trained] == [ids for ids, _ in sorted(wanted[group])]
+            assert [value for _, value in trained] == pytest.approx([value for _, value in sorted(wanted[group])])
+        assert len({(sample.group_id, sample.advantage) for sample in samples}) > 7 * 2
 
     def test_messages_are_split_where_the_model_began_to_speak(self, started):
         (sample, *_) = take(started(spec(system_prompt="Be brief.")), 4)
@@ -517,6 +564,24 @@ class TestTheTrainer:
     def test_it_ends_and_leaves_nothing_behind(self, report):
         """The script itself waits for the threads."""
         assert report["closed"] == 1
+
+
+@pytest.mark.full
+@pytest.mark.trl
+@pytest.mark.processes
+def test_the_real_trainer_trains_turns_with_advantages_of_their_own(tmp_path):
+    """A sample of a turn ends with it, so its tokens are sampled as the engine sampled them."""
+    report = train(
+        tmp_path, spec={"credit": "return_to_go"}, config={"max_steps": 2, "per_device_train_batch_size": 16}
+    )
+    samples = [sample for sample in report["samples"] if sample["taken_at"] == 1][:16]
+    assert {sample["version"] for sample in samples} == {1}
+    assert report["ratios"][0] == pytest.approx(1.0, abs=1e-4)
+    assert report["changed"]
+    assert sum(sample["reward"] is None for sample in samples) > len(samples) / 2, (
+        "an episode of three turns is logged once"
+    )
+    assert all(sample["mask"][-1] == 1 for sample in samples)
 
 
 @pytest.mark.full

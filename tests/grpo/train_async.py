@@ -6,8 +6,8 @@ over which weights go to a server. Instead the worker samples from a copy of the
 weights through the protocol that it has for this; or, given the address of a vLLM server, from that, which keeps its
 weights while the learning rate is 0.
 
-Arguments: a folder to write to, and a JSON object of options (``server``, ``model``, ``config``, ``resume``: whether
-from the last checkpoint there).
+Arguments: a folder to write to, and a JSON object of options (``server``, ``model``, ``config``, ``spec``, ``resume``:
+whether from the last checkpoint there).
 """
 
 import json
@@ -155,6 +155,7 @@ def main(folder, options):
         action_format="plain",
         max_tokens_per_turn=5,
         cut_actions="accept",
+        **options.get("spec", {}),
     )
     tokenizer = tiny_tokenizer()
     worker = spec.rollout_worker(args, tokenizer, engine=None if server else live.engine)
@@ -200,7 +201,7 @@ def main(folder, options):
                 "version": sample.model_version,
                 "group": sample.group_id,
                 "advantage": sample.advantage,
-                "reward": sample.metrics["reward"],
+                "reward": sample.metrics.get("reward"),
                 "prompt": sample.prompt,
                 "completion": sample.completion,
                 "ids": sample.input_ids.tolist(),

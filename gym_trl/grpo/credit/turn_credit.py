@@ -10,16 +10,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.credit.columns import TurnRow
+from gym_trl.grpo.credit.columns import TurnRow, turn_row
 from gym_trl.grpo.credit.estimators import CREDITS, ESTIMATORS, RAE, Estimator, TurnRewards, scales
 from gym_trl.grpo.credit.groups import Member, compared, teaches
 from gym_trl.grpo.credit.role_baselines import RoleBaselines
 from gym_trl.grpo.criterion_rewards import RestReward
-from gym_trl.grpo.parts.part import Part
+from gym_trl.grpo.parts.part import Call, Part
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.saved_state import SavedState, state_name
 from gym_trl.grpo.trainer_parts import Batch, BatchRow, TrainerPart
 from gym_trl.registration import did_you_mean
+from gym_trl.types import EpisodeResult
 
 OnAdvantages = Callable[[list[list[float]]], None]
 _ROUNDING = 1e-5  # of sums of 32-bit rewards, relative
@@ -75,7 +76,7 @@ class TurnCredit(Part):
     """
 
     name = "credit"
-    needs_rollouts = "AsyncGRPOTrainer gives every sample one number"
+    needs_rollouts = "its means of a role are counted and saved with whole rollouts"
     in_evaluations = True
 
     def __init__(self, estimator: str | Estimator = "pool", *, on_advantages: OnAdvantages | None = None) -> None:
@@ -85,10 +86,41 @@ class TurnCredit(Part):
         self.roles = roles
         """Running means that are saved in checkpoints; ``None`` for other estimators."""
         self.saved = None if roles is None else SavedState(roles, state_name("role_baselines"))
+        self.in_streams = roles is None
 
     def trainer_part(self) -> "CreditPart":
         """Return a new part for one trainer."""
         return CreditPart(self)
+
+    def advantages(self, episodes: Sequence[EpisodeResult], call: Call) -> list[list[float]]:
+        """Return an advantage for each turn of the scored episodes of a ``rollout_worker``'s group.
+
+        They are those that a ``GymGRPOTrainer`` computes of this group alone, with ``scale_rewards="group"``.
+        """
+        rows = [turn_row(episode) for episode in episodes]
+        paid = []
+        for row, episode in zip(rows, episodes, strict=True):
+            row.check(f"an episode of {episode.task.env_id}")
+            paid.append(row.turns(_with_rest(row.turn_rewards, 1.0, episode.episode_return or 0.0)))
+        sets = compared([Member(0, row) for row in rows], self.estimator)
+        groups = [[paid[place] for place in places] for places in sets]
+        estimated = [self.estimated(group) for group in groups]
+        advantages: list[list[float]] = [[] for _ in rows]
+        for places, estimates, divisor in zip(sets, estimated, scales(groups, estimated), strict=True):
+            for place, values in zip(places, estimates, strict=True):
+                advantages[place] = [value / divisor for value in values]
+        return advantages
+
+    def estimated(self, group: Sequence[TurnRewards]) -> list[list[float]]:
+        """Return the estimator's advantages after checking their form."""
+        advantages = self.estimator(group)
+        name = getattr(self.estimator, "__name__", "the estimator")
+        wanted = [len(turns.rewards) for turns in group]
+        if (got := [len(values) for values in advantages]) != wanted:
+            raise ConfigError(f"{name} must return a number per turn: {wanted} for these episodes, got {got}")
+        if not all(map(math.isfinite, (value for values in advantages for value in values))):
+            raise ConfigError(f"{name} returned an advantage that is not finite")
+        return advantages
 
 
 class _Episode(NamedTuple):
@@ -192,7 +224,7 @@ class CreditPart(TrainerPart):
             saved.restore(trainer)
         groups = self._groups(trainer, rows, rewards)
         turns = [[episode.turns for episode in group] for group in groups]
-        estimated = [self._estimated(group) for group in turns]
+        estimated = [self.credit.estimated(group) for group in turns]
         divisors = scales(turns, estimated, trainer.scale_rewards)
         advantages: list[list[float]] = [[] for _ in rows]
         size, scored, alive = trainer.num_generations, set[int](), set[int]()
@@ -242,17 +274,6 @@ class CreditPart(TrainerPart):
             if trainer.accelerator.is_main_process:
                 warnings.warn(_NOT_FOUND, UserWarning, stacklevel=2)
         return [math.fsum(weights[number] for number in paying if not math.isnan(values[number])) for values in rewards]
-
-    def _estimated(self, group: Sequence[TurnRewards]) -> list[list[float]]:
-        """Return the estimator's advantages after checking their form."""
-        advantages = self.credit.estimator(group)
-        name = getattr(self.credit.estimator, "__name__", "the estimator")
-        wanted = [len(turns.rewards) for turns in group]
-        if (got := [len(values) for values in advantages]) != wanted:
-            raise ConfigError(f"{name} must return a number per turn: {wanted} for these episodes, got {got}")
-        if not all(map(math.isfinite, (value for values in advantages for value in values))):
-            raise ConfigError(f"{name} returned an advantage that is not finite")
-        return advantages
 
     def _log(self, trainer: Any, groups: Sequence[Sequence[_Episode]], advantages: Sequence[Sequence[float]]) -> None:
         metrics = trl_versions.pending_metrics(trainer, "train")

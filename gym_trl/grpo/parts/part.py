@@ -149,7 +149,7 @@ class Part:
     in_evaluations: ClassVar[bool] = False
     """Evaluations have it too, not only trainings."""
     in_streams: bool = False
-    """A ``rollout_worker`` can have it, which plays group after group, and calls ``begin``, ``plan`` and ``end``."""
+    """A ``rollout_worker`` can have it; of its hooks ``begin``, ``plan``, ``advantages`` and ``end`` are called."""
     needs_rollouts: ClassVar[str] = "it is a part of whole rollouts"
     """Reason why nothing but a ``rollout_func`` can have it."""
     replaces: bool = False
@@ -196,6 +196,13 @@ class Part:
     def columns(self, rows: Sequence[Planned], episodes: Sequence[EpisodeResult], call: Call) -> dict[str, list[Any]]:
         """Return columns for the trainer and its reward functions, each with a value for each row."""
         return {}
+
+    def advantages(self, episodes: Sequence[EpisodeResult], call: Call) -> list[list[float]] | None:
+        """Return an advantage for each turn of the scored episodes of a ``rollout_worker``'s group.
+
+        ``None`` leaves it at one for each episode. Other rollouts leave advantages to the trainer: ``trainer_part``.
+        """
+        return None
 
     def end(self, rollout: Rollout, call: Call) -> None:
         """Take note of what was played."""
