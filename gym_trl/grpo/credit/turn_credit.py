@@ -105,11 +105,10 @@ class TurnCredit(Part):
         sets = compared([Member(0, row) for row in rows], self.estimator)
         groups = [[paid[place] for place in places] for places in sets]
         estimated = [self.estimated(group) for group in groups]
-        advantages: list[list[float]] = [[] for _ in rows]
+        advantages = dict[int, list[float]]()
         for places, estimates, divisor in zip(sets, estimated, scales(groups, estimated), strict=True):
-            for place, values in zip(places, estimates, strict=True):
-                advantages[place] = [value / divisor for value in values]
-        return advantages
+            advantages |= zip(places, ([value / divisor for value in values] for values in estimates), strict=True)
+        return [advantages[place] for place in range(len(rows))]
 
     def estimated(self, group: Sequence[TurnRewards]) -> list[list[float]]:
         """Return the estimator's advantages after checking their form."""
