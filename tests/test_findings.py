@@ -53,6 +53,7 @@ SOUND = played(episode(0.0, success=False), episode(1.0, success=True))
 KNOWN = {"success_optimum": 1.0, "return_optimum": 1.0, "success_random": 0.1}
 LOOK = {
     "scored_episodes": findings.scored_episodes,
+    "crashes": findings.crashes,
     "readable_actions": lambda one: findings.readable_actions(one, "tag", cut_actions="reject", judge=None),
     "group_spread": lambda one: findings.group_spread(one, best=1.0, group_size=2, readable=Verdict.OK),
     "ends_of_turns": lambda one: findings.ends_of_turns(one, ends={END: "<end>"}, cut_actions="reject", max_tokens=4),
@@ -61,7 +62,10 @@ LOOK = {
     "scores": lambda one: findings.scores(one, KNOWN),
 }
 LOST = episode(0.0, stop=StopReason.ENV_ERROR)
+CRASHED = replace(episode(-0.2, stop=StopReason.CRASHED), error="step raised ZeroDivisionError")
 PLANTED = {
+    "each action crashes the environment": ("crashes", played(CRASHED, CRASHED), Verdict.PROBLEM),
+    "some actions crash the environment": ("crashes", played(CRASHED, episode(1.0), episode(0.0)), Verdict.WARNING),
     "the environment fails": ("scored_episodes", played(LOST, LOST), Verdict.PROBLEM),
     "the environment fails at times": ("scored_episodes", played(LOST, episode(1.0), episode(0.0)), Verdict.WARNING),
     "the model writes no tags": (
@@ -142,7 +146,7 @@ def test_every_examination_has_a_planted_fault() -> None:
     assert examinations == LOOK.keys() == {name for name, *_ in PLANTED.values()}
 
 
-@pytest.mark.parametrize("name", sorted(LOOK.keys() - {"scored_episodes", "input_dependence"}))
+@pytest.mark.parametrize("name", sorted(LOOK.keys() - {"scored_episodes", "crashes", "input_dependence"}))
 def test_each_rate_has_the_number_of_its_cases_and_an_interval(name) -> None:
     [finding] = found(name, SOUND)
     assert re.search(r"of (?:its )?(?:16|8) (responses|turns|episodes|groups)", finding.got), finding.got

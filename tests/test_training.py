@@ -246,7 +246,11 @@ def _end(place: int, number: int) -> int:
 @pytest.mark.full
 def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: Path, fuse: Path) -> None:
     folder = tmp_path / "run"
-    told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 19}), out=folder, console=silent())
+    shown = StringIO()
+    console = Console(file=shown, width=200)
+    told = train(options(env_kwargs={"does": "raise", "fuse": str(fuse), "burns": 19}), out=folder, console=console)
+    assert "An action ended an episode (crashed): step raised RuntimeError: the fuse burnt" in shown.getvalue()
+    assert re.search(r"step 2/5 .* crashed \d+%", shown.getvalue())
     assert (told["steps"], told["interrupted"]) == (5, False)
     assert [line["env/unscored"] for line in lines(folder)] == [0] * 5
     [crashed] = [line for line in lines(folder, "rollouts.jsonl") if line["stop_reason"] == "crashed"]

@@ -28,6 +28,7 @@ from gym_trl.training.action_formats import Judge
 from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.findings import (
     Played,
+    crashes,
     ends_of_turns,
     episode_length,
     group_spread,
@@ -191,6 +192,7 @@ def diagnose(
         readable = readable_actions(played, options.action_format, cut_actions=options.cut_actions, judge=judge)
     findings = [
         *scored_episodes(played),
+        *crashes(played),
         readable,
         ends_of_turns(
             played,

@@ -130,6 +130,26 @@ def scored_episodes(played: Played) -> list[Finding]:
     ]
 
 
+def crashes(played: Played) -> list[Finding]:
+    """Report episodes that an action ended because the environment raised or hung; nothing if there are none."""
+    crashed = [one for one in played.results if one.stop_reason is StopReason.CRASHED]
+    if not crashed:
+        return []
+    share = len(crashed) / len(played.results)
+    errors = Counter(one.error for one in crashed if one.error)
+    return [
+        Finding(
+            "crashes",
+            PROBLEM if share > 0.5 else WARNING,
+            f"{len(crashed)} of {counted(len(played.results), 'episode')} ended because an action made the environment "
+            "fail, which is scored as an invalid action",
+            "let step answer any text with an observation and action_valid=False in info",
+            examples=tuple(shortened(error) for error, _ in errors.most_common(_EXAMPLES)),
+            numbers={"crashed": share},
+        )
+    ]
+
+
 def readable_actions(played: Played, action_format: str | None, *, cut_actions: str, judge: Judge | None) -> Finding:
     """Report the share of responses with a readable action, and the format that reads the most from the same ones.
 

@@ -25,6 +25,7 @@ _SHOWN = {
     "return": ("env/return", ".2f"),
     "turns": ("env/turns", ".1f"),
     "invalid": ("env/invalid_actions", ".1f"),
+    "crashed": ("env/stop/crashed", ".0%"),
     "unscored": ("env/unscored", ".0%"),
     "loss": ("demonstrations/loss", ".3f"),
     "accuracy": ("demonstrations/accuracy", ".3f"),
@@ -38,6 +39,8 @@ def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
     'return 0.50'
     >>> _numbers([{"policy": "random", "env/return": 0.0}, {"policy": "solver", "env/return": 1.0}])
     'return 1.00'
+    >>> _numbers([{"env/stop/crashed": 0.0, "env/unscored": 0.0}]), _numbers([{"env/stop/crashed": 0.5}])
+    ('unscored 0%', 'crashed 50%')
 
     Logs of a policy in an evaluation are means over its episodes so far: the last one is shown.
     """
@@ -46,7 +49,7 @@ def _numbers(logs: Sequence[Mapping[str, Any]]) -> str:
         logs = logs[-1:]
     for label, (name, form) in _SHOWN.items():
         values = [log[name] for log in logs if log.get(name) is not None]
-        if values:
+        if values and (any(values) or label != "crashed"):
             shown.append(f"{label} {sum(values) / len(values):{form}}")
     return " ".join(shown)
 
