@@ -151,9 +151,19 @@ def in_process(
     return json.loads(ran.stdout.splitlines()[-1])
 
 
+def commit() -> str | None:
+    """Return the commit that is measured, with ``-dirty`` if code was changed since; ``None`` outside of a checkout."""
+
+    def answer(*command: str) -> str:
+        return subprocess.run(["git", *command], cwd=HERE.parent, capture_output=True, text=True, check=False).stdout
+
+    found = answer("rev-parse", "--short=8", "HEAD").strip()
+    changed = answer("status", "--porcelain", "--", "*.py", ":!docs", ":!tests")  # results change while it is measured
+    return f"{found}{'-dirty' * bool(changed)}" if found else None
+
+
 def conditions() -> dict[str, Any]:
-    """Return the machine, versions, command and date of a measurement."""
-    commit = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """Return the machine, versions, commit, command and date of a measurement."""
     return {
         "machine": processor(),
         **({"gpu": gpu} if (gpu := gpu_name()) else {}),
@@ -161,7 +171,7 @@ def conditions() -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "python": platform.python_version(),
         "versions": {package: found for package in PACKAGES if (found := installed(package))},
-        "commit": subprocess.run(commit, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip() or None,
+        "commit": commit(),
         "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "date": date.today().isoformat(),
     }
@@ -305,7 +315,10 @@ def rewritten(text: str, folder: Path = HERE) -> str:
 
 def _conditions(report: Mapping[str, Any]) -> str:
     gpu = f"{report['gpu']}, " if report.get("gpu") else ""
-    return f"`{report['command']}`, {report['date']}, {gpu}{report['cores']} cores of {report['machine']}:"
+    cores = f"{report['cores']} core{'s' * (report['cores'] != 1)} of {report['machine']}"
+    measured = (report.get("commit") or "").replace("-dirty", " with changes")
+    where = f", commit {measured}" if measured else ""
+    return f"`{report['command']}`, {report['date']}, {gpu}{cores}{where}:"
 
 
 if __name__ == "__main__":
