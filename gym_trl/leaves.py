@@ -96,6 +96,9 @@ LEAVES: dict[str, Leaf] = {
         ("sandbox.container",),
         containers={"docker": "sandbox.container:CONTAINERS", "podman": "sandbox.container:CONTAINERS"},
     ),
+    "agentdojo": Leaf(
+        ("envs.external.agentdojo",), envs={"External/AgentDojo-v0": "envs.external.agentdojo:AgentDojo"}
+    ),
     "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
     "miniwob": Leaf(
         ("envs.external.browser", "envs.external.miniwob"),

@@ -114,12 +114,23 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
         {"task": "lifespan-longest-lived"},
         ["look around", "dance", "open door to hallway", "wait", "go to hallway", "look around"],
     ),
+    "agentdojo": (
+        "agentdojo",
+        "External/AgentDojo-v0",
+        {"suite": "workspace", "attack": "direct"},
+        [
+            '{"name": "get_unread_emails", "arguments": {}}',
+            '{"name": "dance"}',
+            '{"name": "create_file", "arguments": {"filename": "a", "content": "b"}}',
+            "Done.",
+        ],
+    ),
     "textworld": ("textworld", "External/TextWorld-v0", {}, ["look", "go north", "xyzzy", "take banana", "go south"]),
 }
 
 
 EXTRAS = {"nle": "nethack", "pyspiel": "openspiel"}
-NAMES = ("dataset", "env", "game", "min_depth", "path", "task")
+NAMES = ("attack", "dataset", "env", "game", "min_depth", "path", "suite", "task")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])

