@@ -22,7 +22,12 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
         "You are Player 0. You are playing Guess The Number",
     ),
     "AgentDojo": (
-        {"env": "External/AgentDojo-v0", "env_kwargs": {"suite": "slack", "attack": "direct"}, "action_format": None},
+        {
+            "env": "External/AgentDojo-v0",
+            "env_kwargs": {"suite": "slack", "attack": "direct"},
+            "action_format": None,
+            "instructions": "Help the user.",  # the tools are too long for the tiny model
+        },
         " ",
     ),
     "TextCraft": ({"env": "External/TextCraft-v0"}, "Crafting commands:"),
