@@ -66,7 +66,7 @@ def test_a_step_is_answered_with_text_and_a_float(pool):
     [
         ("nan", "step raised ValueError: the reward must be a finite number, got nan"),
         ("bytes", "step raised TypeError: the observation must be text, got bytes: b''"),
-        ("none", "step raised TypeError: float() argument must be a string or a real number, not 'NoneType'"),
+        ("none", "step raised TypeError: the reward must be a number, got NoneType: None"),
     ],
 )
 def test_a_malformed_result_is_a_failure_with_its_reason(pool, action, error):

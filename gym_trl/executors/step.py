@@ -256,7 +256,10 @@ def read_step(
         if IMAGES in info:
             images = images_of(info)
             del info[IMAGES]
-    value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
+    try:
+        value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
+    except (TypeError, ValueError):
+        raise TypeError(f"the reward must be a number, got {type(reward).__name__}: {reward!r:.80}") from None
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
     add_reward(0.0, value)

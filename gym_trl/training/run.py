@@ -387,7 +387,10 @@ class _Run(SessionCallback):
             return {}
         scores = references(self.options)
         if scores["success_blind"] is None and scores["return_blind"] is None:
-            self._display.note("The environment is too slow for a search for its blind baseline: see gym-trl validate")
+            self._display.note(
+                "No blind baseline: fewer than 200 episodes could be played in two seconds, because the environment is "
+                "slow, or fails (gym-trl validate)"
+            )
         return scores
 
 
