@@ -99,6 +99,7 @@ LEAVES: dict[str, Leaf] = {
     "agentdojo": Leaf(
         ("envs.external.agentdojo",), envs={"External/AgentDojo-v0": "envs.external.agentdojo:AgentDojo"}
     ),
+    "bfcl": Leaf(("envs.external.bfcl",), envs={"External/BFCL-v0": "envs.external.bfcl:BFCL"}),
     "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
     "miniwob": Leaf(
         ("envs.external.browser", "envs.external.miniwob"),

@@ -76,6 +76,7 @@ OTHERS: dict[str, dict[str, int]] = {
         "wrappers/tool.py": 1,
     },
     "other libraries": {
+        "envs/external/bfcl.py": 5,
         "envs/external/java.py": 2,
         "envs/external/openspiel.py": 1,
         "envs/external/textarena.py": 3,

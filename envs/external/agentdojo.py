@@ -180,7 +180,8 @@ class AgentDojo(SolvedAdapter):
 
     def random_policy(self, seed: int) -> Policy:
         """Make a policy that calls random tools with words that it has read."""
-        return RandomCaller(seed, {tool.name: _schema(tool) for tool in self._suite.tools})
+        tools = {tool.name: _schema(tool) for tool in self._suite.tools}
+        return RandomCaller(seed, lambda: tools)
 
 
 def _holds(by_trace: Any, by_state: Any, ended: tuple[str, Any, Any], trace: Sequence[Any]) -> bool:

