@@ -185,7 +185,7 @@ def make_card(
         episodes=max(2, min(episodes, 50)),
         patience_s=max(30.0, seconds),
         search_steps=0 if published else search_steps,
-        search_seconds=max(1.0, seconds / 5),
+        search_seconds=max(1.0, seconds / 3),
         seed=seed,
         on_finding=lambda finding: say(finding.name),
         **trained_with,
