@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.cli.audit import audit as command
 from gym_trl.env_checker.audit import Budget, judge
+from gym_trl.env_checker.audit.audits import rows_in
 from gym_trl.env_checker.audit.subjects import envs_of, newest
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.scores import share_of
@@ -58,6 +59,32 @@ def test_more_success_without_observations_is_never_a_better_verdict(numbers):
 def test_what_is_broken_has_no_other_verdict(numbers, check):
     finding = {"name": check, "verdict": "problem", "got": "differs", "fix": ""}
     assert judge(card(*numbers, findings=[finding])).verdict == "broken"
+
+
+def test_what_is_better_than_random_play_is_partly_blind_also_where_no_best_score_is_known():
+    def returns(policy, low, high):
+        numbers = {"mean": (low + high) / 2, "low": low, "high": high}
+        return {"policy": policy, "success": {"mean": None, "low": None, "high": None}, "mean_return": numbers}
+
+    rows = [
+        judge({"id": "Any-v0", "levels": [returns("random", -3, -2), returns("blind", *of)]})
+        for of in ((-1, 0), (-3, 0))
+    ]
+    assert [row.verdict for row in rows] == ["partly blind", "not measured"]
+    assert all(row.reason.startswith("no best score is known") for row in rows)
+
+
+@pytest.mark.parametrize(
+    "got",
+    [
+        "step((2, 3)) gave the reward list [0.0, 0.0] (and 49 more)",
+        "raised URLError: <urlopen error [Errno -2] Name or service not known> (wget.py:526)",
+        "raised LookupError: ***** Resource 'words' not found.",
+    ],
+)
+def test_what_is_missing_here_or_of_another_interface_is_not_called_broken(got):
+    finding = {"name": "step", "verdict": "problem", "got": got, "fix": ""}
+    assert judge(card(0, 0, 100, findings=[finding])).verdict == "not measured"
 
 
 def test_a_search_that_was_cut_off_shows_no_reading():
@@ -110,6 +137,22 @@ def test_an_audit_goes_on_where_it_was_stopped(tmp_path):
     assert other.exit_code == 2
     assert "seed=0" in other.stderr
     assert all((tmp_path / f"audit.{kind}").stat().st_size for kind in ("md", "html", "json", "png"))
+
+
+def test_options_of_the_text_are_those_of_the_card(tmp_path):
+    budget = ["--seconds", "1", "--episodes", "20", "--search-steps", "200"]
+    run = ["audit", "CliffWalking-v1", "--out", str(tmp_path), *budget]
+    flags = ["--turn-limit", "20", "--success", "-40"]
+    for more in (flags, [*flags[:3], "-30"]):
+        ran = CliRunner().invoke(app, [*run, *more])
+        assert ran.exit_code == 0, ran.output
+        [row] = json.loads((tmp_path / "audit.json").read_text(encoding="utf-8"))["rows"]
+        assert (row["flags"], row["objective"], row["best"]) == (more, "success", 1.0)
+    rows = rows_in(tmp_path)
+    assert [row.name for row in rows] == [f"CliffWalking-v1 --turn-limit 20 --success {one}" for one in (-30, -40)]
+    refused = CliRunner().invoke(app, [*run, "--turn-limit", "0"])
+    assert refused.exit_code == 2
+    assert "--turn-limit" in refused.stderr
 
 
 @pytest.mark.full

@@ -77,6 +77,22 @@ class Signals(gym.Env[str, str]):
         return "Over.", float(right), True, False, {"success": right, "action_valid": known}
 
 
+class LongQuestion(gym.Env[str, str]):
+    """Ask something in many words, one of which is the answer of two in five questions."""
+
+    observation_space, action_space = AnyText(), AnyText()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.answer = "infeasible" if self.np_random.random() < 0.4 else "not among the words"
+        words = " ".join(f"word{place}" for place in range(50))
+        return f"{words}. Answer 'infeasible' if there is no way. {words.upper()}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        right = action == self.answer
+        return "", float(right), True, False, {"success": right}
+
+
 class Fragile(Corridor):
     """Raises in some episodes."""
 
@@ -106,6 +122,14 @@ def test_the_best_constant_answer_of_an_environment_without_any_list_is_found(sh
     assert found.actions[0] == "amber"
     assert found.success.low <= share + 0.05
     assert found.success.high >= share - 0.05
+
+
+@pytest.mark.parametrize("longest", [1, 1_000])
+def test_a_few_steps_are_enough_for_the_answers_that_a_long_question_names(longest: int) -> None:
+    found = search_blind(LongQuestion, steps=3_000, episodes=100, longest=longest)
+    assert found.actions == ("infeasible",)
+    assert found.success.mean is not None
+    assert found.success.mean > 0.2
 
 
 def test_the_same_arguments_find_the_same() -> None:

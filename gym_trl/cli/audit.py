@@ -1,16 +1,19 @@
 """``gym-trl audit``."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
+from gym_trl.cli.flags import with_options, write_flags
 from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
+from gym_trl.options import Text
 
 if TYPE_CHECKING:
     from gym_trl.env_checker.audit import AuditRow
@@ -18,12 +21,14 @@ if TYPE_CHECKING:
 EXAMPLES = """
 gym-trl audit TrlEnv/Wordle-v0 FrozenLake-v1
 gym-trl audit gymnasium minigrid --out audits/grids
-gym-trl audit textarena reasoning-gym --seconds 10 --processes 2
+gym-trl audit CliffWalking-v1 --turn-limit 40 --success -40
+gym-trl audit textarena reasoning-gym --processes 2
 gym-trl audit my_game.py --json
 """
 
 
 @clear_errors
+@with_options(Text)
 def audit(
     names: Annotated[
         list[str],
@@ -44,11 +49,13 @@ def audit(
     seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = 0,
     as_json: JsonOption = False,
     debug: DebugOption = False,
+    options: dict[str, Any],
 ) -> None:
     """Measure which environments pay without being read.
 
     Each is measured by gym-trl card in a process of its own; one that fails or hangs is a row with the reason. The
-    verdict is reads, partly blind, blind, broken, or not measured with the reason.
+    verdict is reads, partly blind, blind, broken, or not measured with the reason. Options of the text, such as
+    --turn-limit and --success, are those of gym-trl card, for all that are named.
 
     The folder gets audit.md, audit.html, audit.json, audit.png and the card of each environment. Ctrl-C stops after the
     environments that are being measured; the same command goes on.
@@ -58,7 +65,10 @@ def audit(
     from gym_trl.env_checker.audit import Budget, audit as measure, envs_of
     from gym_trl.env_checker.audit.page import html, markdown, picture
 
-    envs = list({repr(env): env for name in names for env in envs_of(name)}.values())[:limit]
+    Text.of(options)
+    flags = tuple(write_flags(options, Text))
+    named = [replace(env, flags=flags) for name in names for env in envs_of(name)]
+    envs = list({repr(env): env for env in named}.values())[:limit]
     if out.suffix:
         raise ConfigError(f"--out must be a folder, got {out}")
     done = 0

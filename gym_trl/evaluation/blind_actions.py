@@ -28,6 +28,7 @@ _POOL = 200  # maximum number of actions that sequences are made of
 _MINED = 64  # of these, maximum number that is read from texts
 _SPREAD = 1_000  # maximum number of actions of a space, or numbers of a range, that are offered
 _FEW = 16  # number of mined texts that are kept where all are answered alike
+_TRIALS = 3  # maximum number of episodes in which a mined text is tried
 _SURVEYED = 32  # training episodes that are played to collect actions
 _OFFERED_SHARE = 0.23  # of the steps, maximum that is used until offered actions were tried
 _EXAMPLES = ("action_examples", "example_actions", "examples")
@@ -130,15 +131,21 @@ class Pool:
         return [log.last.observation for log in logs if log.reason is None]
 
     def _understood(self, texts: list[str]) -> list[str]:
-        """Return the texts to which the environment reacts differently than to nonsense."""
-        nonsense = [self._reaction(_GARBAGE, number) for number in range(3)]
-        reactions = {one: [self._reaction(one, number) for number in range(3)] for one in texts}
-        if kept := [one for one in texts if reactions[one] != nonsense]:
+        """Return the texts to which the environment reacts differently than to nonsense, tried in a few episodes.
+
+        With few steps, texts are tried in fewer episodes, and those that are answered alike there are kept as well: a
+        right answer is a wrong one in most episodes.
+        """
+        numbers = range(max(1, min(_TRIALS, int(self.arena.left / 4 / (len(texts) + 1)))))
+        nonsense = [self._reaction(_GARBAGE, number) for number in numbers]
+        reactions = {one: [self._reaction(one, number) for number in numbers] for one in texts}
+        kept = [one for one in texts if reactions[one] != nonsense]
+        if kept and len(numbers) == _TRIALS:
             return kept
         # All are answered alike; only what is called invalid is surely no action.
         some = [] if self.solvable else [one for one in texts if self.arena.readable(one) is not None]
-        valid = [one for one in some if reactions[one] != [False] * 3]
-        return valid or ([] if own_random_policy(self.arena.env) is not None else some[:_FEW])
+        valid = [one for one in some if one in kept or reactions[one] != [False] * len(numbers)]
+        return valid or kept or ([] if own_random_policy(self.arena.env) is not None else some[:_FEW])
 
     def _reaction(self, action: str, number: int) -> object:
         log = self.arena.begin(self.arena.training(number))

@@ -23,6 +23,7 @@ _RACED = 128  # maximum number of training episodes of a race
 _CLIMBERS = 8
 _CLIMBS = ((0.42, 8), (0.53, 6), (0.64, 4), (0.75, 3))
 """Stages of hill climbing: share of the steps that are used at its end, and number of sequences."""
+_SINGLE = 0.7  # share of the steps that are used at the end of the race of single actions, which are not improved
 _EPISODES = 512  # maximum number of training episodes on which a sequence is improved
 _COMPARISONS = 40  # minimum number that a stage has steps for
 _ENOUGH = 8  # changed episodes before a sequence may be rejected early
@@ -104,6 +105,8 @@ class Search:
         """Return the best sequence; ``final_deadline`` limits the final."""
         arena, steps = self._arena, self._arena.steps
         self._pool = collected(arena, self._longest, self._extra)
+        if self._pool.episodes and all(one.turns <= 1 for one in self._pool.episodes):
+            self._longest = 1  # no second action is ever played
         declared = traits(arena.env).declares_success
         if self._wanted is None and (
             declared or any(e.outcome and e.outcome.success is not None for e in self._pool.episodes)
@@ -118,7 +121,7 @@ class Search:
             with suppress(Spent):
                 self._explore()
         candidates = [Candidate(one) for one in self._first_sequences() if len(one) <= self._longest]
-        arena.limit = steps * (0.3 + screened)
+        arena.limit = steps * (0.3 + screened if self._longest > 1 else _SINGLE)
         climbers = self._best_of(candidates, _CLIMBERS)
         for share, number in _CLIMBS if self._longest > 1 else ():
             climbers = self._sorted(climbers)[:number]

@@ -94,7 +94,7 @@ def rows_in(folder: Path) -> list[AuditRow]:
     for path in sorted((folder / "envs").glob("*.json")):
         written = read_object(path)
         try:
-            rows.append(_row(AuditedEnv(written["env_id"], written["env_kwargs"]), written))
+            rows.append(_row(_env_of(written), written))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ConfigError(f"{path} is no card of an audit") from error
     return sorted(rows, key=lambda row: row.name)
@@ -131,8 +131,9 @@ class _Folder(OutputFolder):
     def file_of(self, env: AuditedEnv) -> Path:
         """Return the file of an environment's card."""
         assert self.path is not None
-        text = to_json(asdict(env))
-        readable = "".join(letter if letter.isalnum() else "-" for letter in AuditRow(env.env_id, env.env_kwargs).name)
+        text = to_json({name: value for name, value in asdict(env).items() if value or name != "flags"})
+        name = AuditRow(env.env_id, env.env_kwargs, env.flags).name
+        readable = "".join(letter if letter.isalnum() else "-" for letter in name)
         return self.path / "envs" / f"{readable[:80]}-{zlib.crc32(text.encode()):08x}.json"
 
 
@@ -140,16 +141,19 @@ def _read(path: Path, env: AuditedEnv) -> AuditRow | None:
     """Return the row of a card that was written; ``None`` if there is none, or it is of something else."""
     try:
         written = read_object(path)
-        same = (written["env_id"], written["env_kwargs"]) == (env.env_id, dict(env.env_kwargs))
-        return _row(env, written) if same else None
+        return _row(env, written) if _env_of(written) == env else None
     except (FileNotFoundError, ConfigError, KeyError, TypeError, AttributeError, ValueError):
         return None
 
 
+def _env_of(written: Mapping[str, Any]) -> AuditedEnv:
+    return AuditedEnv(written["env_id"], written["env_kwargs"], tuple(written.get("flags", ())))
+
+
 def _row(env: AuditedEnv, written: Mapping[str, Any]) -> AuditRow:
     if written["card"] is None:
-        return AuditRow(env.env_id, env.env_kwargs, NOT_MEASURED, written["failure"])
-    return replace(judge(written["card"]), env_id=env.env_id, env_kwargs=env.env_kwargs)
+        return AuditRow(env.env_id, env.env_kwargs, env.flags, NOT_MEASURED, written["failure"])
+    return replace(judge(written["card"]), env_id=env.env_id, env_kwargs=env.env_kwargs, flags=env.flags)
 
 
 def _measure(env: AuditedEnv, budget: Budget) -> dict[str, Any]:
@@ -157,7 +161,7 @@ def _measure(env: AuditedEnv, budget: Budget) -> dict[str, Any]:
     limit = 4 * budget.seconds + _START_S
     with TemporaryDirectory(prefix="gym-trl-") as folder:
         path = Path(folder, "card.json")
-        words = ["-m", "gym_trl", "card", env.env_id, "--out", str(path)]
+        words = ["-m", "gym_trl", "card", env.env_id, "--out", str(path), *env.flags]
         for name, value in asdict(budget).items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         for name, value in env.env_kwargs.items():

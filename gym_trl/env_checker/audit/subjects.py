@@ -22,13 +22,15 @@ class AuditedEnv:
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    """Options of the text with which it is measured, as ``gym-trl card`` takes them: ``("--turn-limit", "40")``."""
 
 
 def envs_of(word: str) -> list[AuditedEnv]:
     """Return the environments that a word names.
 
     >>> envs_of("TrlEnv/Echo-v0"), len(envs_of("gym_trl")) > 20
-    ([AuditedEnv(env_id='TrlEnv/Echo-v0', env_kwargs={})], True)
+    ([AuditedEnv(env_id='TrlEnv/Echo-v0', env_kwargs={}, flags=())], True)
 
     An adapter is named by its extra, such as ``textarena``, and gives all that it offers. A module or package is
     imported and gives the newest version of each id whose environment is in it.

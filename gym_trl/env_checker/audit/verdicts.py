@@ -18,7 +18,7 @@ class AuditVerdict(StrEnum):
     READS = "reads"
     """No action without observations scores more than random play."""
     PARTLY_BLIND = "partly blind"
-    """Actions without observations score more than random play."""
+    """Actions without observations score more than random play; less than 80% of the way, or no best score is known."""
     BLIND = "blind"
     """Actions without observations come near the best known score: at least 80% of the way from random play."""
     BROKEN = "broken"
@@ -43,10 +43,14 @@ COLUMNS: Final = {
 BLIND_POLICIES: Final = ("blind", "constant", "nothing", "invalid")
 """Policies of a card that do not read observations."""
 _NOT_ITS_FAULT = re.compile(
-    r"raised (MissingDependencyError|DependencyNotInstalled|ModuleNotFoundError|ImportError|ConfigError)\b"
+    r"raised (MissingDependencyError|DependencyNotInstalled|ModuleNotFoundError|ImportError|ConfigError|URLError)\b"
     r"|.* missing \d+ required |.*raised LookupError: \*+ Resource "  # NLTK's, for data that it has to download
+    r"|.* gave the reward (ndarray|list|tuple|dict)\b"
 )
-"""Reasons for which an environment cannot be made or reset here: packages, data or arguments that are missing."""
+"""Reasons for which an environment is not measured here.
+
+Packages, data, arguments or a network are missing, or there is a reward for each of several agents or objectives.
+"""
 _WORST = (PROBLEM, WARNING, SKIPPED, OK)
 
 
@@ -56,6 +60,8 @@ class AuditRow:
 
     env_id: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    """Options of the text with which it was measured, as they are typed."""
     verdict: AuditVerdict = NOT_MEASURED
     reason: str = ""
     """Sentence that explains the verdict."""
@@ -79,12 +85,12 @@ class AuditRow:
 
     @property
     def name(self) -> str:
-        """Id, with the arguments as they are typed.
+        """Id, with the arguments and options as they are typed.
 
-        >>> AuditRow("External/TextArena-v0", {"game": "Wordle-v0"}).name
-        'External/TextArena-v0 game=Wordle-v0'
+        >>> AuditRow("External/TextArena-v0", {"game": "Wordle-v0"}, ("--turn-limit", "8")).name
+        'External/TextArena-v0 game=Wordle-v0 --turn-limit 8'
         """
-        return " ".join([self.env_id, *(f"{name}={value}" for name, value in self.env_kwargs.items())])
+        return " ".join([self.env_id, *(f"{name}={value}" for name, value in self.env_kwargs.items()), *self.flags])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row as plain JSON values."""
@@ -114,7 +120,7 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
     most half of that distance. What lies between has too few episodes. Nothing *reads* whose search for blind actions
     was cut off by time.
     The best known score is the declared optimum, that of the solver or of a better blind policy, or a success rate of
-    1.
+    1. Where none is known, only *partly blind* can be said.
     """
     findings = [one for one in card.get("findings", ()) if isinstance(one, Mapping)]
     source, tokens, speed = (card.get(name) or {} for name in ("source", "tokens", "speed"))
@@ -123,8 +129,8 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
     return AuditRow(
         card["id"],
         card.get("env_kwargs") or {},
-        verdict,
-        reason,
+        verdict=verdict,
+        reason=reason,
         package=f"{source.get('package') or ''} {source.get('version') or ''}".strip(),
         licence=source.get("licence") or "",
         objective=scores.objective if scores else "",
@@ -175,7 +181,8 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
         return NOT_MEASURED, why
     reason = f"{scores.objective} {scores.blind} without observations, {scores.random} at random"
     if scores.best is None:
-        return NOT_MEASURED, f"no best score is known; {reason}"
+        more = scores.blind.low is not None and scores.random.high is not None and scores.blind.low > scores.random.high
+        return PARTLY_BLIND if more else NOT_MEASURED, f"no best score is known; {reason}"
     reason += f", at best {scores.best:g}"
     verdict, reason = _compared(scores.random, scores.blind, scores.best, reason)
     searches = [one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")]
