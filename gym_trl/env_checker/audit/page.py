@@ -7,6 +7,7 @@ from pathlib import Path
 from gym_trl.env_checker.audit.audits import Budget
 from gym_trl.env_checker.audit.verdicts import BLIND, COLUMNS, NOT_MEASURED, PARTLY_BLIND, READS, AuditRow, AuditVerdict
 from gym_trl.env_checker.card.page import MARKS, html_page, table
+from gym_trl.evaluation.blind import NEAR
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.text.short_count import short_count
 from gym_trl.text.textify import counted
@@ -81,27 +82,56 @@ def _cells(row: AuditRow) -> tuple[str, ...]:
 
 
 def picture(rows: Sequence[AuditRow], path: Path) -> None:
-    """Draw the blind score of each environment against that of random play, with the best known score as 1.
+    """Draw how far each environment's best score without observations is on the way from random play to the best one.
 
-    Environments whose score is a return without a known best one have no point.
+    There is a line of points for each package. Environments without a known best score have no point.
     """
-    with drawn(path, (6.4, 5.2), title="Scores without observations, with the best known score as 1") as figure:
+    places = {row.name: way for row in rows if (way := way_without_observations(row)) is not None}
+    shown = [row for row in rows if row.name in places]
+    packages = sorted({row.package or "other" for row in shown}, key=str.casefold, reverse=True)
+    size = (7.6, 1.6 + 0.42 * max(1, len(packages)))
+    with drawn(path, size, title="What is reached without reading observations") as figure:
         axes = figure.subplots()
-        axes.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=0)
+        axes.axvspan(NEAR, 1.05, color=_COLOURS[BLIND], alpha=0.08, zorder=0)
+        heights = _heights([(row.package or "other", places[row.name]) for row in shown])
         for verdict, colour in _COLOURS.items():
             points = [
-                (row.random.mean / row.best, row.blind.mean / row.best)
-                for row in rows
+                (places[row.name], packages.index(row.package or "other") + height)
+                for row, height in zip(shown, heights, strict=True)
                 if row.verdict == verdict
-                and row.best
-                and row.best > 0
-                and row.random.mean is not None
-                and row.blind.mean is not None
             ]
             if points:
                 across, up = zip(*points, strict=True)
-                axes.scatter(across, up, color=colour, s=22, label=f"{verdict} ({len(points)})", alpha=0.8)
-        axes.set(
-            xlabel="random play", ylabel="best policy without observations", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03)
-        )
-        axes.legend(loc="lower right", frameon=False)
+                axes.scatter(across, up, color=colour, s=13, label=f"{verdict} ({len(points)})", zorder=2)
+        for line in range(len(packages)):
+            axes.axhline(line, color="#dddddd", linewidth=0.6, zorder=1)
+        counts = Counter(row.package or "other" for row in shown)
+        axes.set_yticks(range(len(packages)), [f"{name} ({counts[name]})" for name in packages])
+        axes.set(xlim=(-0.16, 1.05), ylim=(-0.6, len(packages) - 0.4 if packages else 1))
+        axes.set_xlabel("0: random play, 1: best known score; shaded: blind")
+        if shown:
+            axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.16 - 0.5 / len(packages)), ncols=4, frameon=False)
+
+
+def way_without_observations(row: AuditRow) -> float | None:
+    """Return the share of the way from random play to the best known score; ``None`` if no best score is known.
+
+    >>> from gym_trl.evaluation.scores import Estimate
+    >>> way_without_observations(AuditRow("Coin-v0", random=Estimate(0.5), blind=Estimate(0.75), best=1.0))
+    0.5
+    """
+    chance, blind = row.random.mean, row.blind.mean
+    if row.best is None or chance is None or blind is None or row.best <= chance:
+        return None
+    return max(-0.1, min(1.0, (blind - chance) / (row.best - chance)))
+
+
+def _heights(points: Sequence[tuple[str, float]]) -> list[float]:
+    """Return the height of each point above the line of its package, so that those in one place stand side by side."""
+    places = [(package, round(across * 40)) for package, across in points]
+    most, taken, heights = Counter(places), Counter[tuple[str, int]](), []
+    for place in places:
+        taken[place] += 1
+        number = taken[place]
+        heights.append((number // 2) * (1 if number % 2 else -1) * min(0.11, 0.8 / most[place]))
+    return heights
