@@ -100,6 +100,9 @@ LEAVES: dict[str, Leaf] = {
         ("envs.external.agentdojo",), envs={"External/AgentDojo-v0": "envs.external.agentdojo:AgentDojo"}
     ),
     "bfcl": Leaf(("envs.external.bfcl",), envs={"External/BFCL-v0": "envs.external.bfcl:BFCL"}),
+    "craftax": Leaf(
+        ("envs.external.craftax",), envs={"External/CraftaxClassic-v0": "envs.external.craftax:CraftaxClassic"}
+    ),
     "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
     "miniwob": Leaf(
         ("envs.external.browser", "envs.external.miniwob"),

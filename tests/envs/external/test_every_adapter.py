@@ -125,6 +125,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
             "Done.",
         ],
     ),
+    "craftax": ("craftax", "External/CraftaxClassic-v0", {"goal": "collect_wood"}, ["left", "dance", "do", "up"]),
     "bfcl": (
         "bfcl_eval",
         "External/BFCL-v0",
@@ -136,7 +137,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
 
 
 EXTRAS = {"bfcl_eval": "bfcl", "nle": "nethack", "pyspiel": "openspiel"}
-NAMES = ("attack", "category", "dataset", "env", "game", "min_depth", "path", "suite", "task")
+NAMES = ("attack", "category", "dataset", "env", "game", "goal", "min_depth", "path", "suite", "task")
 
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])
@@ -260,7 +261,7 @@ def test_what_is_over_pays_nothing_more(case):
                 assert (observation, terminated, truncated) == (ended[0], ended[2], ended[3])
                 assert reward == 0.0
                 return
-    endless = ("NetHack", "ScienceWorld", "TextCraft", "TextWorld", "chess")  # too long, or without end
+    endless = ("Craftax", "NetHack", "ScienceWorld", "TextCraft", "TextWorld", "chess")  # too long, or without end
     assert any(name in f"{env_id} {kwargs}" for name in endless)
 
 
