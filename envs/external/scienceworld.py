@@ -1,13 +1,17 @@
 """Adapter to the tasks of ScienceWorld."""
 
+import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from gym_trl.envs.external.adapter import Played, SolvedAdapter
 from gym_trl.envs.external.java import JavaObject
 from gym_trl.errors import ConfigError
+from gym_trl.types import Policy
 
 _FOLDS = {"train": "getVariationsTrain", "dev": "getVariationsDev", "test": "getVariationsTest"}
+_SHARE_OF_FOCUS = 0.03  # a wrong focus ends an episode, which no other action does for certain
 _UNKNOWN = "No known action matches that input."
 
 
@@ -97,6 +101,17 @@ class ScienceWorld(SolvedAdapter):
         self._load(self._variation, True)
         actions: list[str] = self._game.call("getGoldActionSequence")
         return actions
+
+    def random_policy(self, seed: int) -> Policy:
+        """Make a policy that plays random actions with objects that are in sight; some are a focus."""
+        rng = random.Random(seed)
+
+        def policy(observation: str) -> str:
+            actions, objects = (sorted(self._game.call(f"getPossible{kind}")) for kind in ("Actions", "Objects"))
+            chosen = "focus on OBJ" if rng.random() < _SHARE_OF_FOCUS else rng.choice(actions)
+            return re.sub("OBJ", lambda _: rng.choice(objects), chosen)
+
+        return policy
 
     def _load(self, variation: int, solved: bool) -> None:
         self._game.call("load", self.task, variation, self.simplifications, solved)

@@ -34,6 +34,22 @@ def test_the_solver_scores_one(task):
     env.close()
 
 
+def test_random_play_ends_by_a_wrong_focus():
+    env = make("External/ScienceWorld-v0", task="find-animal")
+    turns = []
+    for seed in range(3):
+        shown, _ = env.reset(seed=seed)
+        policy, over, invalid = env.unwrapped.random_policy(seed), False, 0
+        turns.append(0)
+        while not over:
+            shown, _, over, _, info = env.step(policy(shown))
+            turns[-1], invalid = turns[-1] + 1, invalid + (not info["action_valid"])
+        assert invalid < turns[-1]
+        assert not info["success"]
+    assert max(turns) < 300
+    env.close()
+
+
 def test_a_wrong_focus_ends_the_episode_and_takes_nothing_back():
     env = make("External/ScienceWorld-v0", task="find-animal")
     env.reset(seed=0)
