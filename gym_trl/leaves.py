@@ -104,6 +104,7 @@ LEAVES: dict[str, Leaf] = {
         ("envs.external.craftax",), envs={"External/CraftaxClassic-v0": "envs.external.craftax:CraftaxClassic"}
     ),
     "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
+    "minihack": Leaf(("envs.external.minihack",), envs={"External/MiniHack-v0": "envs.external.minihack:MiniHack"}),
     "miniwob": Leaf(
         ("envs.external.browser", "envs.external.miniwob"),
         envs={"External/MiniWoB-v0": "envs.external.miniwob:MiniWoB"},

@@ -14,7 +14,9 @@ from gym_trl.leaves import LEAVES, Kind, load, offered
 
 ROOT = Path(__file__).parents[1]
 MODULES = {name: [f"gym_trl.{module}" for module in leaf.modules] for name, leaf in LEAVES.items()}
-SHARED = {f"gym_trl.envs.external.{name}" for name in ("adapter", "java", "own_global_random", "tool_calls")}
+SHARED = {
+    f"gym_trl.envs.external.{name}" for name in ("adapter", "java", "nethack_game", "own_global_random", "tool_calls")
+}
 """Modules in rooms of leaves that several leaves or the core import."""
 
 

@@ -4,13 +4,11 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.envs.external.adapter import Adapter, Played
+from gym_trl.envs.external.nethack_game import NetHackGame
 from gym_trl.errors import ConfigError
 
-_COMPASS = {"N": "north", "S": "south", "E": "east", "W": "west"}
 
-
-class NetHack(Adapter):
+class NetHack(NetHackGame):
     """Task of the NetHack Learning Environment, with its terminal screen as observation.
 
     ::
@@ -47,18 +45,12 @@ class NetHack(Adapter):
             raise ConfigError(f"NetHack has no task {task!r}; it has {known}")
         self.task = task
         made: Any = gym.make(task, disable_env_checker=True, **{"fix_moon_phase": True} | settings)
-        self._game = made.unwrapped
         try:
-            self._game.seed(core=1, disp=1, reseed=False)
+            made.unwrapped.seed(core=1, disp=1, reseed=False)
         except RuntimeError as error:
-            self._game.close()
+            made.close()
             raise ConfigError(f"{task} cannot be trained on: {error}") from error
-        actions: Any = self._game.actions
-        names = [_name(action) for action in actions]
-        self._actions = {
-            name if names.count(name) == 1 else f"{name} ({type(action).__name__})": place
-            for place, (name, action) in enumerate(zip(names, actions, strict=True))
-        }
+        self._play_in(made.unwrapped)
         self.instructions = (
             f"You play NetHack. Answer with one of: {', '.join(self._actions)}. The screen has the message above, the "
             "map with you as @, and your state below."
@@ -69,36 +61,3 @@ class NetHack(Adapter):
         """Return the arguments of each task of NetHack."""
         cls._import("nle", "nle.env")
         return [{"task": env_id} for env_id in sorted(gym.registry) if env_id.startswith("NetHack")]
-
-    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._game.seed(core=seed, disp=seed, reseed=False)
-        observation, _ = self._game.reset()
-        return _screen(observation), self._more()
-
-    def _play(self, action: str) -> Played:
-        place = self._actions.get(" ".join(action.split()).lower())
-        if place is None:
-            return Played("That is no action.", valid=False, more=self._more())
-        observation, reward, terminated, truncated, info = self._game.step(place)
-        won = info["is_ascended"] or info["end_status"].name == "TASK_SUCCESSFUL"
-        # The screen after the end is empty.
-        shown = _screen(observation) or "The game is over."
-        more = {} if terminated or truncated else self._more()
-        return Played(shown, float(reward), bool(terminated), bool(truncated), success=bool(won), more=more)
-
-    def _more(self) -> dict[str, Any]:
-        return {"admissible_actions": list(self._actions)}
-
-
-def _name(action: Any) -> str:
-    kind, name = type(action).__name__, action.name
-    if kind.startswith("CompassDirection"):
-        direction = "".join(_COMPASS[letter] for letter in name)
-        return f"far {direction}" if kind.endswith("Longer") else direction
-    return str(name.lower().replace("num_", ""))
-
-
-def _screen(observation: dict[str, Any]) -> str:
-    """Return the screen as text, copied now because the game reuses the memory for the next screen."""
-    lines = (bytes(row).decode("latin-1").rstrip(" \0") for row in observation["tty_chars"])
-    return "\n".join(line for line in lines if line)

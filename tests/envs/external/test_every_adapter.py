@@ -126,6 +126,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
         ],
     ),
     "craftax": ("craftax", "External/CraftaxClassic-v0", {"goal": "collect_wood"}, ["left", "dance", "do", "up"]),
+    "minihack": (
+        "minihack",
+        "External/MiniHack-v0",
+        {"task": "MiniHack-Room-Random-15x15-v0"},
+        ["south", "dance", "east", "northwest", "north"],
+    ),
     "bfcl": (
         "bfcl_eval",
         "External/BFCL-v0",
@@ -261,7 +267,15 @@ def test_what_is_over_pays_nothing_more(case):
                 assert (observation, terminated, truncated) == (ended[0], ended[2], ended[3])
                 assert reward == 0.0
                 return
-    endless = ("Craftax", "NetHack", "ScienceWorld", "TextCraft", "TextWorld", "chess")  # too long, or without end
+    endless = (
+        "Craftax",
+        "MiniHack",
+        "NetHack",
+        "ScienceWorld",
+        "TextCraft",
+        "TextWorld",
+        "chess",
+    )  # too long, or without end
     assert any(name in f"{env_id} {kwargs}" for name in endless)
 
 
