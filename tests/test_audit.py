@@ -97,6 +97,13 @@ def test_a_search_that_was_cut_off_shows_no_reading():
     assert judge(card(0, 99, 100, findings=[finding])).verdict == "blind"
 
 
+def test_what_has_one_task_does_not_read_however_little_was_found():
+    finding = {"name": "variety", "verdict": "warning", "got": "10 seeds gave the same task", "fix": ""}
+    row = judge(card(0, 0, 100, findings=[finding]))
+    assert (row.verdict, row.reason[:38]) == ("not measured", "every seed seems to give the same task")
+    assert judge(card(0, 99, 100, findings=[finding])).verdict == "blind"
+
+
 def test_the_command_has_the_budget_of_the_function():
     defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
     assert asdict(Budget()) == {name: defaults[name] for name in asdict(Budget())}

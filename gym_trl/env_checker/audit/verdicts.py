@@ -118,7 +118,7 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
     score as 1, *blind* has a lower bound of at least ``NEAR`` (0.8), *partly blind* one above the interval of random
     play, and *reads* an upper bound at most 1 - ``NEAR`` above the lower bound of random play, whose interval has at
     most half of that distance. What lies between has too few episodes. Nothing *reads* whose search for blind actions
-    was cut off by time.
+    was cut off by time, or in which every seed seems to give the same task: a longer search would find a sequence.
     The best known score is the declared optimum, that of the solver or of a better blind policy, or a success rate of
     1. Where none is known, only *partly blind* can be said.
     """
@@ -185,10 +185,19 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
         return PARTLY_BLIND if more else NOT_MEASURED, f"no best score is known; {reason}"
     reason += f", at best {scores.best:g}"
     verdict, reason = _compared(scores.random, scores.blind, scores.best, reason)
-    searches = [one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")]
-    if verdict is READS and searches and searches[0].get("cut"):
-        return NOT_MEASURED, f"the search was cut off by time after {counted(searches[0]['steps'], 'step')}; {reason}"
+    if verdict is READS and (doubt := _doubt(findings)):
+        return NOT_MEASURED, f"{doubt}; {reason}"
     return verdict, reason
+
+
+def _doubt(findings: list[Mapping[str, Any]]) -> str:
+    """Return why a search that found nothing shows nothing, if so."""
+    searches = [one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")]
+    if searches and searches[0].get("cut"):
+        return f"the search was cut off by time after {counted(searches[0]['steps'], 'step')}"
+    if any(one["name"] == "variety" and one["verdict"] in (WARNING, PROBLEM) for one in findings):
+        return "every seed seems to give the same task, so that some sequence of actions is the best policy"
+    return ""
 
 
 def _compared(random: Estimate, blind: Estimate, best: float, reason: str) -> tuple[AuditVerdict, str]:
