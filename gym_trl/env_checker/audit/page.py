@@ -110,7 +110,7 @@ def picture(rows: Sequence[AuditRow], path: Path) -> None:
         axes.set(xlim=(-0.16, 1.05), ylim=(-0.6, len(packages) - 0.4 if packages else 1))
         axes.set_xlabel("0: random play, 1: best known score; shaded: blind")
         if shown:
-            axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.16 - 0.5 / len(packages)), ncols=4, frameon=False)
+            figure.legend(loc="outside lower center", ncols=len(_COLOURS), frameon=False)
 
 
 def way_without_observations(row: AuditRow) -> float | None:
