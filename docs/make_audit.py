@@ -41,6 +41,7 @@ _REASONS = {
     "no best score is known, and no action without observations is surely better than random play": "no best score is",
     "too few episodes for intervals that are narrow enough": "too few episodes",
     "the search was cut off by time and found nothing": "the search was cut off",
+    "episodes are long, so that the steps of the search were few sequences": "the search tried only",
     "every seed seems to give the same task, and the search did not find its solution": "every seed seems",
     "random play reaches the best known score": "random play reaches",
     "it needs an argument, a package, data or a network that were not there": (

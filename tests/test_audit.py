@@ -88,10 +88,13 @@ def test_what_is_missing_here_or_of_another_interface_is_not_called_broken(got):
 
 
 def test_a_search_that_was_cut_off_shows_no_reading():
-    numbers = {"cut": False, "steps": 564}
+    numbers: dict[str, float] = {"cut": False, "steps": 564}
     finding = {"name": "blind baseline", "verdict": "ok", "got": "", "fix": "", "numbers": numbers}
     assert judge(card(0, 0, 100, findings=[finding])).verdict == "reads"
-    numbers["cut"] = True
+    numbers |= {"sequences": 19, "turns": 8.0}
+    row = judge(card(0, 0, 100, findings=[finding]))
+    assert (row.verdict, row.reason[:34]) == ("not measured", "the search tried only 19 sequences")
+    numbers |= {"sequences": 19, "turns": 1.0, "cut": True}
     row = judge(card(0, 0, 100, findings=[finding]))
     assert (row.verdict, row.reason[:40]) == ("not measured", "the search was cut off by time after 564")
     assert judge(card(0, 99, 100, findings=[finding])).verdict == "blind"

@@ -93,6 +93,27 @@ class LongQuestion(gym.Env[str, str]):
         return "", float(right), True, False, {"success": right}
 
 
+class Marked(gym.Env[str, str]):
+    """Go right twice in six moves, in words that are marked; others end the episode."""
+
+    observation_space, action_space = AnyText(), AnyText()
+
+    def __init__(self, mark: str = "\\boxed{%s}") -> None:
+        self.mark = mark
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = self.turn = 0
+        return f"Move 'up', 'left' or 'right', for example {self.mark % 'left'}.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        moves = [self.mark % move for move in ("up", "left", "right")]
+        self.place += action == moves[2]
+        self.turn += 1
+        over = action not in moves or self.place == 2 or self.turn == 6
+        return "On." if action in moves else "What?", float(self.place == 2), over, False, {"success": self.place == 2}
+
+
 class Fragile(Corridor):
     """Raises in some episodes."""
 
@@ -130,6 +151,13 @@ def test_a_few_steps_are_enough_for_the_answers_that_a_long_question_names(longe
     assert found.actions == ("infeasible",)
     assert found.success.mean is not None
     assert found.success.mean > 0.2
+
+
+@pytest.mark.parametrize("mark", ["\\boxed{%s}", "[%s]"])
+def test_actions_are_marked_as_an_example_in_the_text_is(mark: str) -> None:
+    found = search_blind(partial(Marked, mark), steps=3_000, episodes=100)
+    assert found.success.mean == 1.0
+    assert found.actions == (mark % "right",)
 
 
 def test_the_same_arguments_find_the_same() -> None:

@@ -133,14 +133,15 @@ class Pool:
     def _understood(self, texts: list[str]) -> list[str]:
         """Return the texts to which the environment reacts differently than to nonsense, tried in a few episodes.
 
-        With few steps, texts are tried in fewer episodes, and those that are answered alike there are kept as well: a
-        right answer is a wrong one in most episodes.
+        With few steps, texts are tried in fewer episodes; where one answer ends an episode, those that are answered
+        alike in these are kept as well: a right answer is a wrong one in most episodes.
         """
         numbers = range(max(1, min(_TRIALS, int(self.arena.left / 4 / (len(texts) + 1)))))
         nonsense = [self._reaction(_GARBAGE, number) for number in numbers]
         reactions = {one: [self._reaction(one, number) for number in numbers] for one in texts}
         kept = [one for one in texts if reactions[one] != nonsense]
-        if kept and len(numbers) == _TRIALS:
+        goes_on = any(isinstance(seen, tuple) and not any(seen[2:]) for one in kept for seen in reactions[one])
+        if kept and (goes_on or len(numbers) == _TRIALS):
             return kept
         # All are answered alike; only what is called invalid is surely no action.
         some = [] if self.solvable else [one for one in texts if self.arena.readable(one) is not None]
@@ -205,6 +206,7 @@ def _exploring(seed: int, pool: Sequence[str], env: TextEnvironment) -> Actor:
 _QUOTED = re.compile(
     r"`([^`\n]{1,60})`|\"([^\"\n]{1,60})\"|(?<!\w)'([^'\n]{1,60})'|\[([^\]\n]{1,60})\]|>([^<\n]{1,60})</"
 )
+_MARKED = re.compile(r"\\boxed\{[^{}\n]{1,60}\}|\[(?:[A-Za-z][^\[\]\n]{0,11}|\d+(?: \d+)*)\]")
 _RANGE = re.compile(r"(?:from |between )?(-?\d{1,4}) (?:to|and) (-?\d{1,4})")
 _CLAUSE = re.compile(r"(?:[:.!?;\n]|\bwith\b|\bsay\b|\bis\b|\bare\b|\bof\b)\s*")
 _ALTERNATIVES = re.compile(r",\s*(?:or |and )?|\s+or\s+|\s+and\s+|\s*\|\s*|\s*/\s*")
@@ -218,8 +220,19 @@ def mined(env: TextEnvironment, observations: Sequence[str]) -> Iterator[str]:
     >>> list(mined(gym.make("TrlEnv/KuhnPoker-v0"), ["Say 'pass'."]))[:2]
     ['pass', 'bet']
     """
-    texts = (" ".join(text.split()) for text in _maybe_actions(env, instructions_of(env), observations))
-    yield from filter(None, dict.fromkeys(texts))
+    instructions = instructions_of(env)
+    named = [" ".join(text.split()) for text in _maybe_actions(env, instructions, observations)]
+    marked = islice(_marked((instructions, *observations), named), _MINED // 2)
+    yield from filter(None, dict.fromkeys((*marked, *named)))
+
+
+def _marked(texts: Sequence[str], named: Sequence[str]) -> Iterator[str]:
+    r"""Yield examples of marked actions, such as ``\boxed{up}`` or ``[up]``, and named texts marked as they are."""
+    examples = list(dict.fromkeys(example for text in texts for example in _MARKED.findall(text)))
+    yield from examples
+    boxed = any("\\boxed{" in text for text in texts)
+    for text in named if boxed or examples else ():
+        yield f"\\boxed{{{text}}}" if boxed else f"[{text}]"
 
 
 def _maybe_actions(env: TextEnvironment, instructions: str, observations: Sequence[str]) -> Iterator[str]:

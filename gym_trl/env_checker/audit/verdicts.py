@@ -51,6 +51,8 @@ _NOT_ITS_FAULT = re.compile(
 
 Packages, data, arguments or a network are missing, or there is a reward for each of several agents or objectives.
 """
+_FEW_ACTIONS, _FEW_SEQUENCES = 5, 20
+"""Numbers of sequences below which a search that finds nothing shows nothing: of one action, and of more."""
 _WORST = (PROBLEM, WARNING, SKIPPED, OK)
 
 
@@ -118,7 +120,8 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
     score as 1, *blind* has a lower bound of at least ``NEAR`` (0.8), *partly blind* one above the interval of random
     play, and *reads* an upper bound at most 1 - ``NEAR`` above the lower bound of random play, whose interval has at
     most half of that distance. What lies between has too few episodes. Nothing *reads* whose search for blind actions
-    was cut off by time, or in which every seed seems to give the same task: a longer search would find a sequence.
+    was cut off by time or tried less than 20 sequences (5 actions, where one ends the episode), or in which every seed
+    seems to give the same task: a longer search would find a sequence.
     The best known score is the declared optimum, that of the solver or of a better blind policy, or a success rate of
     1. Where none is known, only *partly blind* can be said.
     """
@@ -192,9 +195,12 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
 
 def _doubt(findings: list[Mapping[str, Any]]) -> str:
     """Return why a search that found nothing shows nothing, if so."""
-    searches = [one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")]
-    if searches and searches[0].get("cut"):
-        return f"the search was cut off by time after {counted(searches[0]['steps'], 'step')}"
+    for search in (one["numbers"] for one in findings if one["name"] == "blind baseline" and one.get("numbers")):
+        if search.get("cut"):
+            return f"the search was cut off by time after {counted(search['steps'], 'step')}"
+        needed = _FEW_ACTIONS if search.get("turns", 1.0) <= 1 else _FEW_SEQUENCES
+        if search.get("sequences", needed) < needed:
+            return f"the search tried only {counted(search['sequences'], 'sequence')} of actions"
     if any(one["name"] == "variety" and one["verdict"] in (WARNING, PROBLEM) for one in findings):
         return "every seed seems to give the same task, so that some sequence of actions is the best policy"
     return ""
