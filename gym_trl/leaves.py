@@ -99,6 +99,7 @@ LEAVES: dict[str, Leaf] = {
     "agentdojo": Leaf(
         ("envs.external.agentdojo",), envs={"External/AgentDojo-v0": "envs.external.agentdojo:AgentDojo"}
     ),
+    "alfworld": Leaf(("envs.external.alfworld",), envs={"External/ALFWorld-v0": "envs.external.alfworld:ALFWorld"}),
     "bfcl": Leaf(("envs.external.bfcl",), envs={"External/BFCL-v0": "envs.external.bfcl:BFCL"}),
     "craftax": Leaf(
         ("envs.external.craftax",), envs={"External/CraftaxClassic-v0": "envs.external.craftax:CraftaxClassic"}

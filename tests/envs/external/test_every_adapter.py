@@ -132,6 +132,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
         {"task": "MiniHack-Room-Random-15x15-v0"},
         ["south", "dance", "east", "northwest", "north"],
     ),
+    "alfworld": (
+        "alfworld",
+        "External/ALFWorld-v0",
+        {},
+        ["go to fridge 1", "dance", "open fridge 1", "look", "go to shelf 1", "take mug 1 from shelf 1"],
+    ),
     "bfcl": (
         "bfcl_eval",
         "External/BFCL-v0",
@@ -157,6 +163,10 @@ def case(request):
         request.getfixturevalue("open_browser")
     if package in ("scienceworld", "textworld_express"):
         request.getfixturevalue("open_java")(env_id, kwargs)
+    if package == "alfworld":
+        from support.alfworld_games import write_games
+
+        kwargs = {"path": str(write_games(request.getfixturevalue("tmp_path")))}
     if package == "textworld":
         kwargs = {"path": str(request.getfixturevalue("textworld_games") / "1.z8")}
     return env_id, kwargs, actions
@@ -268,6 +278,7 @@ def test_what_is_over_pays_nothing_more(case):
                 assert reward == 0.0
                 return
     endless = (
+        "ALFWorld",
         "Craftax",
         "MiniHack",
         "NetHack",

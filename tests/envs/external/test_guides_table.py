@@ -36,6 +36,10 @@ def test_the_version_is_the_one_that_is_tested_and_the_line_makes_it(row, folder
         assert version(package) == row[2].partition(" ")[0]
     except PackageNotFoundError:
         pytest.skip(f"{package} is not installed")
+    if package == "alfworld":
+        from support.alfworld_games import write_games
+
+        write_games(folder / "games")
     if package == "TextWorld":
         (folder / "game.z8").write_bytes((request.getfixturevalue("textworld_games") / "1.z8").read_bytes())
     spec: Any = eval(row[5].strip("`"), {"GymSpec": GymSpec})  # the page is ours
