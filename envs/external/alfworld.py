@@ -1,16 +1,18 @@
 """Adapter to ALFWorld, household tasks in words."""
 
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from json import loads
 from os import PathLike, fspath
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar
+from typing import Any
 
 from gym_trl.envs.external.adapter import Played, SolvedAdapter
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.types import Policy
 
 _SPLITS = ("train", "valid_seen", "valid_unseen")
@@ -23,6 +25,9 @@ _KINDS = (
     "pick_two_obj_and_place",
 )
 _LEFT_OUT = ("movable", "Sliced")  # as ALFWorld leaves them out
+
+
+_LOCK = RLock()
 
 
 class ALFWorld(SolvedAdapter):
@@ -40,8 +45,7 @@ class ALFWorld(SolvedAdapter):
         'You arrive at countertop 1. On the countertop 1, you see a apple 1.'
 
     Actions are ALFWorld's commands; ``info["admissible_actions"]`` lists those that work now, and ``action_valid`` is
-    true for these. The task done gives 1.0 and is ``success``; nothing else is rewarded, and there is no way to lose:
-    set a ``turn_limit``; ALFWorld's own is 50.
+    true for these. The task done gives 1.0 and is ``success``; nothing else is rewarded, and there is no way to lose.
 
     The games are files named ``game.tw-pddl``, in folders that begin with the kind of their task. The seed, or the
     reset option ``instance``, chooses one in the order of their names; one that is marked as unsolvable gives way to
@@ -54,11 +58,12 @@ class ALFWorld(SolvedAdapter):
         path: Game file or folder of games; ``None`` for the data that ``alfworld-download`` has written.
         split: Part of the data without a ``path``: ``"train"``, ``"valid_seen"`` or ``"valid_unseen"``.
         kind: Kind of the tasks, such as ``"pick_and_place_simple"``; ``None`` for all.
+        max_turns: Number of actions after which an episode is cut off, by default ALFWorld's.
         render_mode: ``None``; rendering is not supported.
 
     Raises:
         MissingDependencyError: ALFWorld is not installed.
-        ConfigError: There are no games, or the split or the kind does not exist.
+        ConfigError: There are no games, the split or the kind does not exist, or ``max_turns`` is not positive.
     """
 
     instructions = (
@@ -68,7 +73,6 @@ class ALFWorld(SolvedAdapter):
     )
     extra = "alfworld"
     option_names = frozenset({"instance"})
-    _turn: ClassVar[Any] = RLock()
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class ALFWorld(SolvedAdapter):
         *,
         split: str = "train",
         kind: str | None = None,
+        max_turns: int = 50,
         render_mode: None = None,
     ) -> None:
         super().__init__()
@@ -83,6 +88,7 @@ class ALFWorld(SolvedAdapter):
         self._naming = self._import("alfworld.agents.environment.alfred_tw_env").AlfredDemangler
         self._infos = self._import("textworld").EnvInfos
         self._player = self._import("textworld.envs.pddl").PddlEnv
+        check_counts(max_turns=max_turns)
         if split not in _SPLITS:
             raise ConfigError(f"split must be one of {list(_SPLITS)}, got {split!r}")
         if kind is not None and kind not in _KINDS:
@@ -92,6 +98,7 @@ class ALFWorld(SolvedAdapter):
         if not self.games:
             what = f"games of the kind {kind}" if kind else "games"
             raise ConfigError(f"there are no {what} in {fspath(folder)!r}: run alfworld-download, or name their folder")
+        self.max_turns = max_turns
         self._chosen: dict[str, Any] = {}
         self._state: Any = None
 
@@ -108,7 +115,7 @@ class ALFWorld(SolvedAdapter):
             raise ConfigError("all games are marked as unsolvable")
         self._chosen = chosen
         self.close()
-        with self._turn:
+        with _turn():
             self._game = self._start(won=True, admissible_commands=True)
             self._state = self._game.reset()
         return self._state.feedback.partition("=-")[2].strip(), self._more()
@@ -116,13 +123,15 @@ class ALFWorld(SolvedAdapter):
     def _play(self, action: str) -> Played:
         commands = {" ".join(command.split()): command for command in self._state.admissible_commands}
         command = commands.get(" ".join(action.lower().split()))
+        late = self._turns >= self.max_turns
         if command is None:
-            return Played("Nothing happens.", valid=False, more=self._more())
-        with self._turn:
+            return Played("Nothing happens.", truncated=late, valid=False, more=self._more())
+        with _turn():
             self._state, _, over = self._game.step(command)
         won = bool(self._state.won)
         shown = self._state.feedback.strip()
-        return Played(shown, float(won), terminated=over, success=won, more={} if over else self._more())
+        more = {} if over else self._more()
+        return Played(shown, float(won), terminated=over, truncated=late and not over, success=won, more=more)
 
     def _start(self, **infos: bool) -> Any:
         game = self._naming(self._player(self._infos(**infos)))
@@ -133,7 +142,7 @@ class ALFWorld(SolvedAdapter):
         return {"admissible_actions": [" ".join(command.split()) for command in self._state.admissible_commands]}
 
     def _solution(self) -> Sequence[str]:
-        with self._turn:
+        with _turn():
             game = self._start(policy_commands=True)
             plan = [" ".join(command.split()) for command in game.reset().policy_commands]
             game.close()
@@ -143,6 +152,17 @@ class ALFWorld(SolvedAdapter):
         """Make a policy that plays one of the commands that work now."""
         rng = random.Random(seed)
         return lambda observation: rng.choice(self._more()["admissible_actions"])
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Let one game play at a time, and keep ``sys.argv``, which the reader of the games changes."""
+    with _LOCK:
+        argv = sys.argv
+        try:
+            yield
+        finally:
+            sys.argv = argv
 
 
 @cache

@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,24 @@ def test_the_first_observation_is_the_room_and_the_task(games):
 
 
 def test_what_does_not_work_changes_nothing(games):
+    arguments, output = list(sys.argv), sys.stdout
     env = make("External/ALFWorld-v0", path=games)
     _, before = env.reset(seed=0)
     for action in ("", "dance", "take apple 1 from fridge 1", "go to fridge 2", "look\nlook", "\ud800", "a" * 100_000):
         shown, reward, over, _, info = env.step(action)
         assert (shown, reward, over, info["action_valid"]) == ("Nothing happens.", 0.0, False, False)
         assert info["admissible_actions"] == before["admissible_actions"]
+    env.close()
+    assert (sys.argv, sys.stdout) == (arguments, output)  # the reader of the games changes them
+
+
+def test_an_episode_is_cut_off_after_its_turns(games):
+    env = make("External/ALFWorld-v0", path=games, max_turns=3)
+    env.reset(seed=0)
+    ends = [env.step(action)[1:4] for action in ("look", "dance", "dance", "look")]
+    assert ends == [(0.0, False, False), (0.0, False, False), (0.0, False, True), (0.0, False, True)]
+    env.reset(seed=0)
+    assert env.step("look")[1:4] == (0.0, False, False)
     env.close()
 
 
