@@ -1,6 +1,7 @@
 """Adapter to ALFWorld, household tasks in words."""
 
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,10 @@ _KINDS = (
 _LEFT_OUT = ("movable", "Sliced")  # as ALFWorld leaves them out
 
 
+_BRACED = re.compile(r"\{([^|{}\n\[\]<>]*)")
+_PART = r"(?:[a-z]+[0-9]?(?:\.(?:name|id|indefinite|definite))?|' ')"
+_HARMLESS = re.compile(rf"\s*(?:$|\"|#|{_PART}(?: (?:or|\+) {_PART})*\s*$)")
+"""Text after a brace of a grammar: a JSON object, a rule, or the name of a thing."""
 _LOCK = RLock()
 
 
@@ -58,12 +63,14 @@ class ALFWorld(SolvedAdapter):
         path: Game file or folder of games; ``None`` for the data that ``alfworld-download`` has written.
         split: Part of the data without a ``path``: ``"train"``, ``"valid_seen"`` or ``"valid_unseen"``.
         kind: Kind of the tasks, such as ``"pick_and_place_simple"``; ``None`` for all.
+        trusted: Play games whose grammar has other Python expressions than names of things; TextWorld evaluates them.
         max_turns: Number of actions after which an episode is cut off, by default ALFWorld's.
         render_mode: ``None``; rendering is not supported.
 
     Raises:
         MissingDependencyError: ALFWorld is not installed.
-        ConfigError: There are no games, the split or the kind does not exist, or ``max_turns`` is not positive.
+        ConfigError: There are no games, the split or the kind does not exist, ``max_turns`` is not positive, or a game
+            has expressions and is not ``trusted``.
     """
 
     instructions = (
@@ -80,6 +87,7 @@ class ALFWorld(SolvedAdapter):
         *,
         split: str = "train",
         kind: str | None = None,
+        trusted: bool = False,
         max_turns: int = 50,
         render_mode: None = None,
     ) -> None:
@@ -98,7 +106,7 @@ class ALFWorld(SolvedAdapter):
         if not self.games:
             what = f"games of the kind {kind}" if kind else "games"
             raise ConfigError(f"there are no {what} in {fspath(folder)!r}: run alfworld-download, or name their folder")
-        self.max_turns = max_turns
+        self.max_turns, self.trusted = max_turns, trusted
         self._chosen: dict[str, Any] = {}
         self._state: Any = None
 
@@ -113,6 +121,11 @@ class ALFWorld(SolvedAdapter):
         chosen = next((game for game in in_order if game.get("solvable", True)), None)
         if chosen is None:
             raise ConfigError("all games are marked as unsolvable")
+        if not self.trusted and (strange := _expressions(chosen["grammar"])):
+            raise ConfigError(
+                f"a game has the expression {strange[0]!r:.80}, which TextWorld would run as Python: pass trusted=True "
+                "if you trust whom its file is from"
+            )
         self._chosen = chosen
         self.close()
         with _turn():
@@ -171,6 +184,18 @@ def _games(folder: str) -> list[str]:
     place = Path(folder)
     files = [place] if place.is_file() else sorted(place.rglob("game.tw-pddl"))
     return [fspath(file) for file in files if not any(word in fspath(file) for word in _LEFT_OUT)]
+
+
+@lru_cache(maxsize=16)
+def _expressions(grammar: str) -> list[str]:
+    """Return what TextWorld would evaluate in a grammar, but for names of things.
+
+    >>> _expressions("You see {o.indefinite + ' ' + o.name | holds(a:agent, o:object)} {r}"), _expressions("{exit()}")
+    ([], ['exit()'])
+    """
+    if "\\u" in grammar.lower():  # of JSON, which can hide a brace
+        return ["\\u"]
+    return [text for text in _BRACED.findall(grammar) if not _HARMLESS.match(text)]
 
 
 @lru_cache(maxsize=256)

@@ -1,3 +1,4 @@
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,21 @@ def test_random_play_rarely_does_a_task(games):
             if over:
                 break
     assert done <= 1
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "hidden", ["{open('made', 'w')}", "{o.name.__class__}", r"\u007bexit()}", r"{\"\".join(o)}", "{o + ' ' + exit()}"]
+)
+def test_a_game_that_has_python_is_played_only_on_trust(games, hidden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    game = json.loads(next(games.rglob("game.tw-pddl")).read_text())
+    game["grammar"] = game["grammar"].replace("You are in the middle", f"{hidden} You are in the middle")
+    (tmp_path / "game.tw-pddl").write_text(json.dumps(game))
+    env = make("External/ALFWorld-v0", path=tmp_path / "game.tw-pddl")
+    with pytest.raises(ConfigError, match="which TextWorld would run as Python: pass trusted=True"):
+        env.reset(seed=0)
+    assert not (tmp_path / "made").exists()
     env.close()
 
 
