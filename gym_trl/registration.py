@@ -63,6 +63,7 @@ EnvSource: TypeAlias = str | EnvMaker
 """An id, a place such as ``"file.py:Class"``, an environment's class, or a function that makes one."""
 
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
+_LACKING = re.compile(r"missing \d+ required [\w -]*arguments?: ((?:'\w+'(?:, and |, | and )?)+)")
 
 
 def register_envs() -> None:
@@ -189,6 +190,9 @@ def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: Ba
     if unexpected and unexpected[1] in kwargs:
         near = did_you_mean(unexpected[1], parameters) or f"; it has {', '.join(parameters) or 'none'}"
         return ConfigError(f"{name} has no argument {unexpected[1]!r}{near}")
+    lacking = _LACKING.search(safe_str(error)) if isinstance(error, TypeError) else None
+    if lacking and set(needed := re.findall(r"\w+(?=')", lacking[1])) <= parameters.keys():
+        return ConfigError(f"{name} needs an argument in env_kwargs: {', '.join(needed)}")
     if isinstance(error, TypeError) and kwargs and not parameters:
         return ConfigError(f"{name} takes no arguments, got {', '.join(kwargs)}")
     reason = safe_str(error) if isinstance(error, gym.error.Error) else described(error)

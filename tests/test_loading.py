@@ -153,6 +153,7 @@ def test_what_cannot_travel_to_another_process_is_refused_at_construction() -> N
     [
         ("TrlEnv/GuessNumber-v0", {"hihg": 3}, "TrlEnv/GuessNumber-v0 has no argument 'hihg'; did you mean 'high'?"),
         ("CartPole-v1", {"rendr_mode": 1}, "CartPole-v1 has no argument 'rendr_mode'; did you mean 'render_mode'?"),
+        ("External/GEM-v0", {}, "External/GEM-v0 needs an argument in env_kwargs: game"),
         (Shout, {"trns": 1}, f"{__name__}:Shout has no argument 'trns'; did you mean 'turns'?"),
         (make_shout, {"xyz": 1}, f"{__name__}:make_shout has no argument 'xyz'; it has turns"),
         ("TrlEnv/Echoo-v0", {}, "there is no environment 'TrlEnv/Echoo-v0'; did you mean TrlEnv/Echo-v0?"),
