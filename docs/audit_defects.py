@@ -34,8 +34,8 @@ print(env.close()[0])
 """
 _SOKOBAN = """
 import signal, gem
-def late(*_): raise TimeoutError("no board after 60 s")
-signal.signal(signal.SIGALRM, late); signal.alarm(60)
+def late(*_): raise TimeoutError("no board after 30 s")
+signal.signal(signal.SIGALRM, late); signal.alarm(30)
 gem.make("game:Sokoban-v0-{size}").reset(seed=0)
 """
 
@@ -104,8 +104,8 @@ gem.make("game:FifteenPuzzle-v0-random").reset(seed=0)
 """,
         "TypeError",
     ),
-    Defect("gem-llm", "`game:Sokoban-v0-hard` finds no board", _SOKOBAN.format(size="hard"), "no board after 60 s"),
-    Defect("gem-llm", "nor does `game:Sokoban-v0-random`", _SOKOBAN.format(size="random"), "no board after 60 s"),
+    Defect("gem-llm", "`game:Sokoban-v0-hard` finds no board", _SOKOBAN.format(size="hard"), "no board after 30 s"),
+    Defect("gem-llm", "nor does `game:Sokoban-v0-random`", _SOKOBAN.format(size="random"), "no board after 30 s"),
     Defect(
         "gem-llm",
         "a reset seeds the generator of the whole process, which is the trainer's as well",
