@@ -28,10 +28,10 @@ from gym_trl.env_checker.card.page import table
 
 DOCS = Path(__file__).parent
 CHOSEN = (
-    "Measured are all of this library's environments; Gymnasium's toy text and classic control; of reasoning-gym "
-    "16 data sets of an earlier table and 46 of the others, drawn at random; TextArena's games for one player, "
-    "and 15 for two; GEM's games, without some sizes that need word lists or are very slow; small levels of "
-    "MiniGrid and BabyAI; games of PettingZoo and OpenSpiel; tasks of NetHack, TextCraft, TextWorld, "
+    "Measured are all of this library's games, most in two difficulties; Gymnasium's toy text and classic "
+    "control; 16 data sets of reasoning-gym of an earlier table, and others drawn at random; TextArena's games "
+    "for one player, and some for two; games of GEM, without sizes that need word lists or are very slow; small "
+    "levels of MiniGrid and BabyAI; games of PettingZoo and OpenSpiel; tasks of NetHack, TextCraft, TextWorld, "
     "TextWorldExpress and SkyRL-gym; and [packages that the library knows nothing "
     "of](bring_your_own.md#packages-that-were-tried-as-they-are). Where an environment does not end its episodes "
     "or declares no success, its name has the options that it was measured with. The opponent in a game for two "
@@ -64,7 +64,8 @@ def page(rows: Sequence[AuditRow], again: Sequence[AuditRow], budget: Budget) ->
         f"{summary(rows, budget)} Measured with [`gym-trl audit`](guides/audit.md), which explains the verdicts and "
         f"columns, on {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores of {platform.machine()}, Python "
         f"{platform.python_version()}, while other programs ran: speeds are too low. The search is bounded, so that "
-        "*reads* means that this search found nothing: a longer one can only find more.",
+        "*reads* means that this search found nothing: a longer one can only find more, and in free text it tries what "
+        "the texts name, so that a frequent answer that they do not name is not found.",
         CHOSEN,
         "![Scores without observations, by package](results/audit.png)",
         "## By package",
