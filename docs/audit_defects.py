@@ -32,12 +32,6 @@ env.reset(num_players=1, seed=0)
 while not env.step("hello")[0]: pass
 print(env.close()[0])
 """
-_SOKOBAN = """
-import signal, gem
-def late(*_): raise TimeoutError("no board after 30 s")
-signal.signal(signal.SIGALRM, late); signal.alarm(30)
-gem.make("game:Sokoban-v0-{size}").reset(seed=0)
-"""
 
 
 @dataclass(frozen=True)
@@ -104,8 +98,6 @@ gem.make("game:FifteenPuzzle-v0-random").reset(seed=0)
 """,
         "TypeError",
     ),
-    Defect("gem-llm", "`game:Sokoban-v0-hard` finds no board", _SOKOBAN.format(size="hard"), "no board after 30 s"),
-    Defect("gem-llm", "nor does `game:Sokoban-v0-random`", _SOKOBAN.format(size="random"), "no board after 30 s"),
     Defect(
         "gem-llm",
         "a reset seeds the generator of the whole process, which is the trainer's as well",
@@ -139,8 +131,8 @@ print("the same board:", (first == again).all())
         """
 import gymnasium, nle
 env = gymnasium.make("NetHackScore-v0")
-first, again = (env.reset(seed=1)[0]["chars"] for _ in range(2))
-print("the same dungeon:", (first == again).all())
+first, again = (env.reset(seed=1)[0]["chars"].tobytes() for _ in range(2))
+print("the same dungeon:", first == again)
 """,
         "the same dungeon: False",
     ),

@@ -74,6 +74,15 @@ def test_what_is_better_than_random_play_is_partly_blind_also_where_no_best_scor
     assert all(row.reason.startswith("no best score is known") for row in rows)
 
 
+def test_slow_resets_are_not_called_broken_and_hanging_steps_are():
+    def of(name):
+        return judge(
+            card(0, 0, 9, findings=[{"name": name, "verdict": "problem", "got": "no answer within 40 s", "fix": ""}])
+        )
+
+    assert (of("reset").verdict, of("step").verdict) == ("not measured", "broken")
+
+
 @pytest.mark.parametrize(
     "got",
     [

@@ -46,10 +46,12 @@ _NOT_ITS_FAULT = re.compile(
     r"raised (MissingDependencyError|DependencyNotInstalled|ModuleNotFoundError|ImportError|ConfigError|URLError)\b"
     r"|.* missing \d+ required |.*raised LookupError: \*+ Resource "  # NLTK's, for data that it has to download
     r"|.* gave the reward (ndarray|list|tuple|dict)\b"
+    r"|reset: no answer within "
 )
 """Reasons for which an environment is not measured here.
 
-Packages, data, arguments or a network are missing, or there is a reward for each of several agents or objectives.
+Packages, data, arguments or a network are missing, resets are slow, or there is a reward for each of several agents or
+objectives.
 """
 _FEW_ACTIONS, _FEW_SEQUENCES = 5, 20
 """Numbers of sequences below which a search that finds nothing shows nothing: of one action, and of more."""
@@ -178,7 +180,8 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
     problems = {one["name"]: one["got"] for one in findings if one["verdict"] == PROBLEM}
     for name in BROKEN_BY:
         if name in problems:
-            return NOT_MEASURED if _NOT_ITS_FAULT.match(problems[name]) else BROKEN, f"{name}: {problems[name]}"
+            here = any(map(_NOT_ITS_FAULT.match, (problems[name], f"{name}: {problems[name]}")))
+            return NOT_MEASURED if here else BROKEN, f"{name}: {problems[name]}"
     if scores is None or scores.random.mean is None:
         why = next((f"{name}: {got}" for name, got in problems.items()), "random play has no score")
         return NOT_MEASURED, why
