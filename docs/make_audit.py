@@ -122,7 +122,7 @@ def _short(row: AuditRow) -> str:
 
 def _written(defect: Defect) -> Iterator[str]:
     yield f"**{defect.package} {version(defect.package)}: {defect.title}**"
-    yield f"```python\n{defect.program.strip()}\n```"
+    yield f"<!-- not run: another system's code -->\n```python\n{defect.program.strip()}\n```"
     yield f"```text\n{_printed(defect)}\n```"
 
 
