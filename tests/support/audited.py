@@ -219,7 +219,8 @@ _BY_VERDICT: dict[str, tuple[type[Game], ...]] = {
     "reads": (Reads, ReadsInThreeTurns, ReadsNumbers, ReadsDict, ReadsBox, ReadsWithoutSolver),
     "blind": (PaysAWord, PaysANumber, PaysTheLast, OneSeed),
     "partly blind": (OftenTheSame, OftenTheSameNumber),
-    "not measured": (PaysAnything, NeverPays, OnlyReturns, NeedsAPackage, NeedsAnArgument),
+    # What hangs cannot be told from what is slow.
+    "not measured": (PaysAnything, NeverPays, OnlyReturns, NeedsAPackage, NeedsAnArgument, Hangs),
     "broken": (
         GlobalRandom,
         Clock,
@@ -229,7 +230,6 @@ _BY_VERDICT: dict[str, tuple[type[Game], ...]] = {
         CannotBeMade,
         ResetsToAText,
         EndsItsProcess,
-        Hangs,
     ),
 }
 VERDICTS = {one: verdict for verdict, games in _BY_VERDICT.items() for one in games}

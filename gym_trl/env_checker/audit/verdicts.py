@@ -50,8 +50,8 @@ _NOT_ITS_FAULT = re.compile(
 )
 """Reasons for which an environment is not measured here.
 
-Packages, data, arguments or a network are missing, resets are slow, or there is a reward for each of several agents or
-objectives.
+Packages, data, arguments or a network are missing, it is slow or hangs before its first step is known, or there is a
+reward for each of several agents or objectives.
 """
 _FEW_ACTIONS, _FEW_SEQUENCES = 5, 20
 """Numbers of sequences below which a search that finds nothing shows nothing: of one action, and of more."""
