@@ -273,7 +273,7 @@ REPORTED: dict[str, tuple[str, ...]] = {
         "warning: evaluations report returns only",
     ),
     "reward": ("warning: of random play, always the same",),
-    "blind baseline": ("warning: returns 1.000 [1.000, 1.000] with ", "warning: with always 'south'"),
+    "blind baseline": ("warning: with always '9'", "warning: with always 'south'"),
     "solver": ("problem: , less than random play", "problem: but the declared optimum is 0.500"),
     "state key": ("problem: lead to the key", "problem: a state key must be hashable"),
     "info": (
