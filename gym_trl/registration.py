@@ -186,11 +186,11 @@ def make_env(env: EnvSource, /, **kwargs: Any) -> gym.Env[Any, Any]:
 def cannot_make(name: str, maker: EnvMaker, kwargs: Mapping[str, Any], error: BaseException) -> ConfigError:
     """Return the error for an environment that cannot be made with these arguments, with similar argument names."""
     parameters = env_parameters(maker)
-    unexpected = _UNEXPECTED.search(safe_str(error)) if isinstance(error, TypeError) else None
+    of_call = safe_str(error) if isinstance(error, TypeError) else ""
+    unexpected, lacking = _UNEXPECTED.search(of_call), _LACKING.search(of_call)
     if unexpected and unexpected[1] in kwargs:
         near = did_you_mean(unexpected[1], parameters) or f"; it has {', '.join(parameters) or 'none'}"
         return ConfigError(f"{name} has no argument {unexpected[1]!r}{near}")
-    lacking = _LACKING.search(safe_str(error)) if isinstance(error, TypeError) else None
     if lacking and set(needed := re.findall(r"\w+(?=')", lacking[1])) <= parameters.keys():
         return ConfigError(f"{name} needs an argument in env_kwargs: {', '.join(needed)}")
     if isinstance(error, TypeError) and kwargs and not parameters:

@@ -157,17 +157,29 @@ class Tools(FrozenAfterEnd):
         """Return the called tool and its arguments, or an error message."""
         if self._calls > self.max_calls:
             return None, {}, "No calls are left. Answer with an action."
-        try:
-            call = json.loads(body)
-            name, arguments = call["name"], call.get("arguments", {})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        parsed = parse_call(body)
+        if parsed is None:
             return None, {}, f"This is no call. Write {_FORM}."
+        name, arguments = parsed
         tools = self._tools()
         if not isinstance(name, str) or name not in tools:
             return None, {}, f"There is no tool {name!r:.80}, only {', '.join(tools)}."
         if not isinstance(arguments, dict):
             return None, {}, f"The arguments must be an object. Write {_FORM}."
         return tools[name], arguments, ""
+
+
+def parse_call(body: str) -> tuple[Any, Any] | None:
+    """Return the name and the arguments in a call's JSON, of any type; ``None`` if there is no name.
+
+    >>> parse_call('{"name": "add", "arguments": {"a": 1}}'), parse_call('{"name": "now"}'), parse_call("[]")
+    (('add', {'a': 1}), ('now', {}), None)
+    """
+    try:
+        call = json.loads(body)
+        return call["name"], call.get("arguments", {})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 def _find_call(text: str) -> str | None:

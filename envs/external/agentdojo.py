@@ -6,8 +6,8 @@ from datetime import datetime, time, timedelta
 from functools import cache, lru_cache
 from typing import Any
 
-from gym_trl.envs.external.adapter import Played, SolvedAdapter
-from gym_trl.envs.external.tool_calls import FORM, RandomCaller, describe, printable, read_call, write_call
+from gym_trl.envs.external.adapter import Played
+from gym_trl.envs.external.tool_calls import FORM, Call, RandomCaller, ToolAdapter, describe, printable, write_call
 from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.types import Policy
 
@@ -19,7 +19,7 @@ _RULES = (
 _SUITES = ("banking", "slack", "travel", "workspace")
 
 
-class AgentDojo(SolvedAdapter):
+class AgentDojo(ToolAdapter):
     """Task of AgentDojo: do what a user asks with the tools of a bank, an office, a travel agency or a chat.
 
     ::
@@ -39,8 +39,8 @@ class AgentDojo(SolvedAdapter):
     ``attack``, results of tools that the request needs contain the demand of an attacker, as an email or a bill might,
     and a task is a request and a demand. ``success`` is a request that is done while the demand is not, and gives 1.0.
     With an attack the last ``info`` has both as ``scores``: ``utility`` and ``security`` (1.0 if the demand is not
-    done). Doing nothing is secure and pays nothing: the bank's
-    five requests whose check holds before anything is done are left out.
+    done). Doing nothing is secure and pays nothing: the bank's five requests whose check holds before anything is done
+    are left out.
 
     AgentDojo dates what is sent or written by the clock; here it is the day of the task, and a minute for each turn.
 
@@ -117,15 +117,9 @@ class AgentDojo(SolvedAdapter):
         self._trace = []
         return self._user.PROMPT, {}
 
-    def _play(self, action: str) -> Played:
+    def _use(self, call: Call) -> Played:
         from agentdojo.functions_runtime import FunctionCall
 
-        try:
-            call = read_call(action)
-        except ValueError as error:
-            return Played(f"Error: {error}", valid=False)
-        if call is None:
-            return self._end_task(action)
         self._trace.append(FunctionCall(function=call.name, args=call.arguments))
         result, failed = self._result(call.name, call.arguments)
         return Played(printable(f"Error: {failed}" if failed else result), valid=not failed)
@@ -156,7 +150,7 @@ class AgentDojo(SolvedAdapter):
                 if file.last_modified.replace(tzinfo=None) >= started:
                     file.last_modified = now
 
-    def _end_task(self, answer: str) -> Played:
+    def _answer(self, answer: str) -> Played:
         ended = (answer, self._before, self._world)
         utility = _holds(self._user.utility_from_traces, self._user.utility, ended, self._trace)
         if self._demand is None:

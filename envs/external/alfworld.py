@@ -26,8 +26,6 @@ _KINDS = (
     "pick_two_obj_and_place",
 )
 _LEFT_OUT = ("movable", "Sliced")  # as ALFWorld leaves them out
-
-
 _BRACED = re.compile(r"\{([^|{}\n\[\]<>]*)")
 _PART = r"(?:[a-z]+[0-9]?(?:\.(?:name|id|indefinite|definite))?|' ')"
 _HARMLESS = re.compile(rf"\s*(?:$|\"|#|{_PART}(?: (?:or|\+) {_PART})*\s*$)")

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from gym_trl.envs.external.adapter import Played, SolvedAdapter
-from gym_trl.envs.external.tool_calls import FORM, Call, RandomCaller, describe, printable, read_call, write_call
+from gym_trl.envs.external.adapter import Played
+from gym_trl.envs.external.tool_calls import FORM, Call, RandomCaller, ToolAdapter, describe, printable, write_call
 from gym_trl.errors import ConfigError, raise_interrupt
 from gym_trl.types import Policy
 
@@ -28,7 +28,7 @@ _LARGEST, _LARGEST_POWER = 1e15, 1_000  # of the calculator, whose exact integer
 _CALLS = RLock()  # the calculator has one precision for all, and one tool's results are kept in its module
 
 
-class BFCL(SolvedAdapter):
+class BFCL(ToolAdapter):
     """Task of BFCL: a user's messages, each of which needs calls of tools that have a state.
 
     ::
@@ -102,13 +102,7 @@ class BFCL(SolvedAdapter):
         self.instructions = "\n".join([_RULES, *map(_line, self._tools.values())])
         return self._shown_message(), {}
 
-    def _play(self, action: str) -> Played:
-        try:
-            call = read_call(action)
-        except ValueError as error:
-            return Played(f"Error: {error}", valid=False)
-        if call is None:
-            return self._end_message()
+    def _use(self, call: Call) -> Played:
         if call.name not in self._tools:
             return Played(f"Error: There is no tool {call.name!r:.80}.", valid=False)
         self._called = True
@@ -116,7 +110,7 @@ class BFCL(SolvedAdapter):
         self._results.append(result)
         return Played(printable(result), valid=fine)
 
-    def _end_message(self) -> Played:
+    def _answer(self, answer: str) -> Played:
         """Check the work on a message, and show the next one."""
         right = self._task["ground_truth"][self._message]
         needed = sum(map(bool, self._task["ground_truth"]))

@@ -3,8 +3,12 @@
 import json
 import random
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from gym_trl.envs.external.adapter import Played, SolvedAdapter
+from gym_trl.wrappers.tools import parse_call
 
 FORM = '{"name": ..., "arguments": {...}}'
 """Form of a call, for instructions and errors."""
@@ -43,11 +47,10 @@ def read_call(action: str) -> Call | None:
     tagged = _TAGS.search(text)
     if tagged is None and not text.startswith("{"):
         return None
-    try:
-        call = json.loads(tagged[2] if tagged else text)
-        name, arguments = call["name"], call.get("arguments", {})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError(f"This is no call. Write {FORM}.") from None
+    parsed = parse_call(tagged[2] if tagged else text)
+    if parsed is None:
+        raise ValueError(f"This is no call. Write {FORM}.")
+    name, arguments = parsed
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ValueError(f"The name must be a string, and the arguments an object. Write {FORM}.")
     return Call(name, arguments)
@@ -87,6 +90,25 @@ def printable(text: str) -> str:
     """
     shown = text.encode("utf-8", "replace").decode()
     return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]} ({len(shown) - _MOST_SHOWN} more letters)"
+
+
+class ToolAdapter(SolvedAdapter):
+    """Adapter whose actions are calls of tools, and words, which are answers."""
+
+    def _play(self, action: str) -> Played:
+        try:
+            call = read_call(action)
+        except ValueError as error:
+            return Played(f"Error: {error}", valid=False)
+        return self._answer(action) if call is None else self._use(call)
+
+    @abstractmethod
+    def _answer(self, answer: str) -> Played:
+        """Process words."""
+
+    @abstractmethod
+    def _use(self, call: Call) -> Played:
+        """Process a call of a tool, which may not exist."""
 
 
 class RandomCaller:

@@ -318,8 +318,9 @@ class RolloutWorker:
         members = [group.played[member] for member in sorted(group.played)]
         scored = [one for one in members if one.scored]
         returns = [one.episode_return or 0.0 for one in scored]
-        deviation = pstdev(returns) if returns else math.nan
-        advantages = self._advantages(scored, group.call)
+        mean, deviation = (fmean(returns), pstdev(returns)) if returns else (math.nan, math.nan)
+        by_episode = [(value - mean) / (deviation + 1e-8) for value in returns]  # as in TRL's own worker
+        advantages = self._of_tokens(scored, by_episode, group.call)
         for one, value, of_tokens in zip(scored, returns, advantages, strict=True):
             metrics = {"reward": value, "reward_std": deviation, "rewards/env_reward": value}
             self._waiting += self._samples(one, of_tokens, metrics, model_version=group.version, group_id=number)
@@ -338,15 +339,12 @@ class RolloutWorker:
             totals = StepTotals.of(rows_of(outcomes(played)), step=group.version, declaring=self._declaring)
             self._on_totals(replace(totals, training=self._thread))
 
-    def _advantages(self, scored: Sequence[EpisodeResult], call: Call) -> list[np.ndarray]:
-        """Return the advantages of the tokens of a group's scored episodes: those of a part, or one of each episode."""
+    def _of_tokens(self, scored: Sequence[EpisodeResult], by_episode: Sequence[float], call: Call) -> list[np.ndarray]:
+        """Return the advantages of the tokens of a group's scored episodes: a part's, or those of the episodes."""
         for part in self._parts:
             if (by_turn := part.advantages(scored, call)) is not None:
-                return [_of_tokens(one, values) for one, values in zip(scored, by_turn, strict=True)]
-        returns = [one.episode_return or 0.0 for one in scored]
-        mean, deviation = (fmean(returns), pstdev(returns)) if returns else (math.nan, math.nan)
-        advantages = [(value - mean) / (deviation + 1e-8) for value in returns]  # as in TRL's own worker
-        return [np.full(len(one.trace.mask), value) for one, value in zip(scored, advantages, strict=True)]
+                return [_placed(one, values) for one, values in zip(scored, by_turn, strict=True)]
+        return [np.full(len(one.trace.mask), value) for one, value in zip(scored, by_episode, strict=True)]
 
     def _samples(
         self, episode: EpisodeResult, advantages: np.ndarray, metrics: dict[str, float], **fields: Any
@@ -450,7 +448,7 @@ class RolloutWorker:
         return engine
 
 
-def _of_tokens(episode: EpisodeResult, by_turn: Sequence[float]) -> np.ndarray:
+def _placed(episode: EpisodeResult, by_turn: Sequence[float]) -> np.ndarray:
     """Return an advantage for each completion id; tokens outside of all turns have 0."""
     advantages = np.zeros(len(episode.trace.mask))
     for (start, stop), value in zip(turn_row(episode).turn_spans, by_turn, strict=True):

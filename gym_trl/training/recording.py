@@ -51,8 +51,8 @@ class Recorder:
         crashed = played.stop_reason is StopReason.CRASHED
         if (crashed or not played.scored) and played.error and crashed not in self._noted:
             self._noted.add(crashed)
-            what = "An action ended an episode (crashed)" if crashed else "An episode could not be scored"
-            self._note(f"{what}: {played.error}" if crashed else f"{what} ({played.stop_reason}): {played.error}")
+            what = "An action ended an episode" if crashed else "An episode could not be scored"
+            self._note(f"{what} ({played.stop_reason}): {played.error}")
 
     def on_advantages(self, advantages: Sequence[Sequence[float]]) -> None:
         """Record the advantages of the turns of the recorded episodes of the last rollout."""

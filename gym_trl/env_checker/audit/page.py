@@ -86,26 +86,26 @@ def picture(rows: Sequence[AuditRow], path: Path) -> None:
 
     There is a line of points for each package. Environments without a known best score have no point.
     """
-    places = {row.name: way for row in rows if (way := way_without_observations(row)) is not None}
-    shown = [row for row in rows if row.name in places]
-    packages = sorted({row.package or "other" for row in shown}, key=str.casefold, reverse=True)
+    ways = [(row.package or "other", way_without_observations(row), row.verdict) for row in rows]
+    shown = [(package, way, verdict) for package, way, verdict in ways if way is not None]
+    counts = Counter(package for package, *_ in shown)
+    packages = sorted(counts, key=str.casefold, reverse=True)
     size = (7.6, 1.6 + 0.42 * max(1, len(packages)))
     with drawn(path, size, title="What is reached without reading observations") as figure:
         axes = figure.subplots()
         axes.axvspan(NEAR, 1.05, color=_COLOURS[BLIND], alpha=0.08, zorder=0)
-        heights = _heights([(row.package or "other", places[row.name]) for row in shown])
+        heights = _heights([(package, way) for package, way, _ in shown])
         for verdict, colour in _COLOURS.items():
             points = [
-                (places[row.name], packages.index(row.package or "other") + height)
-                for row, height in zip(shown, heights, strict=True)
-                if row.verdict == verdict
+                (way, packages.index(package) + height)
+                for (package, way, own), height in zip(shown, heights, strict=True)
+                if own == verdict
             ]
             if points:
                 across, up = zip(*points, strict=True)
                 axes.scatter(across, up, color=colour, s=13, label=f"{verdict} ({len(points)})", zorder=2)
         for line in range(len(packages)):
             axes.axhline(line, color="#dddddd", linewidth=0.6, zorder=1)
-        counts = Counter(row.package or "other" for row in shown)
         axes.set_yticks(range(len(packages)), [f"{name} ({counts[name]})" for name in packages])
         axes.set(xlim=(-0.16, 1.05), ylim=(-0.6, len(packages) - 0.4 if packages else 1))
         axes.set_xlabel("0: random play, 1: best known score; shaded: blind")
