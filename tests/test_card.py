@@ -50,6 +50,21 @@ def test_a_sound_environment_has_no_finding_of_the_card() -> None:
     assert verdicts["runtime.tool_declaration_accuracy"] == SKIPPED
 
 
+def test_both_speeds_are_of_episodes_that_were_played_before() -> None:
+    card = make_card(planted_cards.SlowAtFirst, "SlowAtFirst", episodes=20, seconds=10.0, search_steps=0)
+    assert card.speed is not None
+    assert card.speed.parallel_episodes is not None
+    assert min(card.speed.episodes, card.speed.parallel_episodes) > 200  # 50 if each task took its 20 ms
+
+
+def test_rewards_are_all_the_same_only_if_those_of_the_cards_own_episodes_are() -> None:
+    card = make_card(planted_cards.SeldomPays, "SeldomPays", episodes=200, seconds=10.0, search_steps=0)
+    chance = next(level for level in card.levels if level.policy == "random")
+    assert chance.mean_return.mean
+    assert finding(card, "reward").verdict is OK
+    assert f"{chance.episodes} episodes" in finding(card, "reward").got
+
+
 def test_each_criterion_has_a_value_and_a_threshold() -> None:
     assert all(criterion.got and criterion.why for criterion in card_of_digits().criteria)
 

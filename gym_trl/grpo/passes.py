@@ -132,13 +132,17 @@ class Passes:
 
     def in_order(self, batches: list[Any]) -> list[Any]:
         """Return the micro-batches of a generation with the rows of each optimizer step sorted."""
-        self._joint, self._now = [], None
         if self._sorts:
             batches = _sorted(batches, self._together, self._order)
+        self.plan(batches)
+        return batches
+
+    def plan(self, batches: list[Any]) -> None:
+        """Choose which micro-batches of a generation, whose rows are sorted, are computed in one pass."""
+        self._joint, self._now = [], None
         if isinstance(self._sharing, Sharing) and self._joins:
             for first in range(0, len(batches), self._together):
                 self._join(batches[first : first + self._together], self._sharing)
-        return batches
 
     def _join(self, batches: list[Any], sharing: Sharing) -> None:
         """Keep which micro-batches of an optimizer step are computed in one pass."""

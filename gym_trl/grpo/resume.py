@@ -112,6 +112,7 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
             saved_inputs = torch.load(file, map_location="cpu", weights_only=True)
             episodes = send_to_device(saved_inputs, trainer.accelerator.device)
             trl_versions.set_progress(trainer, saved["micro_steps"], episodes)
+            trainer.gym_trl.passes.plan(episodes)
             return
         warnings.warn(f"the checkpoint's last tasks are played once more: {problem}", stacklevel=2)
 

@@ -1,7 +1,6 @@
 """A training that was killed plays, when it is resumed, what an uninterrupted one would have played."""
 
 import json
-import random
 import signal
 from pathlib import Path
 
@@ -57,22 +56,25 @@ REUSE = {
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("processes", "grpo"),
+    ("processes", "grpo", "dies_at"),  # checkpoints are at 3, 6 and 9, and rollouts at 0, 4 and 8
     [
-        pytest.param(1, REUSE, id="one process"),
+        pytest.param(1, REUSE, 4, id="one process, in the last step of a rollout"),
+        pytest.param(1, REUSE, 7, id="one process, in the middle of a rollout"),
+        pytest.param(1, REUSE, 11, id="one process, in the last rollout"),
         # Groups straddle the processes.
-        pytest.param(2, {**REUSE, "per_device_train_batch_size": 2}, id="two processes", marks=pytest.mark.processes),
+        pytest.param(
+            2, {**REUSE, "per_device_train_batch_size": 2}, 11, id="two processes", marks=pytest.mark.processes
+        ),
     ],
 )
-def test_a_killed_training_goes_on_with_the_same_tasks_and_weights(processes, grpo, tmp_path):
-    dies_at = random.SystemRandom().randrange(4, 12)  # checkpoints are at 3, 6 and 9, and rollouts at 0, 4 and 8
+def test_a_killed_training_goes_on_with_the_same_tasks_and_weights(processes, grpo, dies_at, tmp_path):
     options = {"grpo": grpo, "dies_at": dies_at, "moves": processes == 1}
     for status, said in run(tmp_path, options, "whole", "killed", processes=processes):
         assert status == -signal.SIGKILL, said[-3000:]
     assert not list((tmp_path / "killed").glob("result-*"))
     for status, said in run(tmp_path, options, "resumed", processes=processes):
         assert status == 0, said[-3000:]
-    assert went_on_as_if_nothing_had_happened(tmp_path, processes) == dies_at // 3 * 3, f"died at {dies_at}"
+    assert went_on_as_if_nothing_had_happened(tmp_path, processes) == dies_at // 3 * 3
 
 
 def test_a_curriculum_goes_on_where_it_was_saved_also_with_fewer_levels():

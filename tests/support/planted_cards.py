@@ -1,7 +1,8 @@
 """Environments whose cards are made: a sound one, one with few tasks, and one that declares success at times."""
 
 import random
-from typing import Any
+import time
+from typing import Any, ClassVar
 
 import gymnasium as gym
 
@@ -47,6 +48,27 @@ class Digits(gym.Env[str, str]):
 
     def solver(self) -> Any:
         return lambda observation: str(sum(map(int, observation.removesuffix(" = ?").split(" + "))))
+
+
+class SlowAtFirst(Digits):
+    """The first episode of each task takes 20 ms, and later ones next to nothing."""
+
+    drawn: ClassVar[set[int | None]] = set()
+
+    def _draw(self, seed: int | None) -> None:
+        if seed not in self.drawn:
+            time.sleep(0.02)
+        self.drawn.add(seed)
+        super()._draw(seed)
+
+
+class SeldomPays(Digits):
+    """One task in a hundred pays whatever is answered."""
+
+    solver: Any = None
+
+    def _pay(self, won: bool, *, valid: bool) -> float:
+        return float(self.numbers[0] % 100 == 23)
 
 
 class FewSeeds(Digits):

@@ -18,6 +18,7 @@ from gym_trl.env_checker.card.speed import Speed, measure_speed
 from gym_trl.env_checker.card.splits import Splits
 from gym_trl.env_checker.card.tokens import Tokens, count_tokens
 from gym_trl.env_checker.checks import CHECKS
+from gym_trl.env_checker.checks.outcomes import judge_returns
 from gym_trl.env_checker.inspection import NO_ANSWER, inspect_env
 from gym_trl.env_checker.play import PlayedEpisode, solver
 from gym_trl.errors import raise_interrupt, refused
@@ -27,8 +28,8 @@ from gym_trl.evaluation.scores import Estimate
 from gym_trl.executors.step import close_env
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
-from gym_trl.report import PROBLEM, SKIPPED, Finding, Verdict, ok, warning
-from gym_trl.rollout.random_play import random_play
+from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict, ok, warning
+from gym_trl.rollout.random_play import description_of, random_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.inner import instructions_of
@@ -274,6 +275,7 @@ def _scored(card: Card, evidence: Evidence, published: Mapping[str, Any], say: C
     if published and blind is not None:
         findings = [finding for finding in findings if finding.name != "blind baseline"]
         findings.append(CHECKS["blind baseline"].named(_near_blind(blind, references)))
+    findings = [_of_more_games(finding, evidence.plays) for finding in findings]
     for look in CARD_CHECKS.values():
         say(look.name)
         findings.append(look(evidence))
@@ -288,6 +290,14 @@ def _scored(card: Card, evidence: Evidence, published: Mapping[str, Any], say: C
         splits=evidence.splits,
         criteria=judge(evidence),
     )
+
+
+def _of_more_games(finding: Finding, plays: Plays) -> Finding:
+    """Return a finding that all rewards are the same as one of the card's own episodes, if their rewards differ."""
+    games = [game for game in plays.of("random", random_play) if game.ended]
+    if finding.name != "reward" or finding.verdict is not WARNING or len({game.total for game in games}) < 2:
+        return finding
+    return CHECKS["reward"].named(judge_returns(games, description_of(plays.env, *plays.env.reset(seed=0))))
 
 
 def _sized(card: Card, evidence: Evidence, tokenizer: Any, tokenizer_name: str) -> Card:

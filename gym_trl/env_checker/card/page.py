@@ -157,7 +157,7 @@ def _size(card: Card) -> Iterator[str]:
         if speed.parallel_steps is not None and speed.parallel_episodes is not None:
             parallel = f"{_rate(speed.parallel_steps)} steps/s, {_rate(speed.parallel_episodes)} episodes/s"
         rows.append((f"{speed.concurrent} at a time", f"{parallel} with executor {speed.executor!r} ({speed.reason})"))
-        rows.append(("measured on", speed.machine))
+        rows.append(("measured on", f"{speed.machine}; episodes that were played before"))
     if rows:
         yield table(("", ""), rows)
 

@@ -1,4 +1,4 @@
-"""Steps and episodes per second, alone and in an executor, with actions that are known beforehand."""
+"""Steps and episodes per second, alone and in an executor, of the same episodes played again."""
 
 import math
 import os
@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from gym_trl.env_checker.card.plays import MakeEnv, text_env
-from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.env_checker.play import PlayedEpisode, play_one
 from gym_trl.executors.make import EXECUTORS, make_pool
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
@@ -41,32 +41,49 @@ class Speed(NamedTuple):
 def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, seconds: float) -> Speed | None:
     """Return the speed of an environment; ``None`` if no episode was played.
 
+    What an environment keeps of a task makes later plays of it faster. Both speeds are therefore of the same episodes,
+    at most ``CONCURRENT`` of them, after each was played once.
+
     Args:
         make: Makes the environment.
-        games: Episodes that were played in one instance, and are played again in the executor.
+        games: Episodes to play again, alone and in the executor.
         name: Name of the environment.
-        seconds: Maximum seconds of the measurement in the executor, about.
+        seconds: Maximum seconds of each of the two measurements, about.
     """
-    games = [game for game in games if game.error is None and game.actions]
-    spent = math.fsum(seconds for game in games for seconds in game.seconds)
-    if not games or not spent:
-        return None
-    steps = sum(len(game.actions) for game in games)
+    games = [game for game in games if game.error is None and game.actions][:CONCURRENT]
     make_text = partial(text_env, make)
     env = make_text(name)
     try:
         executor, reason = choose_executor(name, env, make_text)
+        alone = _alone(env, games, seconds)
     finally:
         close_env(env)
+    if alone is None:
+        return None
     parallel: tuple[float, float] | None = None
     if executor in EXECUTORS and not (EXECUTORS[executor].processes and why_not_picklable(make_text)):
         parallel = _in_executor(make_text, games, executor, name, seconds)
     parallel_steps, parallel_episodes = parallel or (None, None)
     cores = f"{os.cpu_count()} cores" + ("" if has_workers(executor) else ", one of which is used")
     machine = f"{cores}, Python {platform.python_version()}, {platform.machine()}"
-    return Speed(
-        executor, reason, steps / spent, len(games) / spent, parallel_steps, parallel_episodes, CONCURRENT, machine
-    )
+    return Speed(executor, reason, *alone, parallel_steps, parallel_episodes, CONCURRENT, machine)
+
+
+def _alone(env: TextEnvironment, games: Sequence[PlayedEpisode], seconds: float) -> tuple[float, float] | None:
+    """Return the steps and episodes per second of one instance, after a round in which each episode is played once."""
+    for game in games:
+        play_one(env, game.seed, game.actions)
+    spent, steps, episodes, began = 0.0, 0, 0, perf_counter()
+    while not episodes or perf_counter() - began < seconds:
+        for game in games:
+            again = play_one(env, game.seed, game.actions)
+            if again.error is not None:
+                return None
+            spent += math.fsum(again.seconds)
+            steps, episodes = steps + len(again.actions), episodes + 1
+        if not spent:
+            return None
+    return steps / spent, episodes / spent
 
 
 def _in_executor(

@@ -85,9 +85,18 @@ def _success(subject: Subject) -> Finding:
 def _reward(subject: Subject) -> Finding:
     if subject.num_seats > 1:
         return _payoffs(subject)
-    games = subject.ended
+    return judge_returns(subject.ended, subject.random_policy)
+
+
+def judge_returns(games: Sequence[PlayedEpisode], policy: str) -> Finding:
+    """Return the finding on the returns of episodes that the environment ended; it is a warning if they are all alike.
+
+    Args:
+        games: The episodes, at least one.
+        policy: Name of the random policy that played them.
+    """
     returns = [game.total for game in games]
-    got = f"{_mean(returns)} in {counted(len(games), 'episode')} of {subject.random_policy}"
+    got = f"{_mean(returns)} in {counted(len(games), 'episode')} of {policy}"
     if len(set(returns)) == 1:
         fix = "reward something that random play reaches sometimes; GRPO learns from differences within a group"
         solved = " and always solved" if all(game.solved for game in games) else ""
