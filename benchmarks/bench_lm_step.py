@@ -5,10 +5,12 @@
 
 A step plays 8 episodes of GuessNumber (groups of 4) with SmolLM2-135M-Instruct and trains a LoRA adapter of rank 16 on
 its bfloat16 weights, in micro-batches of 2 rows. The episodes have up to 4 turns, or 1 to 10 turns of which few have
-many; or 48 episodes are in groups of 16 and micro-batches of 8. Each variant of each round is a process of its own, so
+many; or 48 episodes are in groups of 16 and micro-batches of 8; or 16 in groups of 8 and micro-batches of 4 begin with
+words of their own, so that next to nothing is shared. Each variant of each round is a process of its own, so
 that its peak memory is its own, and its first step is measured. The episodes of all variants differ only by rounding.
 """
 
+import itertools
 import resource
 import statistics
 import time
@@ -21,6 +23,8 @@ import gymnasium as gym
 import numpy as np
 from report import QUICK, Column, Table, in_process, publish, require, run
 
+from gym_trl.wrappers.inner import instructions_of
+
 ROUNDS = 1 if QUICK else 3
 MOST_TURNS = 10
 
@@ -28,6 +32,12 @@ GAMES: dict[str, dict[str, Any]] = {
     "up to 4 turns": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4},
     "1 to 10 turns": {"env_kwargs": {"high": 1000, "turns": MOST_TURNS}, "turn_limit": MOST_TURNS, "ends": True},
     "groups of 16": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4, "sizes": (48, 16, 8)},
+    "groups of 8, little in common": {
+        "env_kwargs": {"high": 8, "turns": 4},
+        "turn_limit": 4,
+        "sizes": (16, 8, 4),
+        "differs": True,
+    },
     "for a GPU": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4, "sizes": (256, 16, 32)},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -43,6 +53,8 @@ MEASURED = [
     ("up to 4 turns", "and common beginnings once: the default"),
     ("groups of 16", "and little padding"),
     ("groups of 16", "and common beginnings once: the default"),
+    ("groups of 8, little in common", "and little padding"),
+    ("groups of 8, little in common", "and common beginnings once: the default"),
     *(("1 to 10 turns", name) for name in VARIANTS if name != "TRL's defaults" and not QUICK),
 ]
 """Whole prompts in lockstep would take most of the benchmark's time in long episodes."""
@@ -62,6 +74,20 @@ class Ends(gym.Wrapper[str, str, str, str]):
         self._turn += 1
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, reward, terminated, truncated or self._turn == self._turns, info
+
+
+class Differs(gym.Wrapper[str, str, str, str]):
+    """Wrapper that begins each episode's instructions with words of its own, also within a group."""
+
+    episodes = itertools.count()
+
+    @property
+    def instructions(self) -> str:
+        words = np.random.default_rng(next(self.episodes)).integers(10, 100, size=40)
+        return f"{' '.join(map(str, words))} {instructions_of(self.env)}"
+
+
+WRAPPERS: dict[str, Any] = {"ends": Ends, "differs": Differs}
 
 
 def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]:
@@ -88,7 +114,7 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         num_tasks=64,
-        wrappers=[Ends] if played_game.pop("ends", False) else [],
+        wrappers=[wrapper for name, wrapper in WRAPPERS.items() if played_game.pop(name, False)],
         **played_game,
         action_format=r"regex:(\d+)",
         max_tokens_per_turn=6,

@@ -238,6 +238,23 @@ def test_nothing_is_left_of_a_sandbox_that_is_closed_or_forgotten() -> None:
     one.close()  # twice is no harm
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_a_worker_that_adopts_orphans_keeps_no_zombie_of_a_sandbox() -> None:
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom gym_trl.executors.process_tree import adopt_orphans\n"
+        "from gym_trl.sandbox import Sandbox\nadopt_orphans()\ndef children():\n"
+        "    stats = [path.read_text() for path in Path('/proc').glob('[0-9]*/stat')]\n"
+        "    return sum(stat.rpartition(')')[2].split()[1] == str(os.getpid()) for stat in stats)\n"
+        "for number in range(4):\n"
+        "    with Sandbox(isolation=sys.argv[1]) as sandbox:\n        sandbox.run('1')\n"
+        "    print(children())"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, ISOLATION], capture_output=True, text=True, timeout=60)
+    left = ran.stdout.split()
+    assert len(left) == 4, ran.stderr
+    assert len(set(left)) == 1  # the first may leave that of a trial of bubblewrap
+
+
 def test_a_sandbox_outlives_the_thread_that_made_it() -> None:
     with Sandbox(isolation=ISOLATION) as sandbox:
         thread = threading.Thread(target=sandbox.run, args=("made = 'elsewhere'",))

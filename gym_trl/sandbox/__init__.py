@@ -333,14 +333,25 @@ def _end(popen: "subprocess.Popen[bytes]", replies: int, folder: str | None, own
     if owner != os.getpid():  # a fork of the owner has inherited the pipes, not the process
         popen.returncode = 0
         return
-    for pid in [*_descendants(popen.pid), popen.pid]:
+    below = list(_descendants(popen.pid))
+    for pid in [*below, popen.pid]:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     with suppress(OSError):
         os.killpg(popen.pid, signal.SIGKILL)
     popen.wait()
+    for pid in below:
+        _forget(pid)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget(pid: int) -> None:
+    """Wait for a process that was killed, if it is now a child of this one (``adopt_orphans``): no zombie is left."""
+    deadline = monotonic() + _STOP_S
+    with suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG) == (0, 0) and monotonic() < deadline:
+            sleep(0.0002)
 
 
 def _spawn(made: Command, replies: int) -> "subprocess.Popen[bytes]":
