@@ -107,6 +107,18 @@ def test_an_unchanged_run_agrees_in_every_stage(runs: dict[str, Path], name: str
     assert [(stage.name, stage.unchecked) for stage in reports[-1].stages] == [(stage, "") for stage in STAGES]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("high", [None, 3.0])
+@pytest.mark.parametrize("loss", ["bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"])
+def test_the_loss_of_each_type_agrees(tmp_path: Path, loss: str, high: float | None) -> None:
+    grpo = {"loss_type": loss, "epsilon_high": high, "gradient_accumulation_steps": 1, "save_steps": 1}
+    options = {**SMALL, "env": "FrozenLake-v1", "credit": "pool", "steps": 1, "seed": 3, "grpo": grpo}
+    train(choose(**options, env_kwargs={"is_slippery": False}), out=tmp_path / "run", console=silent())
+    [report] = check_run(tmp_path / "run")
+    assert report.first is None
+    assert [stage.unchecked for stage in report.stages] == [""] * len(STAGES)
+
+
 def test_a_step_that_was_written_again_agrees(runs: dict[str, Path], tmp_path: Path) -> None:
     assert changed(runs["plain"], tmp_path, lambda step: None, 2).first is None
 

@@ -120,7 +120,7 @@ class Tools(FrozenAfterEnd):
         return observation, info
 
     def _step(self, action: str) -> Step:
-        body = _find_call(split_thinking(action).text)
+        body = find_call(split_thinking(action).text)
         if body is None:
             return self.env.step(action)
         self._calls += 1
@@ -182,7 +182,12 @@ def parse_call(body: str) -> tuple[Any, Any] | None:
         return None
 
 
-def _find_call(text: str) -> str | None:
+def find_call(text: str) -> str | None:
+    """Return the text after the last tag of a call, up to its end; ``None`` if there is no such tag.
+
+    >>> find_call('I could <tool>this</tool> or <tool_call>{"name": "now"}</tool_call>'), find_call("42")
+    ('{"name": "now"}', None)
+    """
     last = deque(_OPENING.finditer(text), maxlen=1)
     return text[last[0].end() :].partition(f"</{last[0][1]}>")[0] if last else None
 

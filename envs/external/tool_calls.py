@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gym_trl.envs.external.adapter import Played, SolvedAdapter
-from gym_trl.wrappers.tools import parse_call
+from gym_trl.wrappers.tools import find_call, parse_call
 
 FORM = '{"name": ..., "arguments": {...}}'
 """Form of a call, for instructions and errors."""
-_TAGS = re.compile(r"<(tool|tool_call)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _LONGEST = 20_000
 _MOST_SHOWN = 50_000
 _WORD = re.compile(r"[\w.@:/-]+")
@@ -28,7 +27,7 @@ class Call(NamedTuple):
 def read_call(action: str) -> Call | None:
     """Return the call that an action is, or ``None`` for words, which are an answer.
 
-    >>> read_call('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    >>> read_call('Not <tool>{"name": "sub"}</tool>: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
     Call(name='add', arguments={'a': 1})
     >>> read_call("The sum is 3.")
     >>> read_call('{"name": "add"')
@@ -44,10 +43,10 @@ def read_call(action: str) -> Call | None:
         raise ValueError("An action is a call or an answer, and this is empty.")
     if len(text) > _LONGEST:
         raise ValueError(f"An action has at most {_LONGEST} characters.")
-    tagged = _TAGS.search(text)
-    if tagged is None and not text.startswith("{"):
+    body = find_call(text)
+    if body is None and not text.startswith("{"):
         return None
-    parsed = parse_call(tagged[2] if tagged else text)
+    parsed = parse_call(text if body is None else body)
     if parsed is None:
         raise ValueError(f"This is no call. Write {FORM}.")
     name, arguments = parsed

@@ -177,6 +177,7 @@ class Attachment:
         # Discard what is left of an earlier training with this trainer.
         self._training = object()
         trl_versions.set_progress(self._trainer, 0, None)
+        trl_versions.pending_metrics(self._trainer, "train").clear()
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

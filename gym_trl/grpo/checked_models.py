@@ -1,19 +1,19 @@
-"""Properties of a model that are found out once, by trying it."""
+"""Properties of a model that are found out by trying it, once for each form of the model."""
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+Checked: TypeAlias = weakref.WeakKeyDictionary[Any, tuple[int, T]]
+"""Results by model, with the form that it had."""
 
 
-def checked(
-    results: "weakref.WeakKeyDictionary[Any, T]",
-    model: Any,
-    look: Callable[[Any], T],
-    failed: Callable[[Exception], T],
-) -> T:
-    """Return what a function finds of a model, without dropout and gradients; it is called once for each model.
+def checked(results: Checked[T], model: Any, look: Callable[[Any], T], failed: Callable[[Exception], T]) -> T:
+    """Return what a function finds of a model, without dropout and gradients.
+
+    It is called once, and again when the model has other modules, another attention or another type of numbers: an
+    adapter may have been added to it.
 
     Args:
         results: Results so far.
@@ -23,16 +23,31 @@ def checked(
     """
     import torch
 
-    if model not in results:
-        training = [part for part in model.modules() if part.training]
+    form = _form(model)
+    if model in results and results[model][0] == form:
+        return results[model][1]
+    training = [part for part in model.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        with torch.no_grad():
+            found = look(model)
+    except torch.OutOfMemoryError as error:  # the next time there may be room
+        return failed(error)
+    except Exception as error:  # of any type: the model needs other inputs
+        found = failed(error)
+    finally:
         for part in training:
-            part.training = False
-        try:
-            with torch.no_grad():
-                results[model] = look(model)
-        except Exception as error:  # of any type: the model needs other inputs
-            results[model] = failed(error)
-        finally:
-            for part in training:
-                part.training = True
-    return results[model]
+            part.training = True
+    results[model] = form, found
+    return found
+
+
+def _form(model: Any) -> int:
+    """Return a number that differs between forms of a model in which it may compute otherwise."""
+    import torch
+
+    parts = [(type(part), part.p if isinstance(part, torch.nn.Dropout) else None) for part in model.modules()]
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    number = next(model.parameters(), None)
+    return hash((attention, None if number is None else number.dtype, *parts))

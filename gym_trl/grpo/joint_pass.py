@@ -37,23 +37,25 @@ class JointPass:
         tree = tree._replace(places=tree.places[first : first + len(self._batches[number])])
         if number < len(self._batches) - 1:
             return tree, states
-        self._pass = None
-        return tree, _with_gradient_of(hidden, states)
+        return tree, self._with_gradient_of(hidden, states)
 
+    def _with_gradient_of(self, hidden: Any, states: Any) -> Any:
+        """Return hidden states with the gradient that copies of them have received, besides their own."""
+        import torch
 
-def _with_gradient_of(hidden: Any, states: Any) -> Any:
-    """Return hidden states with the gradient that copies of them have received, besides their own."""
-    import torch
+        def finished() -> None:  # not before: the last loss may be computed again after an error
+            self._pass = None
 
-    class Joined(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is untyped here
-        """Hidden states, and the gradient of their copies."""
+        class Joined(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is untyped here
+            """Hidden states, and the gradient of their copies."""
 
-        @staticmethod
-        def forward(ctx: Any, hidden: Any) -> Any:
-            return hidden.view_as(hidden)
+            @staticmethod
+            def forward(ctx: Any, hidden: Any) -> Any:
+                return hidden.view_as(hidden)
 
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            return gradient if states.grad is None else gradient + states.grad
+            @staticmethod
+            def backward(ctx: Any, gradient: Any) -> Any:
+                finished()
+                return gradient if states.grad is None else gradient + states.grad
 
-    return Joined.apply(hidden)
+        return Joined.apply(hidden)

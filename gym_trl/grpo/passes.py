@@ -54,7 +54,8 @@ class Passes:
                 multiple=trainer.pad_to_multiple_of or 1,
             )
         self._together, self._sorts = _micro_batches_of_a_step(trainer), unsorted is None
-        self._joins = trl_versions.WHOLE_LOSS not in trainer.gym_trl.overridden
+        attachment = trainer.gym_trl
+        self._joins = not attachment.overridden and not any(part.changes_ids for part in attachment.parts)
         self._joint: list[tuple[Any, tuple[JointPass, int]]] = []  # ids of a micro-batch's completions, and its pass
         self._now: tuple[JointPass, int] | None = None
         self._entropy_gradient = trl_versions.has_entropy_bonus(trainer)
@@ -172,6 +173,8 @@ def _why_padding_stays(trainer: Any) -> str | None:
     """Return why no padding can be left out of the trainer's forward passes, or ``None``."""
     if trainer.gym_trl.overridden.keys() & {trl_versions.SCORE, trl_versions.LOSS}:
         return f"{type(trainer).__name__} computes a loss or log-probabilities of its own"
+    if trainer.args.neftune_noise_alpha:
+        return "neftune_noise_alpha adds noise that depends on the tokens of a pass"
     if trainer.aux_loss_enabled:
         return "the auxiliary loss of a mixture of experts may count padding"
     return None
@@ -198,9 +201,9 @@ def _why_rows_stay(trainer: Any) -> str | None:
             trainer.top_entropy_quantile < 1,
             "top_entropy_quantile is a quantile of the tokens of each micro-batch",
         ),
-        (
-            trl_versions.WHOLE_LOSS in trainer.gym_trl.overridden,
-            f"{type(trainer).__name__} has a compute_loss of its own",
+        *(
+            (name in trainer.gym_trl.overridden, f"{type(trainer).__name__} has a {name} of its own")
+            for name in (trl_versions.WHOLE_LOSS, trl_versions.PREPARE)
         ),
         (_micro_batches_of_a_step(trainer) == 1, "an optimizer step has one micro-batch of a generation"),
     ):

@@ -146,6 +146,14 @@ class Core:
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         """Return the columns of one episode per prompt."""
+        try:
+            return self._rollout(prompts, trainer)
+        except BaseException:
+            for state in self._saved if trainer.model.training else ():
+                state.undo(trainer)
+            raise
+
+    def _rollout(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         attachment = attach(trainer, self._needed)
         call, parts = self._begin(prompts, trainer, attachment)
         rows = read_rows(prompts, call.place, call.group_size, assign=self.assign, seed=self.seed)

@@ -22,6 +22,7 @@ from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.attach import Place
+from gym_trl.grpo.checkpoints import DECLARING
 from gym_trl.grpo.credit.columns import turn_row
 from gym_trl.grpo.parts.part import Call, Part, Rollout
 from gym_trl.grpo.planned_rows import Planned
@@ -150,14 +151,16 @@ class RolloutWorker:
 
     @property
     def state(self) -> dict[str, Any]:
-        """States of the parts by name; can be assigned to restore them."""
-        return {part.name: deepcopy(part.state) for part in self._parts if part.state is not None}
+        """States of the parts by name, and which environments declare success; can be assigned to restore them."""
+        states = {part.name: deepcopy(part.state) for part in self._parts if part.state is not None}
+        return {**states, DECLARING: sorted(self._declaring)} if self._declaring else states
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         for part in self._parts:
             if part.state is not None and part.name in state:
                 part.state = deepcopy(state[part.name])
+        self._declaring = frozenset(state.get(DECLARING, ()))
 
     def begin_after(self, trained: Collection[int]) -> None:
         """Restart at the first group, and skip the groups with the numbers in ``trained``.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.checked_models import checked
+from gym_trl.grpo.checked_models import Checked, checked
 from gym_trl.grpo.joint_pass import JointPass
 from gym_trl.grpo.padding import last_columns
 from gym_trl.grpo.shared_prefix import Sharing, Tree, hidden_states, sharing
@@ -27,8 +27,8 @@ _SIZES = (1.0, 30.0, 1000.0)
 """Largest scores at which a model is compared: a cap changes only scores that are not far below it."""
 
 # Results of the checks of models.
-_PLAIN: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-_SHIFTED: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_PLAIN: Checked[bool] = weakref.WeakKeyDictionary()
+_SHIFTED: Checked[bool] = weakref.WeakKeyDictionary()
 
 
 class ScoredRows(NamedTuple):
@@ -86,7 +86,7 @@ def _scores_all_positions(trainer: Any) -> bool:
     TRL 1.16 does not where it has a Triton kernel. A wrapped model (DDP, FSDP, DeepSpeed, DataParallel), Liger's kernel
     and a subclass's own computation cannot be changed.
     """
-    if trainer.gym_trl.overridden.keys() & {trl_versions.SCORE, trl_versions.LOSS}:
+    if trainer.gym_trl.overridden.keys() & {trl_versions.SCORE, trl_versions.LOSS} or trainer.args.neftune_noise_alpha:
         return False
     wrapped = trainer.accelerator.num_processes > 1 or trainer.args.n_gpu > 1 or trl_versions.shards_weights(trainer)
     return not wrapped and trl_versions.heads_all_positions(trainer)
@@ -197,7 +197,7 @@ def ignores_left_padding(model: Any) -> bool:
     return _holds(_SHIFTED, model, _compare_shifted)
 
 
-def _holds(results: "weakref.WeakKeyDictionary[Any, bool]", model: Any, compare: Callable[[Any], bool]) -> bool:
+def _holds(results: Checked[bool], model: Any, compare: Callable[[Any], bool]) -> bool:
     import torch
 
     return isinstance(model, torch.nn.Module) and checked(results, model, compare, lambda error: False)

@@ -31,8 +31,8 @@ class SavedState:
         self._owner = owner
         self._name = name
         self._training: Any = None
-        self._first: Any = None  # the state before the first training
-        self._last: Any = None  # the state as it was last saved
+        self._first: Any = None  # the state before the first training, or as somebody has changed it since
+        self._last: Any = None  # the state as it was last saved or restored
 
     def restore(self, trainer: Any) -> None:
         """Restore the state that a resumed training has saved; called before each rollout of a training.
@@ -42,10 +42,15 @@ class SavedState:
         if trainer.state is self._training:
             return
         self._training, now = trainer.state, deepcopy(self._owner.state)
-        if self._first is None:
+        if now != self._last:
             self._first = now
-        fresh, self._last = self._first if now == self._last else now, None
-        self._owner.state = deepcopy(trainer.state.stateful_callbacks.get(self._name, fresh))
+        self._last = trainer.state.stateful_callbacks.get(self._name, self._first)
+        self.undo(trainer)
+
+    def undo(self, trainer: Any) -> None:
+        """Set the state back to the one that was last saved or restored in this training, if a rollout raised."""
+        if trainer.state is self._training:
+            self._owner.state = deepcopy(self._last)
 
     def save(self, trainer: Any) -> None:
         """Save the state; called after each rollout of a training, on every process.

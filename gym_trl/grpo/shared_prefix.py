@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gym_trl.engines.attention_backends import no_cudnn_attention
-from gym_trl.grpo.checked_models import checked
+from gym_trl.grpo.checked_models import Checked, checked
 
 _LEAST_SAVED = 0.1
 """Share of the work below which rows are not packed."""
@@ -31,7 +31,7 @@ _WEIGHTS_OF_A_LAYERS_START = 3.5e6  # products of a token with a weight in 0.7 m
 _READING = {32: 10.0, 16: 150.0}  # tokens that cost as much as reading all weights once, by their bits
 _Order: TypeAlias = list[tuple[int, int]]
 """Rows, and the number of ids that each has in common with the one before it."""
-_SHARING: weakref.WeakKeyDictionary[Any, "str | Sharing"] = weakref.WeakKeyDictionary()
+_SHARING: Checked["str | Sharing"] = weakref.WeakKeyDictionary()
 
 
 class Tree(NamedTuple):
@@ -237,7 +237,7 @@ def hidden_states(model: Any, tree: Tree) -> Any:
 
 
 def sharing(model: Any) -> "Sharing | str":
-    """Return how a model computes trees of tokens, or the reason why it does not; it is checked once.
+    """Return how a model computes trees of tokens, or the reason why it does not; each form of it is checked once.
 
     Args:
         model: Model without its head.

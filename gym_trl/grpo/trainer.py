@@ -93,7 +93,9 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
         inputs = super()._prepare_inputs(generation_batch)
         if self._buffered_inputs is before:  # no new generation
             return inputs
-        self._buffered_inputs = self.gym_trl.passes.in_order(self._buffered_inputs)
+        before, self._buffered_inputs = self._buffered_inputs, self.gym_trl.passes.in_order(self._buffered_inputs)
+        if self._buffered_inputs is before:  # in TRL's order
+            return inputs
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -177,7 +179,7 @@ def _overridden(kind: type) -> dict[str, type]:
     from trl import GRPOTrainer
 
     owners = [owner for owner in kind.__mro__ if owner is not GymTraining]
-    names = trl_versions.LOSS, trl_versions.WHOLE_LOSS, trl_versions.SCORE
+    names = trl_versions.LOSS, trl_versions.WHOLE_LOSS, trl_versions.SCORE, trl_versions.PREPARE, trl_versions.STEP
     first = {name: next(owner for owner in owners if name in vars(owner)) for name in names}
     return {name: owner for name, owner in first.items() if vars(owner)[name] is not vars(GRPOTrainer)[name]}
 

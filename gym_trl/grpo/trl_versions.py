@@ -11,6 +11,7 @@ from typing import Any
 from gym_trl.errors import ConfigError, needs
 
 LOSS, WHOLE_LOSS, SCORE = "_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies"
+PREPARE, STEP = "_prepare_inputs", "training_step"
 """Methods of ``GRPOTrainer`` for the loss of a micro-batch, its public entry, and for log-probabilities."""
 OLDEST_TRL, NEWEST_TRL = (1, 14), (1, 16)
 """Releases that are tested, as in pyproject.toml. Older ones score unscored episodes as 0, and their metrics can
@@ -175,12 +176,13 @@ def micro_step(trainer: Any) -> int:
 
 
 def generations_before(trainer: Any, micro: int) -> int:
-    """Return the number of generation batches before forward pass ``micro`` of the current step.
+    """Return the number of generation batches before the one that begins ``micro`` passes after the first of a step.
 
     ``GRPOTrainer._prepare_inputs`` plays new episodes after ``steps_per_generation * num_iterations`` forward passes.
     """
-    passes = trainer.state.global_step * trainer.args.gradient_accumulation_steps + micro
-    return int(passes // (trainer.args.steps_per_generation * trainer.num_iterations))
+    passes = trainer.state.global_step * trainer.args.gradient_accumulation_steps
+    together = trainer.args.steps_per_generation * trainer.num_iterations
+    return int(-(-passes // together) + micro // together)
 
 
 def is_between_generations(trainer: Any) -> bool:

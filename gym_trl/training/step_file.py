@@ -64,6 +64,8 @@ class StepSettings(TypedDict):
     num_iterations: int
     off_policy_mask_threshold: float | None
     repetition_penalty: float | None
+    sapo_temperature_neg: float | None
+    sapo_temperature_pos: float | None
     scale_rewards: str
     steps_per_generation: int
     temperature: float
@@ -131,7 +133,7 @@ class StepEpisode(TypedDict):
 
 
 _ABOUT, _EPISODE = Fields(StepAbout, {}), Fields(StepEpisode, {})
-_SETTINGS = Fields(StepSettings, {})
+_SETTINGS = Fields(StepSettings, {"sapo_temperature_neg": None, "sapo_temperature_pos": None})
 _NEEDED = ("row_prompt_ids", "row_completion_ids", "row_mask", "row_advantages")
 
 

@@ -2,6 +2,8 @@
 
 import functools
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from gym_trl import GymGRPOTrainer, Part, adopt
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.trainer import GymTraining
 from gym_trl.grpo.trainer_parts import TrainerPart
+from gym_trl.grpo.trl_versions import generations_before, pending_metrics
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
@@ -244,6 +247,86 @@ def test_a_part_that_returns_nothing_is_named(tmp_path, method):
     trainer = make(tmp_path, failing_trainings.guess(parts=[Bringing()]))
     with pytest.raises(ConfigError, match=f"{method} of Forgetful must return .*, got None"):
         trainer.train()
+
+
+JOINED = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 4,
+    "max_steps": 2,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+}
+
+
+def trained(folder, kind=GymGRPOTrainer, **options):
+    """Return the gradients' norms of a training in which two micro-batches of a step are one pass."""
+    options = {"env_kwargs": {"high": 50, "turns": 1}, "max_tokens_per_turn": 1, **options}
+    trainer = make(folder, failing_trainings.guess(**options), kind, grpo=JOINED, reward_funcs=[lengths])
+    trainer.train()
+    return [log["grad_norm"] for log in trainer.state.log_history if "grad_norm" in log]
+
+
+def lengths(completion_ids, **_):
+    return [float(sum(ids)) for ids in completion_ids]
+
+
+def test_a_part_may_change_the_ids_of_some_micro_batches(tmp_path):
+    class Copying(TrainerPart):
+        """Part that replaces the ids of every second micro-batch by equal ones."""
+
+        calls = 0
+
+        def loss_inputs(self, trainer, inputs):
+            self.calls += 1
+            return inputs if self.calls % 2 else {**inputs, "completion_ids": inputs["completion_ids"].clone()}
+
+    class Bringing(Part):
+        def trainer_part(self):
+            return Copying()
+
+    plain, copied = trained(tmp_path / "plain"), trained(tmp_path / "copied", parts=[Bringing()])
+    assert min(plain) > 0
+    assert copied == pytest.approx(plain, rel=1e-5)
+
+
+def test_a_subclass_may_change_every_micro_batch_of_its_inputs(tmp_path):
+    seen = []
+
+    class Theirs(GRPOTrainer):
+        def _prepare_inputs(self, generation_batch):
+            return {**super()._prepare_inputs(generation_batch), "marked": True}
+
+        def _compute_loss(self, model, inputs):
+            seen.append("marked" in inputs)
+            return super()._compute_loss(model, inputs)
+
+    class Mine(GymTraining, Theirs):
+        """Subclass of both."""
+
+    trained(tmp_path, Mine)
+    assert seen == [True] * 4
+
+
+def test_what_an_interrupted_training_had_not_logged_is_forgotten(tmp_path):
+    trainer = make(tmp_path, failing_trainings.guess())
+    pending_metrics(trainer, "train")["reward"].append(1e6)
+    trainer.train()
+    assert trainer.state.log_history[0]["reward"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "together", "begins"),
+    [(2, 3, range(0, 18, 3)), (3, 2, range(0, 18, 2)), (4, 4, range(0, 24, 4)), (1, 6, range(0, 24, 6))],
+)
+def test_generations_are_numbered_wherever_they_begin_in_a_step(accumulation, together, begins):
+    numbers, first = [], dict[int, int]()
+    for begin in begins:
+        step = begin // accumulation
+        arguments = SimpleNamespace(gradient_accumulation_steps=accumulation, steps_per_generation=together)
+        trainer: Any = SimpleNamespace(state=SimpleNamespace(global_step=step), args=arguments, num_iterations=1)
+        numbers.append(generations_before(trainer, begin - first.setdefault(step, begin)))
+    assert numbers == list(range(len(begins)))
 
 
 def test_a_trainer_without_spec_and_rewards_is_told_what_it_needs(tmp_path):

@@ -117,6 +117,29 @@ def test_a_state_begins_anew_in_each_training_that_is_not_resumed(tmp_path):
     assert part.state == {"episodes": 16}
 
 
+class Failing(Noted):
+    """Part that counts a rollout when it begins, of which the second of a training raises."""
+
+    def begin(self, call):
+        super().begin(call)
+        self.state["episodes"] += 1
+        if self.state["episodes"] == 2:
+            raise KeyboardInterrupt
+
+    def end(self, rollout, call):
+        pass
+
+
+@pytest.mark.trl
+def test_a_rollout_that_is_interrupted_leaves_the_state_of_the_one_before(tmp_path):
+    part = Failing()
+    spec = GymSpec("TrlEnv/Echo-v0", parts=[part], **ECHO)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            tiny_trainer.make(tmp_path, spec, grpo=GRPO).train()
+        assert part.state == {"episodes": 1}
+
+
 def test_what_is_saved_does_not_change_with_the_state():
     part = Noted()
     saved, trainer = SavedState(part, "a"), SimpleNamespace(state=SimpleNamespace(stateful_callbacks={}))

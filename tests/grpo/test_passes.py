@@ -220,6 +220,14 @@ def test_the_last_columns_of_rows_without_any_are_0():
     assert last_columns(torch.zeros(2, 3)).tolist() == [0, 0]
 
 
+def test_nothing_is_left_out_of_passes_to_which_noise_is_added(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="gym_trl.grpo.passes"):
+        script().train(tmp_path, "ours", grpo={"neftune_noise_alpha": 5})
+    said = [record.getMessage() for record in caplog.records if record.name == "gym_trl.grpo.passes"]
+    assert said[0].startswith("scores at all positions; ")
+    assert "padding stays: neftune_noise_alpha" in said[0]
+
+
 def test_it_is_logged_once_what_was_chosen_and_why_rows_stay(tmp_path, caplog):
     train = script().train
     for case, said in (("plain", "rows of a step are sorted by length"), ("bnpo", "loss_type='bnpo' may divide")):

@@ -22,7 +22,7 @@ from support.vllm_serve import TRL, Server
 from gym_trl import GymSpec
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.grpo.checkpoints import TRAINED
+from gym_trl.grpo.checkpoints import DECLARING, TRAINED
 from gym_trl.grpo.parts.start_from import StartFrom
 from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.options import Curriculum, History
@@ -640,6 +640,13 @@ def test_a_curriculum_goes_on_at_its_level():
             assert curriculum.level == 0
             callback.on_train_begin(None, state, None)
         assert curriculum.level == 2
+
+
+def test_a_worker_remembers_in_its_state_which_environments_declare_success():
+    first, second = (spec().rollout_worker(config(), tiny_tokenizer()) for _ in range(2))
+    first.state = {DECLARING: ["TrlEnv/Echo-v0"]}
+    second.state = json.loads(json.dumps(first.state))
+    assert second.state[DECLARING] == ["TrlEnv/Echo-v0"]
 
 
 @pytest.mark.trl

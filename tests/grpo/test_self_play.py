@@ -3,6 +3,8 @@
 import json
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,6 +13,9 @@ from support import tiny_trainer, training_ways, warm
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.credit import RoleBaselines, TurnCredit
+from gym_trl.grpo.credit.columns import TurnRow
+from gym_trl.grpo.credit.groups import Member
+from gym_trl.grpo.parts.dead_groups import dead_groups
 from gym_trl.records import read_records
 from gym_trl.training import run
 from gym_trl.training.options import choose
@@ -145,6 +150,20 @@ def test_every_credit_makes_baselines_of_its_own():
     assert one is not other
     with pytest.raises(ConfigError, match="decay must be from 0 to below 1, got 1"):
         RoleBaselines(1)
+
+
+def test_dead_groups_of_a_resumed_training_are_judged_by_its_saved_baselines():
+    credit = TurnCredit("rae")
+    saved = {"gym_trl.role_baselines": {"": 0.4}}
+    trainer = SimpleNamespace(state=SimpleNamespace(stateful_callbacks=saved))
+    members = [Member(0, TurnRow([0.0], [(0, 1)], "ab", False)) for _ in range(2)]
+    assert dead_groups(members, credit.estimator) == [0]
+    call: Any = SimpleNamespace(training=False, trainer=trainer)
+    credit.begin(call)
+    assert dead_groups(members, credit.estimator) == [0]
+    call.training = True
+    credit.begin(call)
+    assert dead_groups(members, credit.estimator) == []
 
 
 def test_the_command_trains_all_seats_and_evaluates_one(tmp_path, monkeypatch):

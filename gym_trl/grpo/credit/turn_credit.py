@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import pstdev
 from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.errors import ConfigError
@@ -82,11 +83,15 @@ class TurnCredit(Part):
     def __init__(self, estimator: str | Estimator = "pool", *, on_advantages: OnAdvantages | None = None) -> None:
         self.estimator = find_estimator(estimator)
         self.on_advantages = on_advantages
-        roles = self.estimator if isinstance(self.estimator, RoleBaselines) else None
-        self.roles = roles
+        self.roles = self.estimator if isinstance(self.estimator, RoleBaselines) else None
         """Running means that are saved in checkpoints; ``None`` for other estimators."""
-        self.saved = None if roles is None else SavedState(roles, state_name("role_baselines"))
-        self.in_streams = roles is None
+        self.saved = None if self.roles is None else SavedState(self.roles, state_name("role_baselines"))
+        self.in_streams = self.roles is None
+
+    def begin(self, call: Call) -> None:
+        """Restore the means of a resumed training, by which dead groups are judged during the rollout."""
+        if self.saved is not None and call.training:
+            self.saved.restore(call.trainer)
 
     def trainer_part(self) -> "CreditPart":
         """Return a new part for one trainer."""
@@ -157,6 +162,7 @@ class CreditPart(TrainerPart):
     """Part of one trainer that replaces its advantage of each row by one of each token."""
 
     name: ClassVar[str] = "credit"
+    keeps_ids = True
 
     def __init__(self, credit: TurnCredit) -> None:
         self.credit = credit
@@ -286,7 +292,7 @@ class CreditPart(TrainerPart):
                 window.turns += len(names)
                 window.in_company += sum(met[name] > 1 for name in names)
                 window.episodes += 1
-                window.spread += _deviation(advantages[episode.place])
+                window.spread += pstdev(advantages[episode.place])
         if window.episodes:
             for name, value in window.metrics().items():
                 metrics[name] = [value]
@@ -369,9 +375,3 @@ def _with_rest(rewards: Sequence[float], weight: float, total: float) -> list[fl
     if abs(rest) > _ROUNDING * max(1.0, math.fsum(map(abs, paid))):
         paid[-1] += rest
     return paid
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of all ``values``."""
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

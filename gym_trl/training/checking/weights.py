@@ -112,7 +112,7 @@ def check_loss(step: CheckedStep) -> Iterator[Found]:
     terms = _terms(settings, rows)
     loss, size = (_reduced(about, rows, [shape(term) for term in terms]) for shape in (np.asarray, np.abs))
     pieces = settings["gradient_accumulation_steps"] or 1
-    if metric == "policy_loss" and settings["loss_type"] in ("dapo", "cispo"):
+    if metric == "policy_loss" and settings["loss_type"] in _BY_ITEMS:
         loss, size = loss / pieces, size / pieces
     if not abs(loss - logged) <= LOSS * max(size, 1e-3):
         yield Difference.of(None, "", f"the logged {metric}", loss, logged)
@@ -134,11 +134,16 @@ def _why_no_loss(about: StepAbout, rows: Mapping[str, Ragged]) -> str | None:
         (settings["off_policy_mask_threshold"] is not None, "off_policy_mask_threshold is not computed here"),
         (settings["top_entropy_quantile"] != 1.0, "top_entropy_quantile is not computed here"),
         (settings["importance_sampling_level"] != "token" and kind == "luspo", "its loss is by sequence"),
-        (not about["items"] and kind in ("dapo", "cispo"), "no token is trained"),
+        (not about["items"] and kind in _BY_ITEMS, "no token is trained"),
+        (
+            kind == "vespo" and "row_ratios" in rows,
+            "loss_type='vespo' weighs by the engine's corrections",
+        ),
+        (kind == "sapo" and _sapo_temperatures(settings) is None, "the file does not hold the temperatures of sapo"),
     ):
         if holds:
             return reason
-    if kind == "cispo" or settings["beta"]:
+    if kind in _BY_LOGPROBS or settings["beta"]:
         return None if "row_sampled" in rows or "row_old" in rows else "no log-probabilities are recorded"
     return None
 
@@ -154,14 +159,21 @@ def _logged(step: CheckedStep) -> tuple[float, str]:
 
 
 def _terms(settings: StepSettings, rows: Mapping[str, Ragged]) -> list[NDArray[np.float64]]:
-    """Return the term of each token of each row, as the loss adds them."""
-    terms = []
+    """Return the term of each token of each row, as the loss adds them.
+
+    Where the ratio is 1, cispo's is cut to its upper limit, sapo's weight is 2 / temperature, and vespo's 1.
+    """
+    terms, kind = [], settings["loss_type"]
+    high = settings["epsilon"] if settings["epsilon_high"] is None else settings["epsilon_high"]
+    most = 1.0 if kind != "cispo" or high is None else min(1.0, high)
     for number, mask in enumerate(rows["row_mask"]):
         advantages = rows["row_advantages"][number].astype(np.float64)
+        if kind == "sapo" and (temperatures := _sapo_temperatures(settings)) is not None:
+            advantages = advantages * np.where(advantages > 0, *(2 / temperature for temperature in temperatures))
         term = -np.broadcast_to(advantages, mask.shape) * mask
         logprobs = rows.get("row_old", rows.get("row_sampled", []))
-        if settings["loss_type"] == "cispo":
-            term = term * np.nan_to_num(logprobs[number].astype(np.float64))
+        if kind in _BY_LOGPROBS:
+            term = most * term * np.nan_to_num(logprobs[number].astype(np.float64))
         if "row_ratios" in rows:
             term = term * np.broadcast_to(rows["row_ratios"][number].astype(np.float64), mask.shape)
         if settings["beta"] and "row_reference" in rows:
@@ -171,20 +183,30 @@ def _terms(settings: StepSettings, rows: Mapping[str, Ragged]) -> list[NDArray[n
     return terms
 
 
+def _sapo_temperatures(settings: StepSettings) -> tuple[float, float] | None:
+    """Return sapo's temperatures of positive and of other advantages, if they are recorded and above 0."""
+    positive, other = settings.get("sapo_temperature_pos"), settings.get("sapo_temperature_neg")
+    return (positive, other) if positive and other and min(positive, other) > 0 else None
+
+
 def _reduced(about: StepAbout, rows: Mapping[str, Ragged], terms: Sequence[NDArray[np.float64]]) -> float:
     """Return the loss of a step from the terms of its tokens."""
     counts = [int(mask.sum()) for mask in rows["row_mask"]]
     return _REDUCTIONS[about["settings"]["loss_type"]](about, [float(term.sum()) for term in terms], counts)
 
 
+_BY_ITEMS = ("cispo", "dapo", "vespo")
+_BY_LOGPROBS = ("cispo", "vespo")
 _Reduction = Callable[[StepAbout, Sequence[float], Sequence[int]], float]
 _REDUCTIONS: Mapping[str, _Reduction] = {
-    "dapo": lambda about, sums, counts: math.fsum(sums) / float(about["items"] or 1),
-    "cispo": lambda about, sums, counts: math.fsum(sums) / float(about["items"] or 1),
+    **dict.fromkeys(_BY_ITEMS, lambda about, sums, counts: math.fsum(sums) / float(about["items"] or 1)),
     "bnpo": lambda about, sums, counts: math.fsum(sums) / max(1, sum(counts)),
     "luspo": lambda about, sums, counts: math.fsum(sums) / len(sums),
-    "grpo": lambda about, sums, counts: (
-        math.fsum(one / max(1, count) for one, count in zip(sums, counts, strict=True)) / len(sums)
+    **dict.fromkeys(
+        ("grpo", "sapo"),
+        lambda about, sums, counts: (
+            math.fsum(one / max(1, count) for one, count in zip(sums, counts, strict=True)) / len(sums)
+        ),
     ),
     "dr_grpo": lambda about, sums, counts: (
         math.fsum(sums) / (len(sums) * float(about["settings"]["max_completion_length"] or 1))
