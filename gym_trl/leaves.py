@@ -1,7 +1,7 @@
 """Table of the leaves: parts that nothing else imports, and that are deleted with their modules and their rows here."""
 
 from collections.abc import Mapping
-from pkgutil import resolve_name
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -157,4 +157,5 @@ def load(kind: Kind, name: str) -> Any:
     >>> load("commands", "list").__name__
     'list_envs'
     """
-    return resolve_name(offered(kind)[name])
+    module, _, own = offered(kind)[name].partition(":")
+    return getattr(import_module(module), own)
