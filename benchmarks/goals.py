@@ -155,7 +155,7 @@ GOALS = (
     Goal(
         "no option set, environment of 100 ms with text actions: seconds over threads chosen by hand",
         "executors", by_default, 1.15,
-        reason="the first episode is played alone for three steps to measure it, once, which is most of so short a rollout",
+        reason="the first episode is played alone for three steps, once, to measure it: half of so short a rollout",
     ),
     Goal(
         "overhead per turn, 64 turns: the best peer's over ours",
@@ -187,7 +187,7 @@ GOALS = (
     ),
     Goal(
         "`import gym_trl` beyond Gymnasium's", "import", imported, 3.0, "ms",
-        reason="it registers the environments and reads the table of the leaves, for which a module more was imported then",
+        reason="it registers the environments and reads the table of leaves, which then imported a module more",
     ),
     Goal(
         "growth of memory in 1,000 episodes, inline and in processes", "soak", soaked, 1.0, "KB",
