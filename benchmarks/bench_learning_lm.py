@@ -2,6 +2,7 @@
 
     python benchmarks/bench_learning_lm.py             # five environments, three seeds, two warm starts: a night
     python benchmarks/bench_learning_lm.py guess_number/random/0 hangman   # only these
+    python benchmarks/bench_learning_lm.py --ours hanoi    # without TRL's loop, which takes hours on two cores
     python benchmarks/bench_learning_lm.py --jobs=12   # as many runs at once, on a machine with a GPU and many cores
     python benchmarks/bench_learning_lm.py --demo      # two environments, one seed each: make demo-lm
     python benchmarks/bench_learning_lm.py --quick
@@ -46,6 +47,7 @@ from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import pretrained_folder
 
 DEMO = "--demo" in sys.argv[1:]
+OURS = "--ours" in sys.argv[1:]
 JOBS = next((int(word.removeprefix("--jobs=")) for word in sys.argv[1:] if word.startswith("--jobs=")), 1)
 GPU = gpu_name()
 ROOT = HERE.parent / "runs" / ("demo-lm" if DEMO else "learning-lm-quick" if QUICK else "learning-lm")
@@ -290,7 +292,7 @@ def stages() -> Iterator[tuple[str, str, int, bool]]:
     beside = []
     for name, source, seed in chosen():
         yield name, source, seed, False
-        if LESSONS[name].beside_trl and source == "random" and not DEMO:
+        if LESSONS[name].beside_trl and source == "random" and not (DEMO or OURS):
             if JOBS == 1:
                 yield name, source, seed, True
             else:
