@@ -2,7 +2,7 @@
 
     python benchmarks/bench_learning_lm.py             # five environments, three seeds, two warm starts: a night
     python benchmarks/bench_learning_lm.py guess_number/random/0 hangman   # only these
-    python benchmarks/bench_learning_lm.py --ours hanoi    # without TRL's loop, which takes hours on two cores
+    python benchmarks/bench_learning_lm.py --ours hanoi    # without TRL's loop, which takes longest
     python benchmarks/bench_learning_lm.py --jobs=12   # as many runs at once, on a machine with a GPU and many cores
     python benchmarks/bench_learning_lm.py --demo      # two environments, one seed each: make demo-lm
     python benchmarks/bench_learning_lm.py --quick

@@ -42,7 +42,7 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
     """Return the speed of an environment; ``None`` if no episode was played.
 
     What an environment keeps of a task makes later plays of it faster. Both speeds are therefore of the same episodes,
-    at most ``CONCURRENT`` of them, after each was played once.
+    at most ``CONCURRENT`` of them and fewer of a slow environment, after each was played once.
 
     Args:
         make: Makes the environment.
@@ -50,7 +50,7 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
         name: Name of the environment.
         seconds: Maximum seconds of each of the two measurements, about.
     """
-    games = [game for game in games if game.error is None and game.actions][:CONCURRENT]
+    games = _first([game for game in games if game.error is None and game.actions], seconds)
     make_text = partial(text_env, make)
     env = make_text(name)
     try:
@@ -67,6 +67,17 @@ def measure_speed(make: MakeEnv, games: Sequence[PlayedEpisode], *, name: str, s
     cores = f"{os.cpu_count()} cores" + ("" if has_workers(executor) else ", one of which is used")
     machine = f"{cores}, Python {platform.python_version()}, {platform.machine()}"
     return Speed(executor, reason, *alone, parallel_steps, parallel_episodes, CONCURRENT, machine)
+
+
+def _first(games: Sequence[PlayedEpisode], seconds: float) -> list[PlayedEpisode]:
+    """Return the first episodes, at most ``CONCURRENT`` and one more than were played within some seconds."""
+    chosen, spent = list[PlayedEpisode](), 0.0
+    for game in games[:CONCURRENT]:
+        if spent > seconds:
+            break
+        chosen.append(game)
+        spent += math.fsum(game.seconds)
+    return chosen
 
 
 def _alone(env: TextEnvironment, games: Sequence[PlayedEpisode], seconds: float) -> tuple[float, float] | None:
