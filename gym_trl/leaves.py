@@ -158,4 +158,4 @@ def load(kind: Kind, name: str) -> Any:
     'list_envs'
     """
     module, _, own = offered(kind)[name].partition(":")
-    return getattr(import_module(module), own)
+    return vars(import_module(module))[own]

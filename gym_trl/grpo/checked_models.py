@@ -31,23 +31,25 @@ def checked(results: Checked[T], model: Any, look: Callable[[Any], T], failed: C
         part.training = False
     try:
         with torch.no_grad():
-            found = look(model)
+            result = look(model)
     except torch.OutOfMemoryError as error:  # the next time there may be room
         return failed(error)
     except Exception as error:  # of any type: the model needs other inputs
-        found = failed(error)
+        result = failed(error)
     finally:
         for part in training:
             part.training = True
-    results[model] = form, found
-    return found
+    results[model] = form, result
+    return result
 
 
 def _form(model: Any) -> int:
     """Return a number that differs between forms of a model in which it may compute otherwise."""
     import torch
+    from transformers import PretrainedConfig
 
     parts = [(type(part), part.p if isinstance(part, torch.nn.Dropout) else None) for part in model.modules()]
-    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    config = vars(model).get("config")
+    attention = config._attn_implementation if isinstance(config, PretrainedConfig) else None
     number = next(model.parameters(), None)
     return hash((attention, None if number is None else number.dtype, *parts))
