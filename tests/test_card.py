@@ -50,8 +50,9 @@ def test_a_sound_environment_has_no_finding_of_the_card() -> None:
     assert verdicts["runtime.tool_declaration_accuracy"] == SKIPPED
 
 
-def test_both_speeds_are_of_episodes_that_were_played_before() -> None:
-    card = make_card(planted_cards.SlowAtFirst, "SlowAtFirst", episodes=20, seconds=10.0, search_steps=0)
+@pytest.mark.parametrize("kind", [planted_cards.SlowAtFirst, planted_cards.SlowAtFirstEach])
+def test_both_speeds_are_of_episodes_that_were_played_before(kind: type[gym.Env[str, str]]) -> None:
+    card = make_card(kind, kind.__name__, episodes=20, seconds=10.0, search_steps=0)
     assert card.speed is not None
     assert card.speed.parallel_episodes is not None
     assert min(card.speed.episodes, card.speed.parallel_episodes) > 200  # 50 if each task took its 20 ms

@@ -9,6 +9,7 @@ import numpy as np
 from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.engines.kv_attention import UnsupportedError, attending, compute
 from gym_trl.engines.kv_cache import UNIT, KVCache
+from gym_trl.engines.model_form import form_of
 from gym_trl.errors import EngineError, MissingDependencyError
 
 try:
@@ -58,9 +59,7 @@ def support(model: Any) -> Support:
     Raises:
         EngineError: the model's logits are NaN.
     """
-    # A module's own configuration names its attention function.
-    parts = ((type(part), id(vars(part).get("config"))) for part in model.modules())
-    structure = hash((repr(getattr(model, "config", None)), model.dtype, *parts))
+    structure = hash((repr(getattr(model, "config", None)), form_of(model)))
     if model not in _verdicts or _verdicts[model][0] != structure:
         why_not = _from_config(model)
         _verdicts[model] = structure, Support(why_not) if why_not else _tried(model)

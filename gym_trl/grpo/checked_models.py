@@ -4,6 +4,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
+from gym_trl.engines.model_form import form_of
+
 T = TypeVar("T")
 Checked: TypeAlias = weakref.WeakKeyDictionary[Any, tuple[int, T]]
 """Results by model, with the form that it had."""
@@ -23,7 +25,7 @@ def checked(results: Checked[T], model: Any, look: Callable[[Any], T], failed: C
     """
     import torch
 
-    form = _form(model)
+    form = form_of(model)
     if model in results and results[model][0] == form:
         return results[model][1]
     training = [part for part in model.modules() if part.training]
@@ -41,15 +43,3 @@ def checked(results: Checked[T], model: Any, look: Callable[[Any], T], failed: C
             part.training = True
     results[model] = form, result
     return result
-
-
-def _form(model: Any) -> int:
-    """Return a number that differs between forms of a model in which it may compute otherwise."""
-    import torch
-    from transformers import PretrainedConfig
-
-    parts = [(type(part), part.p if isinstance(part, torch.nn.Dropout) else None) for part in model.modules()]
-    config = vars(model).get("config")
-    attention = config._attn_implementation if isinstance(config, PretrainedConfig) else None
-    number = next(model.parameters(), None)
-    return hash((attention, None if number is None else number.dtype, *parts))

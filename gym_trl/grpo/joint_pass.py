@@ -31,31 +31,15 @@ class JointPass:
         if number == 0 or self._pass is None:
             tree = tree_of([row for rows in self._batches for row in rows], device=backbone.device)
             hidden = hidden_states(backbone, tree)
+            hidden.register_hook(self._all_gradients)
             self._pass = tree, hidden, hidden.detach().requires_grad_()
         tree, hidden, states = self._pass
         first = sum(map(len, self._batches[:number]))
         tree = tree._replace(places=tree.places[first : first + len(self._batches[number])])
-        if number < len(self._batches) - 1:
-            return tree, states
-        return tree, self._with_gradient_of(hidden, states)
+        return tree, states if number < len(self._batches) - 1 else hidden
 
-    def _with_gradient_of(self, hidden: Any, states: Any) -> Any:
-        """Return hidden states with the gradient that copies of them have received, besides their own."""
-        import torch
-
-        def finished() -> None:  # not before: the last loss may be computed again after an error
-            self._pass = None
-
-        class Joined(torch.autograd.Function):  # type: ignore[misc]  # PyTorch is untyped here
-            """Hidden states, and the gradient of their copies."""
-
-            @staticmethod
-            def forward(ctx: Any, hidden: Any) -> Any:
-                return hidden.view_as(hidden)
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Any) -> Any:
-                finished()
-                return gradient if states.grad is None else gradient + states.grad
-
-        return Joined.apply(hidden)
+    def _all_gradients(self, gradient: Any) -> Any:
+        """Return the gradient of the last batch's hidden states with that which the copies of all others received."""
+        assert self._pass is not None
+        states, self._pass = self._pass[2], None  # not before: the last loss may be computed again after an error
+        return gradient if states.grad is None else gradient + states.grad

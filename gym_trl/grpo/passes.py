@@ -8,7 +8,14 @@ from typing import Any
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.joint_pass import JointPass
 from gym_trl.grpo.padding import KEPT, Padding, by_length, in_parts, last_columns
-from gym_trl.grpo.sampled_logprobs import ScoredRows, ignores_left_padding, prefix_sharing, sampled_scores, token_rows
+from gym_trl.grpo.sampled_logprobs import (
+    ScoredRows,
+    ignores_left_padding,
+    prefix_sharing,
+    sampled_scores,
+    token_rows,
+    why_passes_stay,
+)
 from gym_trl.grpo.shared_prefix import Sharing
 
 _log = logging.getLogger(__name__)
@@ -171,10 +178,8 @@ def _ignore_left_padding(trainer: Any) -> bool:
 
 def _why_padding_stays(trainer: Any) -> str | None:
     """Return why no padding can be left out of the trainer's forward passes, or ``None``."""
-    if trainer.gym_trl.overridden.keys() & {trl_versions.SCORE, trl_versions.LOSS}:
-        return f"{type(trainer).__name__} computes a loss or log-probabilities of its own"
-    if trainer.args.neftune_noise_alpha:
-        return "neftune_noise_alpha adds noise that depends on the tokens of a pass"
+    if (reason := why_passes_stay(trainer)) is not None:
+        return reason
     if trainer.aux_loss_enabled:
         return "the auxiliary loss of a mixture of experts may count padding"
     return None

@@ -80,13 +80,22 @@ def sampled_scores(trainer: Any) -> Callable[[Any, ScoredRows], Scores] | None:
     return score
 
 
+def why_passes_stay(trainer: Any) -> str | None:
+    """Return why a trainer's passes must have all tokens that TRL gives them, or ``None``."""
+    if trainer.gym_trl.overridden.keys() & {trl_versions.SCORE, trl_versions.LOSS}:
+        return f"{type(trainer).__name__} computes a loss or log-probabilities of its own"
+    if trainer.args.neftune_noise_alpha:
+        return "neftune_noise_alpha adds noise that depends on the tokens of a pass"
+    return None
+
+
 def _scores_all_positions(trainer: Any) -> bool:
     """Return True if the trainer applies the head to tokens that were not sampled, and this can be changed.
 
     TRL 1.16 does not where it has a Triton kernel. A wrapped model (DDP, FSDP, DeepSpeed, DataParallel), Liger's kernel
     and a subclass's own computation cannot be changed.
     """
-    if trainer.gym_trl.overridden.keys() & {trl_versions.SCORE, trl_versions.LOSS} or trainer.args.neftune_noise_alpha:
+    if why_passes_stay(trainer) is not None:
         return False
     wrapped = trainer.accelerator.num_processes > 1 or trainer.args.n_gpu > 1 or trl_versions.shards_weights(trainer)
     return not wrapped and trl_versions.heads_all_positions(trainer)

@@ -11,8 +11,9 @@ from typing import Any
 from gym_trl.errors import ConfigError, needs
 
 LOSS, WHOLE_LOSS, SCORE = "_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies"
-PREPARE, STEP = "_prepare_inputs", "training_step"
 """Methods of ``GRPOTrainer`` for the loss of a micro-batch, its public entry, and for log-probabilities."""
+PREPARE, STEP = "_prepare_inputs", "training_step"
+"""Methods that return a micro-batch, and that compute its loss and gradient."""
 OLDEST_TRL, NEWEST_TRL = (1, 14), (1, 16)
 """Releases that are tested, as in pyproject.toml. Older ones score unscored episodes as 0, and their metrics can
 deadlock; newer ones may lack what is private here, as 1.18 lacks the modules of AsyncGRPOTrainer."""

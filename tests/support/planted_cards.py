@@ -62,6 +62,14 @@ class SlowAtFirst(Digits):
         super()._draw(seed)
 
 
+class SlowAtFirstEach(SlowAtFirst):
+    """The same in each instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = set()  # type: ignore[misc]
+
+
 class SeldomPays(Digits):
     """One task in a hundred pays whatever is answered."""
 

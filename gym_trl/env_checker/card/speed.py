@@ -102,29 +102,29 @@ def _in_executor(
 ) -> tuple[float, float] | None:
     """Return the steps and episodes per second with many concurrent episodes, after a round that starts the workers."""
     with make_pool(make, executor=executor) as pool:
-        waiting, steps, episodes, warm, began = 0, 0, 0, False, perf_counter()
+        keys = [str(place) for place in range(CONCURRENT)]
+        plans = {key: games[place % len(games)] for place, key in enumerate(keys)}
+        steps, episodes, warm, began = 0, 0, False, perf_counter()
         while True:
-            turns: dict[str, int] = {}
-            for place in range(CONCURRENT):
-                key, game = f"{waiting}-{place}", games[(waiting + place) % len(games)]
-                turns[key] = 0
-                pool.reset(key, Task(name, game.seed))
-            plans = {key: games[(waiting + int(key.rpartition("-")[2])) % len(games)].actions for key in turns}
+            turns = dict.fromkeys(keys, 0)
+            for key in keys:
+                pool.reset(key, Task(name, plans[key].seed))
             while turns:
                 for key, result in pool.collect(block=True):
                     if isinstance(result, EnvFailure):
                         return None
-                    if turns[key] >= len(plans[key]) or result.terminated or result.truncated:
+                    actions = plans[key].actions
+                    if turns[key] >= len(actions) or result.terminated or result.truncated:
                         del turns[key]
                         episodes += 1
-                        pool.release(key)
                         continue
-                    pool.step(key, plans[key][turns[key]])
+                    pool.step(key, actions[turns[key]])
                     turns[key] += 1
                     steps += 1
                 if warm and perf_counter() - began > 10 * seconds:
                     return None
-            waiting += CONCURRENT
+            for key in reversed(keys):  # the instance that was released last is the next one: each has its game again
+                pool.release(key)
             spent = perf_counter() - began
             if warm and spent > seconds:
                 return steps / spent, episodes / spent

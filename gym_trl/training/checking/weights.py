@@ -135,11 +135,7 @@ def _why_no_loss(about: StepAbout, rows: Mapping[str, Ragged]) -> str | None:
         (settings["top_entropy_quantile"] != 1.0, "top_entropy_quantile is not computed here"),
         (settings["importance_sampling_level"] != "token" and kind == "luspo", "its loss is by sequence"),
         (not about["items"] and kind in _BY_ITEMS, "no token is trained"),
-        (
-            kind == "vespo" and "row_ratios" in rows,
-            "loss_type='vespo' weighs by the engine's corrections",
-        ),
-        (kind == "sapo" and _sapo_temperatures(settings) is None, "the file does not hold the temperatures of sapo"),
+        (kind == "vespo" and "row_ratios" in rows, "loss_type='vespo' weighs by the engine's corrections"),
     ):
         if holds:
             return reason
@@ -159,21 +155,15 @@ def _logged(step: CheckedStep) -> tuple[float, str]:
 
 
 def _terms(settings: StepSettings, rows: Mapping[str, Ragged]) -> list[NDArray[np.float64]]:
-    """Return the term of each token of each row, as the loss adds them.
-
-    Where the ratio is 1, cispo's is cut to its upper limit, sapo's weight is 2 / temperature, and vespo's 1.
-    """
-    terms, kind = [], settings["loss_type"]
-    high = settings["epsilon"] if settings["epsilon_high"] is None else settings["epsilon_high"]
-    most = 1.0 if kind != "cispo" or high is None else min(1.0, high)
+    """Return the term of each token of each row, as the loss adds them."""
+    terms = []
     for number, mask in enumerate(rows["row_mask"]):
         advantages = rows["row_advantages"][number].astype(np.float64)
-        if kind == "sapo" and (temperatures := _sapo_temperatures(settings)) is not None:
-            advantages = advantages * np.where(advantages > 0, *(2 / temperature for temperature in temperatures))
+        advantages = advantages * np.where(advantages > 0, *_weights_at_1(settings))
         term = -np.broadcast_to(advantages, mask.shape) * mask
         logprobs = rows.get("row_old", rows.get("row_sampled", []))
-        if kind in _BY_LOGPROBS:
-            term = most * term * np.nan_to_num(logprobs[number].astype(np.float64))
+        if settings["loss_type"] in _BY_LOGPROBS:
+            term = term * np.nan_to_num(logprobs[number].astype(np.float64))
         if "row_ratios" in rows:
             term = term * np.broadcast_to(rows["row_ratios"][number].astype(np.float64), mask.shape)
         if settings["beta"] and "row_reference" in rows:
@@ -183,10 +173,22 @@ def _terms(settings: StepSettings, rows: Mapping[str, Ragged]) -> list[NDArray[n
     return terms
 
 
-def _sapo_temperatures(settings: StepSettings) -> tuple[float, float] | None:
-    """Return sapo's temperatures of positive and of other advantages, if they are recorded and above 0."""
-    positive, other = settings.get("sapo_temperature_pos"), settings.get("sapo_temperature_neg")
-    return (positive, other) if positive and other and min(positive, other) > 0 else None
+def _weights_at_1(settings: StepSettings) -> tuple[float, float]:
+    """Return the weights of positive and of other advantages where the ratio is 1, which cispo cuts to its limit.
+
+    Raises:
+        UncheckedError: The file does not hold sapo's temperatures, half of which divides its advantages.
+    """
+    if settings["loss_type"] == "cispo":
+        high = settings["epsilon"] if settings["epsilon_high"] is None else settings["epsilon_high"]
+        most = 1.0 if high is None else min(1.0, high)
+        return most, most
+    if settings["loss_type"] == "sapo":
+        positive, other = settings.get("sapo_temperature_pos"), settings.get("sapo_temperature_neg")
+        if not positive or not other or min(positive, other) < 0:
+            raise UncheckedError("the file does not hold the temperatures of sapo")
+        return 2 / positive, 2 / other
+    return 1.0, 1.0
 
 
 def _reduced(about: StepAbout, rows: Mapping[str, Ragged], terms: Sequence[NDArray[np.float64]]) -> float:
