@@ -53,6 +53,7 @@ class Digits(gym.Env[str, str]):
 class SlowAtFirst(Digits):
     """The first episode of each task takes 20 ms, and later ones next to nothing."""
 
+    preferred_executor = "inline"
     drawn: ClassVar[set[int | None]] = set()
 
     def _draw(self, seed: int | None) -> None:
