@@ -73,9 +73,14 @@ def sampled_scores(trainer: Any) -> Callable[[Any, ScoredRows], Scores] | None:
     if trainer.ref_model is not None and not is_plain(trainer.ref_model):
         return None
 
+    # Looked up for each pass, and found out once for each of the trainer's models.
+    shares: weakref.WeakKeyDictionary[Any, Sharing | str] = weakref.WeakKeyDictionary()
+
     def score(model: Any, rows: ScoredRows) -> Scores:
+        if model not in shares:
+            shares[model] = prefix_sharing(model)
         with trainer.accelerator.autocast():
-            return score_sampled(model, rows, temperature=trainer.temperature)
+            return score_sampled(model, rows, temperature=trainer.temperature, shares=shares[model])
 
     return score
 
@@ -101,19 +106,20 @@ def _scores_all_positions(trainer: Any) -> bool:
     return not wrapped and trl_versions.heads_all_positions(trainer)
 
 
-def score_sampled(model: Any, rows: ScoredRows, *, temperature: float) -> Scores:
+def score_sampled(model: Any, rows: ScoredRows, *, temperature: float, shares: Sharing | str | None = None) -> Scores:
     """Return the log-probabilities of the sampled tokens, and their entropies.
 
     Args:
         model: A model for which ``is_plain`` holds.
         rows: The tokens, and which of them were sampled.
         temperature: Temperature that the scores are divided by.
+        shares: Result of ``prefix_sharing`` for the model, which takes milliseconds. Default: it is called.
     """
     import torch
     from torch.utils.checkpoint import checkpoint
 
     sampled = rows.sampled
-    hidden, targets, places = _last_states(model, rows)
+    hidden, targets, places = _last_states(model, rows, prefix_sharing(model) if shares is None else shares)
     head = _whole(model).get_output_embeddings()
 
     def log_softmax(hidden: Any, targets: Any) -> Any:
@@ -139,7 +145,7 @@ def score_sampled(model: Any, rows: ScoredRows, *, temperature: float) -> Scores
     return Scores(logprobs, entropies if rows.entropy else None, top if rows.top else None)
 
 
-def _last_states(model: Any, rows: ScoredRows) -> tuple[Any, Any, Any]:
+def _last_states(model: Any, rows: ScoredRows, shares: Sharing | str) -> tuple[Any, Any, Any]:
     """Return hidden states, the ids that were sampled from them, and which of them belongs to each sampled token.
 
     The last is ``None`` if there is one for each sampled token, in their order.
@@ -149,7 +155,6 @@ def _last_states(model: Any, rows: ScoredRows) -> tuple[Any, Any, Any]:
     if rows.joint is not None:
         joint, number = rows.joint
         return _packed_states(rows, *joint.states(backbone, number))
-    shares = prefix_sharing(model)
     if not isinstance(shares, str) and (tree := shares.tree(token_rows(rows), rows.ids.device)) is not None:
         return _packed_states(rows, tree, hidden_states(backbone, tree))
     states = backbone(input_ids=rows.ids, attention_mask=rows.attended, use_cache=False).last_hidden_state
