@@ -40,6 +40,7 @@ def levels(**changed: float) -> Mapping[str, Level]:
 
 WON, LOST = [game(1.0)] * 40, [game(0.0)] * 30 + [game(1.0)] * 10
 GAMES = {"solver": WON, "random": LOST, "nothing": [game(0.0)] * 40, "invalid": [game(0.0)] * 40}
+GAMES |= {"listed actions": LOST}
 COUNTED = Splits(400, 100, 480, 0.0, "the solver's episode", 1_000)
 
 
@@ -53,6 +54,11 @@ class Measured:
     levels: Mapping[str, Level] = field(default_factory=levels)
     splits: Splits | None = COUNTED
     lists_actions: bool = True
+    declares: bool = True
+
+    @property
+    def listed_games(self) -> Sequence[PlayedEpisode]:
+        return self.played("listed actions")
 
     def played(self, policy: str) -> Sequence[PlayedEpisode]:
         return self.games.get(policy, ())
@@ -72,7 +78,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "statistical.gameability_gap": {
         "games": {**SOUND.games, "random": [game(1.0, success=False)] * 20 + [game(0.0, success=True)] * 20}
     },
-    "runtime.tool_declaration_accuracy": {"games": {**SOUND.games, "random": [game(0.0, valid=False)] * 40}},
+    "runtime.tool_declaration_accuracy": {"games": {**SOUND.games, "listed actions": [game(0.0, valid=False)] * 40}},
     "runtime.task_declaration_accuracy": {"splits": Splits(400, 100, 480, 0.0, "an episode", 100)},
     "hub.immutable_versioning": {"env_id": "Sound/Sound"},
 }

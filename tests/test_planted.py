@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.cli.flags import write_flags
-from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.card.card import CARD_CHECKS
 from gym_trl.env_checker.card.evidence import Evidence
 from gym_trl.env_checker.card.plays import Plays
 from gym_trl.env_checker.checks import CHECKS
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.envspec import EnvSpec
+from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.executors.step import begin, take_step
 from gym_trl.options import Text
 from gym_trl.report import OK, PROBLEM, WARNING, Finding

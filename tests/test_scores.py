@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.scores import Estimate, Scoreboard, compare, mean_estimate, pass_at, share_estimate
+from gym_trl.evaluation.scores import (
+    Estimate,
+    Scoreboard,
+    compare,
+    difference_estimate,
+    mean_estimate,
+    pass_at,
+    share_estimate,
+)
 from gym_trl.records.schema import Record, as_record
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
@@ -129,6 +137,38 @@ def test_pairing_sees_a_small_difference_between_games_that_differ_greatly() -> 
     assert unpaired.high is not None
     assert unpaired.mean is not None
     assert unpaired.high - unpaired.mean > 1
+
+
+@pytest.mark.parametrize("tasks", [2, 6, 30])
+def test_a_run_that_loses_every_task_is_worse_unless_they_are_few(tasks: int) -> None:
+    won = [1.0] * tasks
+    [paid] = compare(run(won), run([value - 2.0 for value in won]))
+    [twice] = compare([episode(seed, 2.0, won=True) for seed in range(tasks)], [*run([0.0] * tasks)])
+    assert paid.is_worse is twice.is_worse is (tasks >= 6)
+    [undeclared] = compare([bare(seed, 1.0) for seed in range(tasks)], [bare(seed, 0.0) for seed in range(tasks)])
+    assert (undeclared.mean_return.mean, undeclared.mean_return.low, undeclared.success.mean) == (-1.0, None, None)
+    assert undeclared.is_worse is (tasks >= 6)
+
+
+def bare(seed: int, paid: float) -> Record:
+    """Return the record of an episode without declared success."""
+    turn = Turn("", Answer("", ""), paid, True, 0, 0)
+    return as_record(EpisodeResult(Task("Bag-v0", seed), StopReason.TERMINATED, (turn,), ()), policy="p")
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.5, 0.5), (0.9, 0.95), (0.05, 0.5), (1.0, 0.7), (0.02, 0.02)])
+@pytest.mark.parametrize("tasks", [5, 30])
+def test_intervals_of_differences_of_shares_hold_the_truth_as_often_as_they_say(
+    before: float, after: float, tasks: int
+) -> None:
+    rng, held, repeats = random.Random(tasks), 0, 1_000
+    for _ in range(repeats):
+        deltas = [float(rng.random() < after) - float(rng.random() < before) for _ in range(tasks)]
+        found = difference_estimate(deltas, of_shares=True)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low - 1e-9 <= after - before <= found.high + 1e-9
+    assert held >= 0.93 * repeats
 
 
 def test_only_games_that_both_played_are_compared() -> None:

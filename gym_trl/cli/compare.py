@@ -47,6 +47,5 @@ def compare(
             for one in comparison
         ]
         show_columns({head: [str(row[place]) for row in cells] for place, head in enumerate(_HEADS)})
-    highs = [(one.mean_return if one.success.mean is None else one.success).high for one in comparison]
-    if fail_if_worse and any(high is not None and high < 0 for high in highs):
+    if fail_if_worse and any(one.is_worse for one in comparison):
         raise typer.Exit(1)

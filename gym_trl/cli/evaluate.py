@@ -18,7 +18,7 @@ from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError
-from gym_trl.options import PLAYED, TOKENS_PER_TURN, EvalOptions, TrainOptions
+from gym_trl.options import PLAYED, TOKENS_PER_TURN, EvalOptions, Learning, TrainOptions, defaults
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import read_options
@@ -137,7 +137,7 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
     say(to_json(result.as_dict(), indent=2)) if as_json else show_columns(_columns(result.rows))
     # The folder may contain episodes of other policies and environments, too.
     names = {one.name for one in policies}
-    _check_success([row for row in result.rows if row.policy in names and row.env_id in ids], options.fail_under)
+    _check_success([row for row in result.rows if row.policy in names], kwargs, options.fail_under)
 
 
 def _policies(options: EvalOptions, given: Mapping[str, Any], trust: Trust) -> list[Any]:
@@ -159,14 +159,29 @@ def _policies(options: EvalOptions, given: Mapping[str, Any], trust: Trust) -> l
     return policies
 
 
-def _check_success(rows: Sequence["Row"], least: float | None) -> None:
-    """Exit with status 1 if a success rate is too low."""
-    low = [row for row in rows if least is not None and (row.success.mean is None or row.success.mean < least)]
-    for row in low:
-        why = "success is not declared" if row.success.mean is None else f"success {row.success} is below {least:g}"
+def _check_success(rows: Sequence["Row"], env_kwargs: Mapping[str, Mapping[str, Any]], least: float | None) -> None:
+    """Exit with status 1 if a success rate on these environments is too low, or unknown."""
+    from gym_trl.evaluation.scores import arguments_key
+
+    if least is None:
+        return
+    asked = {(env_id, arguments_key(arguments)) for env_id, arguments in env_kwargs.items()}
+    rows = [row for row in rows if (row.env_id, arguments_key(row.env_kwargs)) in asked]
+    low = [(row, why) for row in rows if (why := _failure(row, least)) is not None]
+    for row, why in low:
         say_aside(f"{row.policy} on {row.env_id}: {why}")
     if low:
         raise typer.Exit(1)
+
+
+def _failure(row: "Row", least: float) -> str | None:
+    """Return the reason for which a row does not show a success rate of at least ``least``, if there is one."""
+    played = row.episodes + row.unscored
+    if row.unscored > defaults(Learning)["max_unscored"] * played:
+        return f"only {row.episodes} of {played} episodes could be scored"
+    if row.success.mean is None:
+        return "success is not declared"
+    return f"success {row.success} is below {least:g}" if row.success.mean < least else None
 
 
 def _trained_ids(runs: Mapping[str, TrainOptions]) -> list[str]:

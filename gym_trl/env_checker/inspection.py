@@ -7,11 +7,11 @@ from typing import Any, Unpack
 
 import gymnasium as gym
 
-from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.checks import CHECKS
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.env_checker.play import difference, shortened
 from gym_trl.errors import ConfigError
+from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.worker import Worker, WorkerError
 from gym_trl.option_args import PlayArgs

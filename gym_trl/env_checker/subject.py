@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, play_one, play_seats, solver
 from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
+from gym_trl.evaluation.as_trained import as_trained, text_env
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
@@ -67,7 +68,7 @@ class Subject:
 
     def text_env(self) -> TextEnvironment:
         """Make the environment as text."""
-        return as_text(declare_success(self.make_played()))
+        return text_env(self.make_played)
 
     @contextmanager
     def open(self) -> Iterator[TextEnvironment]:
@@ -152,6 +153,20 @@ class Subject:
         if not games:
             skip("no episode ended")
         return games
+
+    @cached_property
+    def scored(self) -> list[PlayedEpisode]:
+        """Those of the many episodes that a training would score."""
+        games = [game for game in self.many if game.result.scored]
+        if not games:
+            skip("no episode could be scored")
+        return games
+
+    @cached_property
+    def shows_success(self) -> bool:
+        """An episode of random play or of the solver declares success, be it in a last step or before."""
+        games = chain(self.many, self.solved_many if self.has_solver else ())
+        return any(game.result.success is not None for game in games)
 
     @cached_property
     def has_solver(self) -> bool:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from gym_trl.bases import Closing
 from gym_trl.errors import raise_interrupt, stops_a_rollout
+from gym_trl.evaluation.as_trained import text_env
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, take_reset, take_step
 from gym_trl.rollout.log import EpisodeLog
@@ -18,8 +19,8 @@ from gym_trl.rollout.random_play import Actor, played_space
 from gym_trl.seeding import task_seed
 from gym_trl.types import StepResult, Task
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.as_text import TextAction, as_text
-from gym_trl.wrappers.declare_success import declare_success
+from gym_trl.wrappers.as_text import TextAction
+from gym_trl.wrappers.traits import traits
 
 Actions: TypeAlias = tuple[str, ...]
 PolicyMaker: TypeAlias = Callable[[TextEnvironment], Actor]
@@ -93,6 +94,8 @@ class Arena(Closing):
         self._make, self._seed = make, seed
         self._idle_tail: float | None = None  # return of the rest of an episode that stands still, if it is known
         self.env = self._made()
+        self.declares = traits(self.env).declares_success is True
+        """The environment declares success: by its attribute, or in an episode that was played."""
 
     def close(self) -> None:
         """Close the environment."""
@@ -159,7 +162,7 @@ class Arena(Closing):
                 if idle >= most_idle:
                     self._idle_tail = log.last.settlement
                     break
-        return Outcome.of(log)
+        return self._seen(Outcome.of(log))
 
     def follow(
         self, policy_for: PolicyMaker, seed: int, prefix: Actions = (), most: int = LONGEST
@@ -181,10 +184,16 @@ class Arena(Closing):
                 raise
             self._renew()
             return None
-        return PolicyEpisode(log, listed) if log.reason is None or log.reason.scored else None
+        episode = PolicyEpisode(log, listed)
+        self._seen(episode.outcome)
+        return episode if log.reason is None or log.reason.scored else None
+
+    def _seen(self, outcome: Outcome | None) -> Outcome | None:
+        self.declares = self.declares or (outcome is not None and outcome.success is not None)
+        return outcome
 
     def _made(self) -> TextEnvironment:
-        return as_text(declare_success(self._make()))
+        return text_env(self._make)
 
     def _renew(self) -> None:
         close_env(self.env, broken=True)

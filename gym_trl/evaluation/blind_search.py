@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias
 
 from gym_trl.evaluation.blind_actions import MANY, collected, solver_policy
 from gym_trl.evaluation.blind_play import LONGEST, Actions, Arena, Outcome, Spent
-from gym_trl.wrappers.traits import traits
 
 Objective: TypeAlias = Literal["success", "return"]
 
@@ -107,10 +106,7 @@ class Search:
         self._pool = collected(arena, self._longest, self._extra)
         if self._pool.episodes and all(one.turns <= 1 for one in self._pool.episodes):
             self._longest = 1  # no second action is ever played
-        declared = traits(arena.env).declares_success
-        if self._wanted is None and (
-            declared or any(e.outcome and e.outcome.success is not None for e in self._pool.episodes)
-        ):
+        if self._wanted is None and arena.declares:
             self.objective = "success"
         screened = 0.1 if len(self._pool.offered) > MANY else 0.0
         if screened:

@@ -197,9 +197,7 @@ _EPISODES, _STEPS = 1_000, 50_000
 """Limits of the measurement of random play."""
 
 
-def random_reference(
-    make: EnvFactory, env_id: str, *, success_replaced: bool = False, seconds: float = 5.0
-) -> Reference | None:
+def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> Reference | None:
     """Return the score of an environment's own ``random_policy``; ``None`` if it has none, or no episode is scored.
 
     >>> import gymnasium as gym
@@ -212,7 +210,6 @@ def random_reference(
     Args:
         make: Makes the environment from its id.
         env_id: The environment.
-        success_replaced: ``make`` defines success otherwise than the environment, so its published score is not used.
         seconds: Time after which no further episode is played.
     """
     with Instances(make) as instances:
@@ -220,7 +217,7 @@ def random_reference(
         if own_random_policy(env) is None:
             return None
         published = baselines_of(env).get("random")
-        if published is not None and published.measured is not None and not success_replaced:
+        if published is not None and published.measured is not None:
             measured = published.measured
             scores = measured.success, measured.mean_return, measured.deviation
             return Reference.published(*scores, measured.episodes)

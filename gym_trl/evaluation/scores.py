@@ -13,7 +13,6 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import Record, env_of
 from gym_trl.success import counted_successes, declaring_envs
 
-_Z = NormalDist().inv_cdf(0.975)
 _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
 
 
@@ -54,7 +53,7 @@ def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
     mean = math.fsum(values) / len(values)
     if len(tasks) < 2:
         return Estimate(mean)
-    reach = _student(len(tasks) - 1) * _clustered_error(tasks, mean)
+    reach = student_quantile(len(tasks) - 1) * _clustered_error(tasks, mean)
     return Estimate(mean, mean - reach, mean + reach)
 
 
@@ -83,7 +82,7 @@ def share_estimate(tasks: Sequence[Sequence[bool]]) -> Estimate:
     count = sum(map(len, more))
     middle = sum(map(sum, more)) / count
     effect = _clustered_error(more, middle) ** 2 / (middle * (1 - middle) / count)
-    return _wilson(share, len(values) / max(1.0, effect), _student(len(tasks) - 1))
+    return _wilson(share, len(values) / max(1.0, effect), student_quantile(len(tasks) - 1))
 
 
 def _wilson(share: float, size: float, quantile: float) -> Estimate:
@@ -103,7 +102,7 @@ def share_of(share: float, episodes: int) -> Estimate:
         return Estimate(share)
     # The design effect of tasks with one episode each, to which one solved and one unsolved are added.
     return _wilson(
-        round(share * episodes) / episodes, episodes * (episodes + 1) / (episodes + 2), _student(episodes - 1)
+        round(share * episodes) / episodes, episodes * (episodes + 1) / (episodes + 2), student_quantile(episodes - 1)
     )
 
 
@@ -119,7 +118,67 @@ def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequ
     if returns == successes:
         return share_estimate(successes)
     estimate = mean_estimate(returns)
-    return Estimate(estimate.mean) if estimate.low == estimate.high else estimate
+    return Estimate(estimate.mean) if _alike([one for task in returns for one in task]) else estimate
+
+
+def _alike(values: Sequence[float]) -> bool:
+    """Return whether values are equal but for rounding."""
+    return not values or max(values) - min(values) <= 1e-9 * max(1.0, abs(max(values)))
+
+
+def difference_estimate(deltas: Sequence[float], *, of_shares: bool = False) -> Estimate:
+    """Return the mean of the differences of pairs, with an interval if these differences allow one.
+
+    >>> print(difference_estimate([0.5, 1.5, 1.0]), "|", difference_estimate([1.0] * 3))
+    1.000 [-0.242, 2.242] | 1.000
+    >>> print(difference_estimate([-1.0, -1.0], of_shares=True))  # two tasks prove nothing
+    -1.000 [-1.000, 1.000]
+
+    The interval is Student's over the pairs (paired analysis in Miller, arXiv:2411.00640); equal differences have none,
+    because nothing in them says how much they can vary. That of differences of shares, which are between -1 and 1, has
+    half a pair of each kind in addition (Agresti and Min, "Simple improved confidence intervals for comparing matched
+    proportions", 2005), so that it is not too narrow if few pairs differ.
+    """
+    count, total = len(deltas), math.fsum(deltas)
+    if not of_shares:
+        estimate = mean_estimate([[delta] for delta in deltas])
+        return Estimate(estimate.mean) if _alike(deltas) else estimate
+    if count < 2:
+        return Estimate(total / count) if deltas else Estimate()
+    mean, centre = total / count, total / (count + 2)
+    squares = math.fsum(delta**2 for delta in deltas) + 1.0
+    reach = student_quantile(count - 1) * math.sqrt(squares - total * centre) / (count + 2)
+    return Estimate(mean, max(-1.0, min(mean, centre - reach)), min(1.0, max(mean, centre + reach)))
+
+
+def is_above(estimate: Estimate, pairs: int, better: int) -> bool:
+    """Return whether the mean difference of pairs is above 0 beyond chance: at a level of 95%, of two sides.
+
+    >>> is_above(Estimate(0.5, 0.1, 0.9), 9, 7), is_above(Estimate(1.0), 5, 5), is_above(Estimate(1.0), 6, 6)
+    (True, False, True)
+
+    Where the differences allow no interval they are all alike, and the sign test decides.
+
+    Args:
+        estimate: The mean difference (``difference_estimate``).
+        pairs: Number of pairs.
+        better: Number of pairs with a difference above 0.
+    """
+    if estimate.low is None:
+        return better == pairs >= _SIGNS
+    return estimate.low > 1e-9
+
+
+_SIGNS = 6  # equal signs have a probability below 5%: 2 / 2**6
+
+
+def exceed(deltas: Sequence[float]) -> bool:
+    """Return whether the differences of pairs are above 0 beyond chance.
+
+    >>> exceed([0.5, 1.5, 1.0]), exceed([0.5, 1.5, 1.0, 0.75, 1.25]), exceed([1.0, 1.0])
+    (False, True, False)
+    """
+    return is_above(difference_estimate(deltas), len(deltas), sum(delta > 1e-9 for delta in deltas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +205,7 @@ class Reference:
         share = share_of(success, episodes)
         if mean_return == success:
             return cls(share, share, episodes)
-        reach = _student(episodes - 1) * deviation / math.sqrt(episodes)
+        reach = student_quantile(episodes - 1) * deviation / math.sqrt(episodes)
         paid = Estimate(mean_return, mean_return - reach, mean_return + reach) if reach else Estimate(mean_return)
         return cls(share, paid, episodes)
 
@@ -163,15 +222,19 @@ def _clustered_error(tasks: Sequence[Sequence[float]], mean: float) -> float:
     return math.sqrt(variance) / sum(map(len, tasks))
 
 
-def _student(freedom: int) -> float:
-    """Return the 97.5% quantile of Student's distribution (Abramowitz and Stegun, 26.7.5; exact to 0.002).
+def student_quantile(freedom: int, share: float = 0.975) -> float:
+    """Return a quantile of Student's distribution (Abramowitz and Stegun, 26.7.5).
 
-    >>> round(_student(4), 3), round(_student(5), 2), round(_student(30), 3), round(_student(10**6), 3)
-    (2.776, 2.57, 2.042, 1.96)
+    >>> [round(student_quantile(freedom), 2) for freedom in (4, 5, 30, 10**6)]
+    [2.78, 2.57, 2.04, 1.96]
+    >>> round(student_quantile(6, 0.999), 2), round(student_quantile(30, 0.999), 3)  # 5.21 and 3.385 in tables
+    (5.16, 3.385)
+
+    The one of 97.5% is exact to 0.002; others from 6 degrees of freedom to 1% up to 99.9%.
     """
-    if freedom in _FEW:
+    if share == 0.975 and freedom in _FEW:
         return _FEW[freedom]
-    z = _Z
+    z = NormalDist().inv_cdf(share)
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
@@ -257,7 +320,7 @@ class _Tally:
 
     @property
     def env(self) -> tuple[str, str]:
-        return self.env_id, _known_by(self.env_kwargs)
+        return self.env_id, arguments_key(self.env_kwargs)
 
     def add(self, record: Record) -> None:
         self.stop_reasons[record["stop_reason"]] += 1
@@ -307,8 +370,12 @@ class _Tally:
         return math.fsum(values) / len(values) if values else None
 
 
-def _known_by(env_kwargs: Mapping[str, Any] | None) -> str:
-    """Return a key that is independent of the order of the arguments."""
+def arguments_key(env_kwargs: Mapping[str, Any] | None) -> str:
+    """Return a key of an environment's arguments, which is independent of their order.
+
+    >>> arguments_key({"high": 8, "turns": 4}) == arguments_key({"turns": 4, "high": 8})
+    True
+    """
     return to_json(dict(sorted((env_kwargs or {}).items())))
 
 
@@ -344,7 +411,7 @@ class Scoreboard:
         """Count one more episode."""
         task, policy = record["task"], record["policy"] or ""
         env_id = task["env_id"] or ""
-        key = (env_id, _known_by(task["env_kwargs"]), policy)
+        key = (env_id, arguments_key(task["env_kwargs"]), policy)
         if key not in self._tallies:
             self._tallies[key] = _Tally(env_id, task["env_kwargs"], policy)
         self._tallies[key].add(record)
@@ -389,6 +456,8 @@ class Difference:
     better: int
     """Number of tasks with a higher mean return in the second run."""
     worse: int
+    is_worse: bool
+    """The second run is worse beyond chance: in success where it is declared, otherwise in the return."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the difference as plain JSON values."""
@@ -402,16 +471,15 @@ def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> 
     >>> from gym_trl.types import Answer, StopReason, Task, EpisodeResult, Turn
     >>> def run(paid):
     ...     for seed in range(10):
-    ...         turn = Turn("", Answer("", ""), paid + seed, True, 0, 0)
+    ...         turn = Turn("", Answer("", ""), (paid + 100) * seed, True, 0, 0)
     ...         yield as_record(EpisodeResult(Task("Bag-v0", seed), StopReason.SUCCESS, (turn,), ()))
     >>> [found] = compare(run(0.0), run(0.25))
     >>> found.tasks, found.better, str(found.mean_return)  # however much the games differ among each other
-    (10, 10, '0.250 [0.250, 0.250]')
+    (10, 9, '1.125 [0.584, 1.666]')
 
     A policy of the first run is compared with the one of the same name in the second; policies without a counterpart
-    are compared with all others without one. A task's value is the mean over its attempts, and the interval is
-    Student's over the tasks' differences (paired analysis in Miller, arXiv:2411.00640). Tasks that only one run played
-    are left out.
+    are compared with all others without one. A task's value is the mean over its attempts, and the interval is that of
+    ``difference_estimate``. Tasks that only one run played are left out.
 
     Raises:
         ConfigError: the runs have no task in common.
@@ -437,17 +505,28 @@ def _difference(first: _Tally, second: _Tally, declaring: Collection[Hashable]) 
     tasks = sorted(first.returns.keys() & second.returns.keys())
     successes = first.successes(declaring), second.successes(declaring)
     declared = [task for task in tasks if all(task in one for one in successes)]
+    shares = list(_deltas(declared, *successes))
     returns = list(_deltas(tasks, first.returns, second.returns))
+    success = difference_estimate(shares, of_shares=True)
+    # Returns that are 1 for each success and 0 otherwise are shares, too (``return_estimate``).
+    paid = success if returns == shares else difference_estimate(returns)
+    lost, losses = (paid, returns) if success.mean is None else (success, shares)
     return Difference(
         first.env_id,
         first.env_kwargs,
         (first.policy, second.policy),
         len(tasks),
-        success=mean_estimate([[delta] for delta in _deltas(declared, *successes)]),
-        mean_return=mean_estimate([[delta] for delta in returns]),
+        success=success,
+        mean_return=paid,
         better=sum(delta > 0 for delta in returns),
         worse=sum(delta < 0 for delta in returns),
+        is_worse=is_above(_negative(lost), len(losses), sum(delta < 0 for delta in losses)),
     )
+
+
+def _negative(one: Estimate) -> Estimate:
+    low, high = (None if value is None else -value for value in (one.high, one.low))
+    return Estimate(None if one.mean is None else -one.mean, low, high)
 
 
 def _deltas(

@@ -244,7 +244,11 @@ class EvalOptions(Recording, Playing, Stepping, Rollout, Text, Task):
     episodes: Count = option(100, "Episodes of each policy on each environment.")
     attempts: Count = option(1, "Episodes per task, for pass@k; must divide episodes.")
     tokens: bool = option(False, "Record the ids, mask and logprobs of models in this process as well.")
-    fail_under: Share | None = option(None, "Exit with status 1 if a success rate is lower.", "never")
+    fail_under: Share | None = option(
+        None,
+        "Exit with status 1 if a success rate is lower, or if more than half of the episodes are unscored.",
+        "never",
+    )
 
     def __post_init__(self) -> None:
         """Check the options together."""

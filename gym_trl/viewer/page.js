@@ -582,13 +582,13 @@
   /** Return a table with one line per policy and environment if there are several. */
   function byPlayer() {
     if (about.players.length < 2) return "";
-    const wanted = ["policy", "env"].filter((name) => new Set(about.players.map((one) => one[name])).size > 1);
-    const players = gather((i) => JSON.stringify([columns.policy[i], columns.env[i]]));
+    const wanted = ["policy", "env", "arguments"].filter((name) => new Set(about.players.map((one) => one[name])).size > 1);
     const rows = about.players.map((one) => {
-      const mine = players.get(JSON.stringify([one.policy, one.env])) || [];
-      const query = wanted.map((name) => term(name, one[name])).join(" ");
-      return [...wanted.map((name) => h("a", { href: filtered(query), text: one[name] || "–" })), count(mine.length), estimate(one.success), estimate(one.return),
-        ...["turns", "tokens"].map((name) => show(mean(mine.map((i) => columns[name][i]))))];
+      const terms = wanted.flatMap((name) => name === "arguments"
+        ? one.arguments.split(" ").filter(Boolean).map((pair) => term("task", pair)) : [term(name, one[name])]);
+      const failed = one.episodes - one.scored;
+      return [...wanted.map((name) => h("a", { href: filtered(terms.join(" ")), text: one[name] || "–" })),
+        `${count(one.scored)}${failed ? ` (+${count(failed)} failed)` : ""}`, estimate(one.success), estimate(one.return), show(one.turns), show(one.tokens)];
     });
     return table([...wanted, "episodes", "success [95 %]", "return [95 %]", "turns", "tokens"], rows);
   }

@@ -6,10 +6,12 @@ Only this module and ``episode`` use the field names of the records; the page us
 
 import json
 import math
+import statistics
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation.levels import levels_of, step_success
@@ -89,6 +91,7 @@ class Run:
         self._folder = folder = path if path.is_dir() else path.parent
         self._credit = Credit(folder / CREDIT) if path.is_dir() or path.name == ROLLOUTS else None
         self._places: list[Place] = []
+        self._arguments: list[str] = []  # of each episode's environment
         self._tasks: dict[str, int] = {}
         self._games = _Games()
         self._tokenizer = tokenizer
@@ -127,6 +130,7 @@ class Run:
         for number, tail in enumerate(self._episodes):
             for (offset, length), record in tail.read():
                 self._places.append(Place(number, offset, length))
+                self._arguments.append(_pairs({"env_kwargs": mapping(record.get("task")).get("env_kwargs")}))
                 for name, value in self._row(record).items():
                     self.columns[name].append(value)
                 self._count_success(record, before)
@@ -180,25 +184,28 @@ class Run:
         }
 
     def _players(self) -> list[dict[str, Any]]:
-        """Return the success and the return of each policy on each environment, with their intervals."""
-        tasks: dict[tuple[str, str], dict[int, _Outcomes]] = {}
-        names = ("policy", "env", "same", "return", "success")
-        for policy, env, same, paid, success in zip(*(self.columns[name] for name in names), strict=True):
-            of_player = tasks.setdefault((policy, env), {})
+        """Return the scores of each policy on each environment with some arguments, over its scored episodes.
+
+        A training has none: its policy changes with each step.
+        """
+        if self.metrics:
+            return []
+        players: dict[tuple[str, str, str], _Player] = {}
+        names = ("policy", "env", "same", "return", "success", "turns", "tokens")
+        rows = zip(self._arguments, *(self.columns[name] for name in names), strict=True)
+        for arguments, policy, env, same, paid, success, turns, tokens in rows:
+            player = players.setdefault((policy, env, arguments), _Player())
+            player.episodes += 1
             if paid is not None:
-                one = of_player.setdefault(same, _Outcomes([], []))
-                one.returns.append(paid)
-                one.successes.extend([] if success is None else [success])
-        players = []
-        for (policy, env), of_player in tasks.items():
-            returns = [one.returns for one in of_player.values()]
-            successes = [one.successes for one in of_player.values() if one.successes]
-            estimates = {
-                "success": _listed(share_estimate(successes)),
-                "return": _listed(return_estimate(returns, successes)),
-            }
-            players.append({"policy": policy, "env": env, **estimates, "scored": sum(len(one) for one in returns)})
-        return players
+                player.returns.setdefault(same, []).append(paid)
+                player.turns.append(turns)
+                player.tokens.extend([] if tokens is None else [tokens])
+                if success is not None:
+                    player.successes.setdefault(same, []).append(success)
+        return [
+            {"policy": policy, "env": env, "arguments": arguments, **player.scores()}
+            for (policy, env, arguments), player in players.items()
+        ]
 
     def _row(self, record: Mapping[str, Any]) -> dict[str, Any]:
         task, turns = mapping(record.get("task")), listed(record.get("turns"))
@@ -244,11 +251,27 @@ class Run:
             return None
 
 
-class _Outcomes(NamedTuple):
-    """Returns of a policy's scored episodes of one task, and their successes where they are counted."""
+@dataclass(slots=True)
+class _Player:
+    """Number of a policy's episodes on an environment, and the values of the scored ones."""
 
-    returns: list[float]
-    successes: list[bool]
+    episodes: int = 0
+    returns: dict[int, list[float]] = field(default_factory=dict)
+    """By task, like ``successes``, which has those that are counted."""
+    successes: dict[int, list[bool]] = field(default_factory=dict)
+    turns: list[int] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
+
+    def scores(self) -> dict[str, Any]:
+        returns, successes = list(self.returns.values()), list(self.successes.values())
+        return {
+            "episodes": self.episodes,
+            "scored": len(self.turns),
+            "success": _listed(share_estimate(successes)),
+            "return": _listed(return_estimate(returns, successes)),
+            "turns": statistics.fmean(self.turns) if self.turns else None,
+            "tokens": statistics.fmean(self.tokens) if self.tokens else None,
+        }
 
 
 class _Games:

@@ -270,7 +270,7 @@ REPORTED: dict[str, tuple[str, ...]] = {
     "success": (
         "warning: evaluations report returns only",
         "problem: gave info['success'] = str 'no'",
-        "warning: evaluations report returns only",
+        "warning: 20 of 20 episodes did not declare it in their last step",
     ),
     "reward": ("warning: of random play, always the same",),
     "blind baseline": ("warning: with always '9'", "warning: with always 'south'"),

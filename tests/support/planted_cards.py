@@ -103,3 +103,45 @@ class OnlyWins(gym.Env[str, str]):
 
     def solver(self) -> Any:
         return lambda observation: "the word"
+
+
+class NeverLoses(Digits):
+    """An episode ends only when it is won."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, reward, _, _, info = super().step(action)
+        won: bool = info["success"]
+        return observation, reward, won, False, info
+
+
+class LosesTheLine(Digits):
+    """One task in three cannot be scored."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self.numbers[0] % 3 == 0:
+            raise ConnectionError("the line was cut")
+        return super().step(action)
+
+
+class AlwaysTenth(Digits):
+    """Each episode is paid a tenth."""
+
+    declares_success: Any = None
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "Over.", 0.1, True, False, {}
+
+
+class ListsWrongly(Digits):
+    """One of two listed actions is invalid, which its own random policy never plays."""
+
+    solver: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {"valid_actions": ["good", "bad"]}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "Over.", 0.0, True, False, {"success": False, "action_valid": action == "good"}
+
+    def random_policy(self, seed: int) -> Any:
+        return lambda observation: "good"

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 
 import gymnasium as gym
 
-from gym_trl.env_checker.as_trained import as_trained
 from gym_trl.env_checker.card import exploits, tasks  # noqa: F401 -- they declare checks
 from gym_trl.env_checker.card.criteria import judge
 from gym_trl.env_checker.card.evidence import STEPS, Evidence, check
@@ -22,6 +21,7 @@ from gym_trl.env_checker.checks.outcomes import judge_returns
 from gym_trl.env_checker.inspection import NO_ANSWER, inspect_env
 from gym_trl.env_checker.play import PlayedEpisode, solver
 from gym_trl.errors import raise_interrupt, refused
+from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.evaluation.blind import named
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.evaluation.scores import Estimate
@@ -296,7 +296,7 @@ def _of_more_games(finding: Finding, plays: Plays) -> Finding:
     """Return a finding that all rewards are the same as one of the card's own episodes, if their rewards differ."""
     if finding.name != "reward" or finding.verdict is not WARNING:
         return finding
-    games = [game for game in plays.of("random", random_play) if game.ended]
+    games = [game for game in plays.of("random", random_play) if game.result.scored]
     if len({game.total for game in games}) < 2:
         return finding
     return CHECKS["reward"].named(judge_returns(games, description_of(plays.env, *plays.env.reset(seed=0))))

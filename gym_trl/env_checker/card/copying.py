@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from gym_trl.env_checker.card.plays import ActorFor, Level, Plays, References, level_of
 from gym_trl.env_checker.play import PlayedEpisode
-from gym_trl.evaluation.scores import mean_estimate
+from gym_trl.evaluation.scores import exceed
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.rollout.random_play import Actor
 from gym_trl.wrappers.admissible_actions import listed_actions
@@ -123,11 +123,10 @@ def depends_on_text(plays: Plays, games: Sequence[PlayedEpisode]) -> bool:
         actions = iter(other.actions)
         swapped = plays.play(lambda env, seed: lambda text, info: next(actions, NOTHING_TO_COPY), game.seed)  # noqa: B023
         if swapped.result.scored:
-            more.append([game.total - swapped.total])
+            more.append(game.total - swapped.total)
         if perf_counter() - began > plays.seconds:
             break
-    low = mean_estimate(more).low
-    return low is not None and low > 1e-9
+    return exceed(more)
 
 
 def _last_named(text: str, actions: Sequence[str]) -> str | None:

@@ -9,7 +9,9 @@ import re
 import statistics
 
 from gym_trl.env_checker.card.evidence import Evidence, criterion
-from gym_trl.evaluation.scores import mean_estimate
+from gym_trl.env_checker.card.plays import scored_pairs
+from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.evaluation.scores import difference_estimate, exceed
 from gym_trl.report import Finding, ok, skipped, warning
 from gym_trl.text.short_count import short_count
 
@@ -33,6 +35,8 @@ def _judged(got: str, *, met: bool) -> Finding:
 @criterion("statistical.reward_reachability", "the solver or random play succeeds at times")
 def _reachable(evidence: Evidence) -> Finding:
     references = evidence.references
+    if references.objective != "success":
+        return skipped("success is not declared")
     levels = [level for level in (references.solver, references.chance) if level is not None]
     got = ", ".join(f"{level.policy} {references.value(level)}" for level in levels)
     return _judged(got, met=any((references.value(level).mean or 0.0) > 0 for level in levels))
@@ -42,30 +46,35 @@ def _reachable(evidence: Evidence) -> Finding:
 def _separated(evidence: Evidence) -> Finding:
     if evidence.references.solver is None:
         return skipped("no solver")
-    pairs = zip(evidence.played("solver"), evidence.played("random"), strict=False)
-    more = mean_estimate([[solved.total - random.total] for solved, random in pairs])
-    return _judged(f"returns {more} more", met=more.low is not None and more.low > 0)
+    pairs = scored_pairs(evidence.played("solver"), evidence.played("random"))
+    if not pairs:
+        return skipped("no episode could be scored")
+    more = [solved.total - random.total for solved, random in pairs]
+    return _judged(f"returns {difference_estimate(more)} more", met=exceed(more))
 
 
 @criterion("statistical.variance_bound", f"solver is {NOISE} standard deviations above random play")
 def _distance(evidence: Evidence) -> Finding:
-    chance = [game.total for game in evidence.played("random")]
-    solver = evidence.references.solver
-    if solver is None or solver.mean_return.mean is None or len(chance) < 2:
+    chance, solved = ([game.total for game in _scored(evidence, policy)] for policy in ("random", "solver"))
+    if evidence.references.solver is None:
         return skipped("no solver")
-    spread = statistics.pstdev([*chance, *(game.total for game in evidence.played("solver"))])
+    if len(chance) < 2 or not solved:
+        return skipped("too few episodes could be scored")
+    spread = statistics.pstdev([*chance, *solved])
     if not spread:
         return _judged("all returns are the same", met=False)
-    distance = (solver.mean_return.mean - statistics.fmean(chance)) / spread
+    distance = (statistics.fmean(solved) - statistics.fmean(chance)) / spread
     return _judged(f"{distance:.2f}", met=distance >= NOISE)
 
 
 @criterion("semantic.floor_gap", f"the solver returns {MARGIN} more than doing nothing")
 def _floor_gap(evidence: Evidence) -> Finding:
     floor, solver = evidence.levels.get("nothing"), evidence.references.solver
-    if floor is None or floor.mean_return.mean is None or solver is None:
+    if solver is None:
         return skipped("no solver")
-    gap = (solver.mean_return.mean or 0.0) - floor.mean_return.mean
+    if floor is None or floor.mean_return.mean is None or solver.mean_return.mean is None:
+        return skipped("no episode could be scored")
+    gap = solver.mean_return.mean - floor.mean_return.mean
     return _judged(f"{gap:.3f}", met=gap >= MARGIN)
 
 
@@ -85,19 +94,24 @@ def _adversarial_floor(evidence: Evidence) -> Finding:
 
 @criterion("statistical.gameability_gap", f"return and success correlate with {CORRELATION} or more")
 def _gameability(evidence: Evidence) -> Finding:
-    games = [game for policy in ("solver", "random", "nothing", "invalid") for game in evidence.played(policy)]
-    games = [game for game in games if game.result.success is not None]
+    games = [game for policy in ("solver", "random", "nothing", "invalid") for game in _scored(evidence, policy)]
     returns, solved = [game.total for game in games], [float(game.solved) for game in games]
-    if len(set(returns)) < 2 or len(set(solved)) < 2:
+    if not evidence.declares or len(set(returns)) < 2 or len(set(solved)) < 2:
         return skipped("success is not declared, or never differs")
     correlation = statistics.correlation(returns, solved)
     return _judged(f"{correlation:.2f}", met=correlation >= CORRELATION)
 
 
+def _scored(evidence: Evidence, policy: str) -> list[PlayedEpisode]:
+    return [game for game in evidence.played(policy) if game.result.scored]
+
+
 @criterion("runtime.tool_declaration_accuracy", "every listed action is valid")
 def _listed(evidence: Evidence) -> Finding:
-    valid = [seen[5] for game in evidence.played("random") for seen in game.seen[1:] if seen[5] is not None]
-    if not evidence.lists_actions or not valid:
+    if not evidence.lists_actions:
+        return skipped("actions are not listed")
+    valid = [seen[5] for game in evidence.listed_games for seen in game.seen[1:] if seen[5] is not None]
+    if not valid:
         return skipped("actions are not listed")
     return _judged(f"{sum(map(bool, valid)):,} of {len(valid):,}", met=all(valid))
 

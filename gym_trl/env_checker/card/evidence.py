@@ -1,13 +1,17 @@
 """Measurements of an environment that the checks and criteria of its card share."""
 
-from collections.abc import Iterable, Sequence
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from gym_trl.env_checker.card.plays import Level, Plays, References
 from gym_trl.env_checker.card.splits import PlannedTasks, Splits
 from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.report import Checks
+from gym_trl.rollout.random_play import Actor
 from gym_trl.wrappers.admissible_actions import listed_actions
 
 STEPS = 20_000
@@ -47,6 +51,16 @@ class Evidence:
         _, info = env.reset(seed=0, options=None)
         return listed_actions(env, info) is not None
 
+    @property
+    def declares(self) -> bool:
+        """The environment declares success (``Plays.declares``)."""
+        return self.plays.declares
+
+    @property
+    def listed_games(self) -> Sequence[PlayedEpisode]:
+        """Episodes of listed actions, whatever the environment's own random policy plays."""
+        return self.plays.of("listed actions", _listed_play)
+
     def part(self, divisor: float) -> float:
         """Return the seconds of one measurement, at least half a second."""
         return max(0.5, self.seconds / divisor)
@@ -58,6 +72,17 @@ class Evidence:
     def add(self, levels: Iterable[Level]) -> None:
         """Note the levels that a check has compared."""
         self.levels |= {level.policy: level for level in levels}
+
+
+def _listed_play(env: TextEnvironment, seed: int) -> Actor:
+    """Return a policy that draws from the listed actions, and ends the episode where none is listed."""
+    rng = random.Random(seed)
+
+    def act(observation: str, info: Mapping[str, Any]) -> Any:
+        actions = listed_actions(env, info)
+        return rng.choice(actions) if actions else None
+
+    return act
 
 
 check: Checks[[Evidence]] = Checks()

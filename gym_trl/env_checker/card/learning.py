@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
+from gym_trl.evaluation.scores import student_quantile
 from gym_trl.executors.worker import start_python
 from gym_trl.records.json_lines import read_json_lines
 
@@ -20,6 +21,9 @@ _START_S = 300.0
 _LOOK_S = 0.2
 _END_S = 120.0
 """Maximum seconds for the last step, the evaluation after it, and the end of the process."""
+
+
+_FEWEST = 20  # steps: four in a fifth, of which a spread can be told
 
 
 class Learning(NamedTuple):
@@ -61,16 +65,16 @@ class Learning(NamedTuple):
     @property
     def gain(self) -> float | None:
         """Difference between the last and the first fifth; ``None`` if there are too few steps."""
-        return self.last - self.first if self.steps >= 10 else None
+        return self.last - self.first if self.steps >= _FEWEST else None
 
     @property
     def improved(self) -> bool:
-        """True if the gain is more than three standard errors of the steps' means."""
+        """True if the gain is so large that one curve in a thousand without any learning has it (Student's test)."""
         if self.gain is None:
             return False
         ends = self.values[: self._part], self.values[-self._part :]
-        spread = max(statistics.pstdev(part) for part in ends)
-        return self.gain > 3 * spread * math.sqrt(2 / self._part) + 1e-9
+        error = math.sqrt(sum(statistics.variance(part) for part in ends) / self._part)
+        return self.gain > student_quantile(2 * (self._part - 1), 0.999) * error + 1e-9
 
 
 def train_briefly(env_id: str, *, arguments: Sequence[str] = (), seconds: float) -> Learning:

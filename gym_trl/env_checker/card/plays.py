@@ -10,27 +10,21 @@ import gymnasium as gym
 from gym_trl.bases import Closing
 from gym_trl.env_checker.play import PlayedEpisode, play_one, solver
 from gym_trl.errors import failures_ignored
+from gym_trl.evaluation.as_trained import text_env
 from gym_trl.evaluation.blind import is_near
 from gym_trl.evaluation.play import Optimum, optimum
-from gym_trl.evaluation.scores import Estimate, mean_estimate, return_estimate, share_estimate
+from gym_trl.evaluation.scores import Estimate, exceed, return_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.rollout.random_play import Actor, random_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.traits import solver_of, traits
 
 MakeEnv: TypeAlias = Callable[[], gym.Env[Any, Any]]
 
 ActorFor: TypeAlias = Callable[[TextEnvironment, int], Actor]
 """Function that makes the policy of one episode from its environment, after the reset, and a seed."""
-
-
-def text_env(make: MakeEnv, name: str = "") -> TextEnvironment:
-    """Return an environment with text and declared success; ``name``, which executors give, has no effect."""
-    return as_text(declare_success(make()))
 
 
 class Level(NamedTuple):
@@ -158,6 +152,17 @@ def always(action: str) -> ActorFor:
     return lambda env, seed: lambda observation, info: action
 
 
+_ALIKE = 20
+"""Number of equal returns from which on they are taken for the return of every task."""
+
+
+def _is_beyond(reached: Estimate, episodes: int, chance: float) -> bool:
+    if reached.low is not None:
+        return reached.low > chance
+    # Returns that are all alike have no interval: enough of them must be.
+    return reached.mean is not None and reached.mean > chance and episodes >= _ALIKE
+
+
 @dataclass(frozen=True)
 class References:
     """Levels that other policies are compared with."""
@@ -201,11 +206,21 @@ class References:
         top = self.top(paid=paid)
         if top is None or reached.mean is None or chance.mean is None or top <= chance.mean:
             return False
-        beyond = reached.low is None or reached.low > chance.mean
-        return beyond and is_near(reached.mean, chance.mean, top)
+        return _is_beyond(reached, level.episodes, chance.mean) and is_near(reached.mean, chance.mean, top)
+
+    def beats_its_mean(self, level: Level) -> bool:
+        """Return whether the objective of a level is above the mean of random play beyond chance."""
+        chance = self.value(self.chance).mean
+        return chance is not None and _is_beyond(self.value(level), level.episodes, chance)
 
     def beats_chance(self, games: Sequence[PlayedEpisode], chance: Sequence[PlayedEpisode]) -> bool:
         """Return whether episodes pay more than those of random play on the same tasks, beyond chance."""
-        more = [[one.total - other.total] for one, other in zip(games, chance, strict=False)]
-        low = mean_estimate(more).low
-        return low is not None and low > 1e-9
+        return exceed([one.total - other.total for one, other in scored_pairs(games, chance)])
+
+
+def scored_pairs(
+    first: Sequence[PlayedEpisode], second: Sequence[PlayedEpisode]
+) -> list[tuple[PlayedEpisode, PlayedEpisode]]:
+    """Return the episodes of two policies by task, as far as both could be scored."""
+    pairs = zip(first, second, strict=False)
+    return [(one, other) for one, other in pairs if one.result.scored and other.result.scored]

@@ -8,8 +8,9 @@ from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
-from gym_trl.env_checker.card.plays import MakeEnv, text_env
+from gym_trl.env_checker.card.plays import MakeEnv
 from gym_trl.env_checker.play import PlayedEpisode, play_one
+from gym_trl.evaluation.as_trained import text_env
 from gym_trl.executors.make import EXECUTORS, make_pool
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment

@@ -68,31 +68,31 @@ def _success(subject: Subject) -> Finding:
         by_seat = zip(*(game.successes for game in subject.ended_seat_games), strict=True)
         shares = ", ".join(f"{statistics.fmean(map(bool, successes)):.2f}" for successes in by_seat)
         return ok(f"by seat, in random play {shares}")
-    ended = subject.ended
-    undeclared = sum(game.seen[-1][6] is None for game in ended)
-    if undeclared == len(ended):
+    games = subject.scored
+    if not subject.shows_success:
         return warning(
             "not declared: evaluations report returns only", f"{fix}, or define it with GymSpec(success=...)"
         )
-    if undeclared:
+    ended = [game for game in games if game.ended]
+    if undeclared := sum(game.seen[-1][6] is None for game in ended):
         return warning(f"{undeclared} of {len(ended)} episodes did not declare it in their last step", fix)
-    if early := next((game for game in ended for seen in game.seen[1:-1] if seen[6]), None):
+    if early := next((game for game in games for seen in game.seen[1:-1] if seen[6]), None):
         return warning(f"the episode with seed {early.seed} continued after success", "end it with terminated=True")
-    return ok(f"declared in info; {sum(game.solved for game in ended)} of {len(ended)} solved by random play")
+    return ok(f"declared in info; {sum(game.solved for game in games)} of {len(games)} solved by random play")
 
 
 @check("reward", "GRPO learns from differences within a group.")
 def _reward(subject: Subject) -> Finding:
     if subject.num_seats > 1:
         return _payoffs(subject)
-    return judge_returns(subject.ended, subject.random_policy)
+    return judge_returns(subject.scored, subject.random_policy)
 
 
 def judge_returns(games: Sequence[PlayedEpisode], policy: str) -> Finding:
-    """Return the finding on the returns of episodes that the environment ended; it is a warning if they are all alike.
+    """Return the finding on the returns of episodes; it is a warning if they are all alike.
 
     Args:
-        games: The episodes, at least one.
+        games: The episodes, at least one, all of them scored.
         policy: Name of the random policy that played them.
     """
     returns = [game.total for game in games]
@@ -149,7 +149,7 @@ def _blind_baseline(subject: Subject) -> Finding:
 
 
 def _mean_score(games: Sequence[PlayedEpisode], *, solves: bool) -> float | None:
-    values = [float(game.solved) if solves else game.total for game in games if game.ended]
+    values = [float(game.solved) if solves else game.total for game in games if game.result.scored]
     return statistics.fmean(values) if values else None
 
 
@@ -167,11 +167,12 @@ def _solver(subject: Subject) -> Finding:
         got = f"the episode with seed {broken.seed} raised {broken.error}"
         return problem(got, "the solver must handle every task")
     returns, solved = [game.total for game in games], [float(game.solved) for game in games]
-    solves = f" and solves {statistics.fmean(solved):.3f}" if games[0].result.success is not None else ""
+    solves = f" and solves {statistics.fmean(solved):.3f}" if subject.shows_success else ""
     got = f"returns {statistics.fmean(returns):.3f}{solves} of {len(games)} episodes"
     if (best := _missed(games, declared)) is not None:
         return problem(f"{got}, but the declared optimum is {best:.3f}", fix)
-    if statistics.fmean(game.total for game in subject.many) > statistics.fmean(returns) and _loses_to_chance(subject):
+    chance = _mean_score(subject.many, solves=False)
+    if chance is not None and chance > statistics.fmean(returns) and _loses_to_chance(subject):
         return problem(f"{got}, less than random play", fix)
     return ok(got)
 

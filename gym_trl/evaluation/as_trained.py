@@ -1,4 +1,4 @@
-"""Environments as a training with some of ``GymSpec``'s options wraps them, for checks and cards."""
+"""Environments as a training with some of ``GymSpec``'s options wraps them, for whatever measures them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -8,12 +8,22 @@ import gymnasium as gym
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.parse_action import action_writer
+from gym_trl.wrappers.traits import baselines_of
 
 MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
 
-_AS_DECLARED = {"action_format", "strict", "cut_actions", "observe", "act", "instructions", "state_key"}
-"""Options under which an environment's declared optimum still applies."""
+_AS_DECLARED = {"action_format", "strict", "cut_actions", "observe", "act", "images", "instructions", "state_key"}
+"""Options under which all scores that an environment declares still apply."""
+_OF_INVALID_ACTIONS = {"invalid_penalty", "end_after_invalid"}
+"""Options under which the optimum and the scores of random play and the solver apply: these play valid actions."""
+
+
+def text_env(make: Callable[[], gym.Env[Any, Any]], name: str = "") -> TextEnvironment:
+    """Return an environment with text and declared success; ``name``, which executors give, has no effect."""
+    return as_text(declare_success(make()))
 
 
 def as_trained(make: MakeEnv, options: Mapping[str, Any]) -> MakeEnv:
@@ -38,22 +48,30 @@ class _Maker:
         own = {name: value for name, value in options.items() if name != "state_key"}  # see search_keys
         self._spec = EnvSpec.of_options(make, {"action_format": None, **own})
         self._as_declared = options.keys() <= _AS_DECLARED
+        self._as_valid = options.keys() <= _AS_DECLARED | _OF_INVALID_ACTIONS
 
     def __call__(self) -> TextEnvironment:
         [name] = self._spec.weights
-        return _Written(self._spec.make(name), self._as_declared)
+        return _Written(self._spec.make(name), all_apply=self._as_declared, valid_apply=self._as_valid)
 
 
 class _Written(gym.Wrapper[str, str, str, str]):
-    """Wrapper that marks actions as a model does."""
+    """Wrapper that marks actions as a model does, and declares no scores of another task.
 
-    def __init__(self, env: TextEnvironment, as_declared: bool) -> None:
+    Args:
+        env: Environment of a training.
+        all_apply: All declared scores apply to it.
+        valid_apply: Those of policies without invalid actions do.
+    """
+
+    def __init__(self, env: TextEnvironment, *, all_apply: bool, valid_apply: bool) -> None:
         super().__init__(env)
         self._write = action_writer(env)
-        if not as_declared:
-            # The task is another one than that of the declared numbers.
-            self.optimal_success = self.optimal_return = None
+        if not all_apply:
             self.blind_baselines: dict[str, Any] = {}
+        if not valid_apply:
+            self.optimal_success = self.optimal_return = None
+            self.baselines = {name: one._replace(measured=None) for name, one in baselines_of(env).items()}
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
         """Play an action."""

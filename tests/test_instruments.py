@@ -1,0 +1,203 @@
+"""Law: what prints a number counts each scored episode of the trained task once, and calls chance by its name."""
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from support import planted_cards
+from support.command_line import gym_trl_
+
+from gym_trl.env_checker.card.criteria import judge
+from gym_trl.env_checker.card.evidence import Evidence
+from gym_trl.env_checker.card.learning import Learning
+from gym_trl.env_checker.card.plays import Level, Plays, References
+from gym_trl.env_checker.inspector import Inspector
+from gym_trl.evaluation.blind import play_blind
+from gym_trl.evaluation.play import Optimum
+from gym_trl.evaluation.scores import Estimate, return_estimate
+from gym_trl.records import Record, as_record
+from gym_trl.records.files import RecordWriter
+from gym_trl.report import OK, SKIPPED, WARNING, Finding
+from gym_trl.training.options import choose
+from gym_trl.training.references import references
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
+from gym_trl.viewer.run import Run
+from gym_trl.wrappers import TurnLimit
+
+GUESS = "TrlEnv/GuessNumber-v0"
+
+
+def look(make: Callable[[], gym.Env[Any, Any]], check: str, **options: Any) -> Finding:
+    return Inspector(make, episodes=20, search_steps=500, options=options).look_at(check)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The task that is trained
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def one_guess(env: gym.Env[str, str]) -> gym.Env[str, str]:
+    return TurnLimit(env, 1)
+
+
+@pytest.mark.parametrize("options", [{"turn_limit": 1}, {"wrappers": (one_guess,)}])
+def test_references_are_of_the_task_that_is_trained(options: Mapping[str, Any]) -> None:
+    levels = references(choose(GUESS, env_kwargs={"high": 8, "turns": 4}, **options))
+    for name in ("random", "blind"):
+        success = levels[f"success_{name}"]
+        assert success is not None
+        assert 0.05 < success < 0.25  # one guess of eight numbers
+    assert levels["success_optimum"] is levels["return_optimum"] is None  # the declared ones are of four guesses
+
+
+def test_published_scores_and_the_optimum_hold_where_the_task_is_the_declared_one() -> None:
+    usual, penalised = (references(choose("TrlEnv/KuhnPoker-v0", invalid_penalty=cost)) for cost in (0.0, 0.2))
+    assert usual["episodes_random"] == usual["episodes_blind"] == penalised["episodes_random"] == 2_000
+    assert usual["success_optimum"] == penalised["success_optimum"] is not None
+    # A sequence of actions may contain invalid ones, so it is played again.
+    assert penalised["episodes_blind"] == 1_000
+
+
+def test_references_of_numeric_actions_with_the_users_own_conversion() -> None:
+    levels = references(choose("FrozenLake-v1", env_kwargs={"is_slippery": False}, turn_limit=3))
+    assert levels["success_random"] == levels["success_blind"] == 0.0  # six steps away
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Episodes that the environment does not end, or does not declare
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_random_play_that_does_not_end_has_lost() -> None:
+    counted = look(planted_cards.NeverLoses, "success").got
+    won, played = (int(number) for number in counted.split(";")[1].split(" solved")[0].split(" of "))
+    assert played == 20
+    assert won < 20
+    paid = look(planted_cards.NeverLoses, "reward")
+    assert "20 episodes" in paid.got
+    assert "always" not in paid.got
+
+
+def test_success_that_only_the_solver_declares_is_declared() -> None:
+    found = look(planted_cards.OnlyWins, "success")
+    assert found.verdict is WARNING
+    assert "did not declare it in their last step" in found.got
+
+
+def test_a_blind_policy_that_wins_nothing_has_no_success_where_only_wins_are_declared() -> None:
+    class Declares(planted_cards.OnlyWins):
+        declares_success = True
+
+    assert play_blind(Declares, ["x"], episodes=20).success.mean == 0.0
+
+
+def test_an_environment_that_fails_at_times_is_judged_by_the_episodes_that_could_be_scored() -> None:
+    with Plays(planted_cards.LosesTheLine, episodes=40) as plays:
+        evidence = Evidence(plays)
+        assert any(not game.result.scored for game in plays.of("random", lambda env, seed: lambda text, info: "x"))
+        assert evidence.references.chance.episodes < 40
+        criteria = {one.name: one for one in judge(evidence)}
+    assert criteria["statistical.difficulty_separation"].verdict is OK
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Chance
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_returns_have_no_interval_however_they_are_rounded() -> None:
+    assert return_estimate([[0.1]] * 6, []).low is None
+    assert return_estimate([[0.1 + 0.2], [0.3], [0.3]], []).low is None
+    assert play_blind(planted_cards.AlwaysTenth, ["x"], episodes=7).mean_return.low is None
+
+
+@pytest.mark.parametrize("steps", [10, 20, 50])
+def test_a_flat_curve_improves_once_in_a_thousand_times(steps: int) -> None:
+    rng = random.Random(steps)
+    curves = [tuple(sum(rng.random() < 0.3 for _ in range(32)) / 32 for _ in range(steps)) for _ in range(2_000)]
+    assert sum(Learning("success", curve, 1.0, None, None, ()).improved for curve in curves) <= 8
+    assert Learning("success", tuple(step / steps for step in range(steps)), 1.0, None, None, ()).improved is (
+        steps >= 20
+    )
+
+
+def test_a_level_of_few_equal_returns_is_not_near_the_best() -> None:
+    def near(episodes: int) -> bool:
+        alike = Level("constant", Estimate(), Estimate(1.0), 1.0, episodes)
+        return References(Level("random", Estimate(), Estimate(0.0), 1.0, 40), None, Optimum(None, 1.0)).is_near(alike)
+
+    assert [near(episodes) for episodes in (1, 5, 40)] == [False, False, True]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Criteria of a card
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_success_that_is_not_declared_is_not_unreachable() -> None:
+    with Plays(lambda: gym.make("CliffWalking-v1", max_episode_steps=50), episodes=5) as plays:
+        criteria = {one.name: one for one in judge(Evidence(plays))}
+    assert criteria["statistical.reward_reachability"].verdict is SKIPPED
+
+
+def test_listed_actions_are_judged_whatever_the_random_policy_plays() -> None:
+    with Plays(planted_cards.ListsWrongly, episodes=20) as plays:
+        plays.of("random", lambda env, seed: lambda text, info: "good")
+        criteria = {one.name: one for one in judge(Evidence(plays))}
+    assert criteria["runtime.tool_declaration_accuracy"].verdict is WARNING
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A gate, and the page of a run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def record(seed: int, reward: float | None, **about: Any) -> Record:
+    task, turn = Task(GUESS, seed), Turn("", Answer("", ""), reward or 0.0, True, 0, 0)
+    ended = StopReason.ENV_ERROR if reward is None else StopReason.SUCCESS if reward else StopReason.FAILURE
+    return as_record(EpisodeResult(task, ended, (turn,), ()), **about)
+
+
+def test_a_gate_judges_the_arguments_that_were_asked_for(tmp_path: Path) -> None:
+    common = ["eval", GUESS, "--policy", "random", "--episodes", "20", "--out", str(tmp_path), "--fail-under", "0.5"]
+    assert gym_trl_(*common, "--env-kwargs", "high=64", "--env-kwargs", "turns=2").exit_code == 1
+    # The folder has these episodes still.
+    assert gym_trl_(*common, "--env-kwargs", "high=2", "--env-kwargs", "turns=9").exit_code == 0
+
+
+def test_a_gate_does_not_pass_on_the_few_episodes_that_could_be_scored(tmp_path: Path) -> None:
+    file = tmp_path / "seldom.py"
+    file.write_text(
+        "from gym_trl.envs.echo import Echo\n\n"
+        "class Seldom(Echo):\n"
+        "    def _act(self, action):\n"
+        "        if self.np_random_seed % 8:\n"
+        "            raise ConnectionError('the line was cut')\n"
+        "        return super()._act(action)\n",
+        encoding="utf-8",
+    )
+    ran = gym_trl_("eval", f"{file}:Seldom", "--policy", "solver", "--episodes", "20", "--fail-under", "0.5")
+    assert ran.exit_code == 1
+    assert "of 20 episodes could be scored" in ran.stderr
+
+
+def test_the_page_pools_neither_arguments_nor_unscored_episodes_nor_steps(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path) as writer:
+        for seed in range(4):
+            writer.write(record(seed, 1.0, policy="p", env_kwargs={"high": 2}))
+            writer.write(record(seed, 0.0, policy="p", env_kwargs={"high": 64}))
+        writer.write(record(4, None, policy="p", env_kwargs={"high": 64}))
+    run = Run(tmp_path)
+    run.refresh()
+    players = {one["arguments"]: one for one in run.about()["players"]}
+    assert {name: (one["scored"], one["episodes"], one["success"][0]) for name, one in players.items()} == {
+        "high=2": (4, 4, 1.0),
+        "high=64": (4, 5, 0.0),
+    }
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n', encoding="utf-8")
+    training = Run(tmp_path)
+    training.refresh()
+    assert training.about()["players"] == []
