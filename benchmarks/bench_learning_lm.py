@@ -40,7 +40,7 @@ from report import (
 from systems import first_message
 
 from gym_trl.cli.flags import write_flags
-from gym_trl.evaluation.scores import Estimate, share_estimate
+from gym_trl.evaluation.estimates import Estimate, share_estimate
 from gym_trl.options import SpecOptions
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines

@@ -15,7 +15,7 @@ from gym_trl.env_checker.audit import Budget, judge
 from gym_trl.env_checker.audit.audits import rows_in
 from gym_trl.env_checker.audit.subjects import envs_of, newest
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.scores import share_of
+from gym_trl.evaluation.estimates import share_of
 
 
 def level(policy, won, episodes):

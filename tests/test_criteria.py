@@ -10,8 +10,8 @@ from gym_trl.env_checker.card.criteria import judge
 from gym_trl.env_checker.card.plays import Level, References
 from gym_trl.env_checker.card.splits import Splits
 from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.play import Optimum
-from gym_trl.evaluation.scores import Estimate
 from gym_trl.report import OK, SKIPPED, WARNING, Verdict
 from gym_trl.rollout.log import EpisodeLog
 from gym_trl.types import StepResult, Task

@@ -16,8 +16,8 @@ from gym_trl.env_checker.card.learning import Learning
 from gym_trl.env_checker.card.plays import Level, Plays, References
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.evaluation.blind import play_blind
+from gym_trl.evaluation.estimates import Estimate, return_estimate
 from gym_trl.evaluation.play import Optimum
-from gym_trl.evaluation.scores import Estimate, return_estimate
 from gym_trl.records import Record, as_record
 from gym_trl.records.files import RecordWriter
 from gym_trl.report import OK, SKIPPED, WARNING, Finding

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
-from gym_trl.evaluation.scores import share_estimate
+from gym_trl.evaluation.estimates import share_estimate
 from gym_trl.options import TrainOptions
 from gym_trl.policies.weights import Adapter
 from gym_trl.training.model_card import model_card

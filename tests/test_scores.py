@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.scores import (
-    Estimate,
-    Scoreboard,
-    compare,
-    difference_estimate,
-    mean_estimate,
-    pass_at,
-    share_estimate,
-)
+from gym_trl.evaluation.estimates import Estimate, difference_estimate, mean_estimate, pass_at, share_estimate
+from gym_trl.evaluation.scores import Scoreboard, compare
 from gym_trl.records.schema import Record, as_record
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, check_counts, refused
 from gym_trl.evaluation.blind_play import LONGEST, Actions, Arena, Outcome, Spent
 from gym_trl.evaluation.blind_search import Objective, Search
-from gym_trl.evaluation.scores import Estimate, Reference, return_estimate, share_estimate
+from gym_trl.evaluation.estimates import Estimate, Reference, return_estimate, share_estimate
 from gym_trl.executors.step import close_env
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes

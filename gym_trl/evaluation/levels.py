@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gym_trl.evaluation.scores import Estimate, share_of
+from gym_trl.evaluation.estimates import Estimate, share_of
 from gym_trl.records.fields import as_number
 
 LEVELS = {

@@ -17,7 +17,7 @@ from gym_trl.errors import (
     raise_interrupt,
     stops_a_rollout,
 )
-from gym_trl.evaluation.scores import Reference
+from gym_trl.evaluation.estimates import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.rollout.log import EpisodeLog

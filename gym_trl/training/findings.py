@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gym_trl.evaluation.scores import Estimate, return_estimate, share_estimate, share_of
+from gym_trl.evaluation.estimates import Estimate, return_estimate, share_estimate, share_of
 from gym_trl.grpo.credit.estimators import EPISODE, Estimator
 from gym_trl.grpo.credit.turn_credit import find_estimator
 from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member

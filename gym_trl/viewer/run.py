@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.evaluation.estimates import Estimate, return_estimate, share_estimate
 from gym_trl.evaluation.levels import levels_of, step_success
-from gym_trl.evaluation.scores import Estimate, return_estimate, share_estimate
 from gym_trl.files import read_bytes
 from gym_trl.records.fields import as_number
 from gym_trl.records.json_lines import as_object

@@ -86,7 +86,9 @@ LAWS = {
         "gym_trl/text/parsing.py gym_trl/text/*marks.py wrappers/parse_action.py",
         "test_parsing test_whole_actions wrappers/test_parse_action",
     ),
-    "20 counted": Law("gym_trl/evaluation/scores.py gym_trl/report.py", "test_scores test_evaluation"),
+    "20 counted": Law(
+        "gym_trl/evaluation/estimates.py gym_trl/evaluation/scores.py gym_trl/report.py", "test_scores test_evaluation"
+    ),
     "21 one play": Law("gym_trl/executors/step.py gym_trl/rollout/text_player.py", "test_one_play test_episode"),
     "22 options": Law("gym_trl/options.py gym_trl/options/*.py gym_trl/option_args.py", "test_options test_flags"),
     "23 checks": Law("gym_trl/env_checker/checks.py gym_trl/env_checker/checks/*.py", "test_planted"),

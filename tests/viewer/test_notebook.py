@@ -11,8 +11,9 @@ from support.viewer_runs import Look, needs_chromium, played
 from gym_trl import GymGRPOTrainer, GymSpec, evaluate, show
 from gym_trl.displays import RenderedText
 from gym_trl.errors import ConfigError
+from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.evaluation import Evaluation
-from gym_trl.evaluation.scores import Estimate, Row
+from gym_trl.evaluation.scores import Row
 from gym_trl.records import read_records
 from gym_trl.records.files import ReadRecord
 from gym_trl.records.schema import as_record

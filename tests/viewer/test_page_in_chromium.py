@@ -20,7 +20,7 @@ from support.viewer_runs import (
 )
 
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.evaluation.scores import share_of
+from gym_trl.evaluation.estimates import share_of
 from gym_trl.executors.inline import InlinePool
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.schema import as_record

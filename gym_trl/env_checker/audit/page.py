@@ -116,7 +116,7 @@ def picture(rows: Sequence[AuditRow], path: Path) -> None:
 def way_without_observations(row: AuditRow) -> float | None:
     """Return the share of the way from random play to the best known score; ``None`` if no best score is known.
 
-    >>> from gym_trl.evaluation.scores import Estimate
+    >>> from gym_trl.evaluation.estimates import Estimate
     >>> way_without_observations(AuditRow("Coin-v0", random=Estimate(0.5), blind=Estimate(0.75), best=1.0))
     0.5
     """

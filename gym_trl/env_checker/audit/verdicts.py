@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from gym_trl.evaluation.blind import NEAR
-from gym_trl.evaluation.scores import Estimate
+from gym_trl.evaluation.estimates import Estimate
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.text.textify import counted
 

@@ -23,8 +23,8 @@ from gym_trl.env_checker.play import PlayedEpisode, solver
 from gym_trl.errors import raise_interrupt, refused
 from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.evaluation.blind import named
+from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.play import Optimum, optimum
-from gym_trl.evaluation.scores import Estimate
 from gym_trl.executors.step import close_env
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen

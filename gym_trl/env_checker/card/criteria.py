@@ -11,7 +11,7 @@ import statistics
 from gym_trl.env_checker.card.evidence import Evidence, criterion
 from gym_trl.env_checker.card.plays import scored_pairs
 from gym_trl.env_checker.play import PlayedEpisode
-from gym_trl.evaluation.scores import difference_estimate, exceed
+from gym_trl.evaluation.estimates import difference_estimate, exceed
 from gym_trl.report import Finding, ok, skipped, warning
 from gym_trl.text.short_count import short_count
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from gym_trl.evaluation.scores import student_quantile
+from gym_trl.evaluation.estimates import student_quantile
 from gym_trl.executors.worker import start_python
 from gym_trl.records.json_lines import read_json_lines
 

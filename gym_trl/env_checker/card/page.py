@@ -152,11 +152,17 @@ def _size(card: Card) -> Iterator[str]:
             ("longest episode", f"{tokens.longest:,} tokens, played by {_the(tokens.of)}"),
         ]
     if (speed := card.speed) is not None:
-        rows.append(("alone", f"{_rate(speed.steps)} steps/s, {_rate(speed.episodes)} episodes/s"))
+        own = "within the environment, as text"
+        rows.append(("one at a time", f"{_rate(speed.steps)} steps/s, {_rate(speed.episodes)} episodes/s {own}"))
         parallel = "not measured"
         if speed.parallel_steps is not None and speed.parallel_episodes is not None:
             parallel = f"{_rate(speed.parallel_steps)} steps/s, {_rate(speed.parallel_episodes)} episodes/s"
-        rows.append((f"{speed.concurrent} at a time", f"{parallel} with executor {speed.executor!r} ({speed.reason})"))
+        rows.append(
+            (
+                f"{speed.concurrent} at a time",
+                f"{parallel} by the clock, with executor {speed.executor!r} ({speed.reason})",
+            )
+        )
         rows.append(("measured on", f"{speed.machine}; episodes that were played before"))
     if rows:
         yield table(("", ""), rows)

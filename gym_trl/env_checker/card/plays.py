@@ -12,8 +12,8 @@ from gym_trl.env_checker.play import PlayedEpisode, play_one, solver
 from gym_trl.errors import failures_ignored
 from gym_trl.evaluation.as_trained import text_env
 from gym_trl.evaluation.blind import is_near
+from gym_trl.evaluation.estimates import Estimate, exceed, return_estimate, share_estimate
 from gym_trl.evaluation.play import Optimum, optimum
-from gym_trl.evaluation.scores import Estimate, exceed, return_estimate, share_estimate
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.rollout.random_play import Actor, random_play

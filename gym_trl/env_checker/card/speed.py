@@ -29,11 +29,12 @@ class Speed(NamedTuple):
     """Executor that a training would choose."""
     reason: str
     steps: float
-    """Steps per second of one instance in one thread."""
+    """Steps per second of one instance in one thread, in the time that passes within it and its conversion to text."""
     episodes: float
     """Episodes per second, likewise, with their resets."""
     parallel_steps: float | None
-    """Steps per second in the executor, with ``concurrent`` episodes at a time; ``None`` if it was not measured."""
+    """Steps per second by the clock, with ``concurrent`` episodes at a time in the executor; ``None`` if it was not
+    measured."""
     parallel_episodes: float | None
     concurrent: int
     machine: str
