@@ -87,7 +87,8 @@ LAWS = {
         "test_parsing test_whole_actions wrappers/test_parse_action",
     ),
     "20 counted": Law(
-        "gym_trl/evaluation/estimates.py gym_trl/evaluation/scores.py gym_trl/report.py", "test_scores test_evaluation"
+        "gym_trl/evaluation/estimates.py gym_trl/evaluation/scores.py gym_trl/report.py",
+        "test_scores test_instruments test_evaluation",
     ),
     "21 one play": Law("gym_trl/executors/step.py gym_trl/rollout/text_player.py", "test_one_play test_episode"),
     "22 options": Law("gym_trl/options.py gym_trl/options/*.py gym_trl/option_args.py", "test_options test_flags"),
