@@ -3,6 +3,7 @@
     python benchmarks/bench_learning_lm.py             # five environments, three seeds, two warm starts: a night
     python benchmarks/bench_learning_lm.py guess_number/random/0 hangman   # only these
     python benchmarks/bench_learning_lm.py --ours hanoi    # without TRL's loop, which takes longest
+    python benchmarks/bench_learning_lm.py --ours --pool hanoi    # and with credit per turn, from the same warm start
     python benchmarks/bench_learning_lm.py --jobs=12   # as many runs at once, on a machine with a GPU and many cores
     python benchmarks/bench_learning_lm.py --demo      # two environments, one seed each: make demo-lm
     python benchmarks/bench_learning_lm.py --quick
@@ -48,6 +49,7 @@ from gym_trl.testing import pretrained_folder
 
 DEMO = "--demo" in sys.argv[1:]
 OURS = "--ours" in sys.argv[1:]
+POOL = "--pool" in sys.argv[1:]
 JOBS = next((int(word.removeprefix("--jobs=")) for word in sys.argv[1:] if word.startswith("--jobs=")), 1)
 GPU = gpu_name()
 ROOT = HERE.parent / "runs" / ("demo-lm" if DEMO else "learning-lm-quick" if QUICK else "learning-lm")
@@ -125,6 +127,11 @@ class Learnt:
     """Success of each step's episodes."""
     episodes: list[str]
     """The first evaluation task's episode as it comes, after the warm start, and after GRPO."""
+    pool: float | None = None
+    """Success after GRPO with ``credit="pool"`` from the same warm start, in as many steps."""
+    pool_greedy: float | None = None
+    pool_seconds: float | None = None
+    pool_curve: list[float | None] = field(default_factory=list)
     trl: float | None = None
     """Success after training in TRL's own loop."""
     trl_seconds: float | None = None
@@ -145,11 +152,15 @@ def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     grpo = complete(folder / "grpo", ["train", lesson.env_id, *shared, *reinforce])
     curve, tokens = read_metrics(folder / "grpo")
     beside: dict[str, Any] = {}
+    if POOL or (folder / "pool" / "summary.json").exists():
+        pool = complete(folder / "pool", ["train", lesson.env_id, *shared, *reinforce, "--credit=pool"])
+        beside = {"pool": pool.get("success_after"), "pool_greedy": pool.get("success_after_greedy")}
+        beside |= {"pool_seconds": pool["seconds"], "pool_curve": read_metrics(folder / "pool")[0]}
     if beside_trl:
         # The rows of a step are recorded where ours makes them.
         command = ["train", lesson.env_id, *shared, *reinforce, "--full-record-every=0"]
         trl = complete(folder / "trl", command, in_trls_loop=True)
-        beside = {"trl": trl.get("success_after"), "trl_seconds": trl["seconds"]}
+        beside |= {"trl": trl.get("success_after"), "trl_seconds": trl["seconds"]}
         beside["trl_curve"], beside["trl_tokens"] = read_metrics(folder / "trl")
     return Learnt(
         lesson=name,
@@ -309,6 +320,8 @@ def table(results: Sequence[Learnt]) -> Table:
         ("warm start", lambda one: one.warm),
         ("and GRPO", lambda one: one.grpo),
         ("greedy", lambda one: one.grpo_greedy),
+        ("credit per turn", lambda one: one.pool),
+        ("its greedy", lambda one: one.pool_greedy),
         ("TRL's loop", lambda one: one.trl),
         ("random", lambda one: one.random),
         ("blind", lambda one: one.blind),

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.estimates import Estimate, difference_estimate, mean_estimate, pass_at, share_estimate
+from gym_trl.evaluation.estimates import (
+    Estimate,
+    Reference,
+    difference_estimate,
+    mean_estimate,
+    pass_at,
+    share_estimate,
+    share_of,
+)
 from gym_trl.evaluation.scores import Scoreboard, compare
 from gym_trl.records.schema import Record, as_record
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
@@ -179,3 +187,25 @@ def test_namesakes_are_compared_and_the_others_with_each_other() -> None:
 def test_runs_without_a_common_game_are_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to compare"):
         compare(run([0.0]), run([0.0, 0.0])[1:])
+
+
+def test_a_published_return_that_is_the_success_rate_has_its_interval_and_another_one_students() -> None:
+    share = Reference.published(0.5, 0.5, 0.5, 100)
+    assert share.mean_return == share.success
+    paid = Reference.published(0.5, 0.25, 1.0, 100).mean_return
+    assert (paid.mean, paid.low, paid.high) == (
+        0.25,
+        pytest.approx(0.25 - 0.1984, abs=1e-3),
+        pytest.approx(0.4484, abs=1e-3),
+    )
+    assert Reference.published(0.5, 0.25, 0.0, 100).mean_return.low is None
+
+
+def test_two_episodes_have_an_interval_and_one_has_none() -> None:
+    assert (share_of(1.0, 1).low, share_of(1.0, 2).low is None) == (None, False)
+
+
+def test_means_are_of_the_policy_that_is_asked_for() -> None:
+    board = Scoreboard([episode(0, 1.0, policy="a"), episode(1, 0.0, policy="b", won=False), episode(2, policy="a")])
+    assert board.means("a") == {"episodes": 2.0, "return": 1.0, "success": 1.0}
+    assert board.means("b") == {"episodes": 1.0, "return": 0.0, "success": 0.0}
