@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,13 +10,14 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.flags import with_options
+from gym_trl.cli.flags import with_options, write_flags
 from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption, JsonOption
 from gym_trl.cli.terminal import say, say_aside
-from gym_trl.cli.values import read_pairs, write_pair
+from gym_trl.cli.values import read_pairs
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
-from gym_trl.options import Text
+from gym_trl.kinds import option_types
+from gym_trl.options import Text, TrainOptions
 from gym_trl.registration import env_maker, unknown_id
 
 if TYPE_CHECKING:
@@ -128,12 +130,7 @@ def _measure(make: Any, env_id: str, *, train: float, tokenizer: str | None, **o
         learning = None
         if train:
             status.update(f"training a tiny model for {train:g} s")
-            arguments = [
-                word
-                for name, value in options["env_kwargs"].items()
-                for word in ("--env-kwargs", write_pair(name, value))
-            ]
-            learning = train_briefly(env_id, arguments=arguments, seconds=train)
+            learning = train_briefly(env_id, arguments=training_flags(options), seconds=train)
         return make_card(
             make,
             env_id,
@@ -143,6 +140,16 @@ def _measure(make: Any, env_id: str, *, train: float, tokenizer: str | None, **o
             on_progress=on_progress,
             **options,
         )
+
+
+def training_flags(options: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of ``gym-trl train`` for the environment of a card with these options.
+
+    >>> training_flags({"env_kwargs": {"high": 8}, "turn_limit": 4, "episodes": 200})
+    ['--env-kwargs', 'high=8', '--turn-limit', '4']
+    """
+    names = ("env_kwargs", *option_types(Text))
+    return write_flags({name: options[name] for name in names if options.get(name, {}) != {}}, TrainOptions)
 
 
 def _write(made: "Card", path: Path) -> None:
