@@ -53,7 +53,7 @@ def test_references_are_of_the_task_that_is_trained(options: Mapping[str, Any]) 
     assert levels["success_optimum"] is levels["return_optimum"] is None  # the declared ones are of four guesses
 
 
-def test_published_scores_and_the_optimum_hold_where_the_task_is_the_declared_one() -> None:
+def test_published_scores_hold_where_the_task_is_the_declared_one() -> None:
     usual, penalised = (references(choose("TrlEnv/KuhnPoker-v0", invalid_penalty=cost)) for cost in (0.0, 0.2))
     assert usual["episodes_random"] == usual["episodes_blind"] == penalised["episodes_random"] == 2_000
     assert usual["success_optimum"] == penalised["success_optimum"] is not None
@@ -61,7 +61,7 @@ def test_published_scores_and_the_optimum_hold_where_the_task_is_the_declared_on
     assert penalised["episodes_blind"] == 1_000
 
 
-def test_references_of_numeric_actions_with_the_users_own_conversion() -> None:
+def test_references_of_numeric_actions_know_the_turn_limit() -> None:
     levels = references(choose("FrozenLake-v1", env_kwargs={"is_slippery": False}, turn_limit=3))
     assert levels["success_random"] == levels["success_blind"] == 0.0  # six steps away
 
@@ -87,14 +87,14 @@ def test_success_that_only_the_solver_declares_is_declared() -> None:
     assert "did not declare it in their last step" in found.got
 
 
-def test_a_blind_policy_that_wins_nothing_has_no_success_where_only_wins_are_declared() -> None:
+def test_a_blind_policy_that_wins_nothing_has_a_success_of_zero() -> None:
     class Declares(planted_cards.OnlyWins):
         declares_success = True
 
     assert play_blind(Declares, ["x"], episodes=20).success.mean == 0.0
 
 
-def test_an_environment_that_fails_at_times_is_judged_by_the_episodes_that_could_be_scored() -> None:
+def test_what_fails_at_times_is_judged_by_its_scored_episodes() -> None:
     with Plays(planted_cards.LosesTheLine, episodes=40) as plays:
         evidence = Evidence(plays)
         assert any(not game.result.scored for game in plays.of("random", lambda env, seed: lambda text, info: "x"))
@@ -108,7 +108,7 @@ def test_an_environment_that_fails_at_times_is_judged_by_the_episodes_that_could
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_equal_returns_have_no_interval_however_they_are_rounded() -> None:
+def test_equal_returns_have_no_interval_however_rounded() -> None:
     assert return_estimate([[0.1]] * 6, []).low is None
     assert return_estimate([[0.1 + 0.2], [0.3], [0.3]], []).low is None
     assert play_blind(planted_cards.AlwaysTenth, ["x"], episodes=7).mean_return.low is None
@@ -143,7 +143,7 @@ def test_success_that_is_not_declared_is_not_unreachable() -> None:
     assert criteria["statistical.reward_reachability"].verdict is SKIPPED
 
 
-def test_listed_actions_are_judged_whatever_the_random_policy_plays() -> None:
+def test_listed_actions_are_judged_whatever_random_play_does() -> None:
     with Plays(planted_cards.ListsWrongly, episodes=20) as plays:
         plays.of("random", lambda env, seed: lambda text, info: "good")
         criteria = {one.name: one for one in judge(Evidence(plays))}
@@ -168,7 +168,7 @@ def test_a_gate_judges_the_arguments_that_were_asked_for(tmp_path: Path) -> None
     assert gym_trl_(*common, "--env-kwargs", "high=2", "--env-kwargs", "turns=9").exit_code == 0
 
 
-def test_a_gate_does_not_pass_on_the_few_episodes_that_could_be_scored(tmp_path: Path) -> None:
+def test_a_gate_does_not_pass_on_a_few_scored_episodes(tmp_path: Path) -> None:
     file = tmp_path / "seldom.py"
     file.write_text(
         "from gym_trl.envs.echo import Echo\n\n"
@@ -184,7 +184,7 @@ def test_a_gate_does_not_pass_on_the_few_episodes_that_could_be_scored(tmp_path:
     assert "of 20 episodes could be scored" in ran.stderr
 
 
-def test_the_page_pools_neither_arguments_nor_unscored_episodes_nor_steps(tmp_path: Path) -> None:
+def test_the_page_pools_no_arguments_unscored_episodes_or_steps(tmp_path: Path) -> None:
     with RecordWriter(tmp_path) as writer:
         for seed in range(4):
             writer.write(record(seed, 1.0, policy="p", env_kwargs={"high": 2}))

@@ -159,7 +159,7 @@ def bare(seed: int, paid: float) -> Record:
 
 @pytest.mark.parametrize(("before", "after"), [(0.5, 0.5), (0.9, 0.95), (0.05, 0.5), (1.0, 0.7), (0.02, 0.02)])
 @pytest.mark.parametrize("tasks", [5, 30])
-def test_intervals_of_differences_of_shares_hold_the_truth_as_often_as_they_say(
+def test_intervals_of_differences_of_shares_hold_the_truth(
     before: float, after: float, tasks: int
 ) -> None:
     rng, held, repeats = random.Random(tasks), 0, 1_000
@@ -189,7 +189,7 @@ def test_runs_without_a_common_game_are_refused() -> None:
         compare(run([0.0]), run([0.0, 0.0])[1:])
 
 
-def test_a_published_return_that_is_the_success_rate_has_its_interval_and_another_one_students() -> None:
+def test_published_returns_have_intervals_of_their_kind() -> None:
     share = Reference.published(0.5, 0.5, 0.5, 100)
     assert share.mean_return == share.success
     paid = Reference.published(0.5, 0.25, 1.0, 100).mean_return
