@@ -1,7 +1,9 @@
 """Law: what prints a number counts each scored episode of the trained task once, and calls chance by its name."""
 
+import json
 import random
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +12,31 @@ import pytest
 from support import planted_cards
 from support.command_line import gym_trl_
 
+from gym_trl.env_checker.audit.verdicts import judge as judge_card
+from gym_trl.env_checker.card.card import make_card
 from gym_trl.env_checker.card.criteria import judge
 from gym_trl.env_checker.card.evidence import Evidence
-from gym_trl.env_checker.card.learning import Learning
+from gym_trl.env_checker.card.learning import Learning, _read
 from gym_trl.env_checker.card.plays import Level, Plays, References
+from gym_trl.env_checker.checks.outcomes import _missed
 from gym_trl.env_checker.inspector import Inspector
+from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.evaluation.blind import play_blind
-from gym_trl.evaluation.estimates import Estimate, return_estimate
+from gym_trl.evaluation.estimates import Estimate, return_estimate, share_of
+from gym_trl.evaluation.levels import levels_of
 from gym_trl.evaluation.play import Optimum
+from gym_trl.evaluation.ratings import Standings
+from gym_trl.evaluation.seated import GameRecord
+from gym_trl.evaluation.tournament import Tournament
+from gym_trl.options import Curriculum
 from gym_trl.records import Record, as_record
 from gym_trl.records.files import RecordWriter
 from gym_trl.report import OK, SKIPPED, WARNING, Finding
+from gym_trl.rollout.log import EpisodeLog
+from gym_trl.training.findings import Played, input_dependence
 from gym_trl.training.options import choose
 from gym_trl.training.references import references
-from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
+from gym_trl.types import Answer, EpisodeResult, StepResult, StopReason, Task, Turn
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers import TurnLimit
 
@@ -64,6 +77,34 @@ def test_published_scores_hold_where_the_task_is_the_declared_one() -> None:
 def test_references_of_numeric_actions_know_the_turn_limit() -> None:
     levels = references(choose("FrozenLake-v1", env_kwargs={"is_slippery": False}, turn_limit=3))
     assert levels["success_random"] == levels["success_blind"] == 0.0  # six steps away
+
+
+class Says(gym.ActionWrapper[str, str, str]):
+    """Wrapper that wants other words than the environment's own."""
+
+    def action(self, action: str) -> str:
+        return action.removeprefix("guess ") if action.startswith("guess ") else "nothing"
+
+
+def without_guess(text: str) -> str:
+    return text.removeprefix("guess ")
+
+
+def test_references_in_words_that_random_play_does_not_know_are_unknown() -> None:
+    levels = references(choose(GUESS, wrappers=(Says,)))
+    assert [levels["success_random"], levels["success_blind"]] == [None, None]
+
+
+def test_words_of_the_user_change_no_reference() -> None:
+    usual, own = (references(choose(GUESS, act=act)) for act in (None, without_guess))
+    assert usual["success_random"] == own["success_random"] == 0.403
+
+
+def test_references_of_a_curriculum_are_of_its_last_level() -> None:
+    levels = references(choose(GUESS, env_kwargs={"turns": 4}, curriculum=Curriculum([{"high": 4}, {"high": 50}])))
+    assert levels["success_optimum"] == 0.3
+    assert levels["success_random"] is not None
+    assert levels["success_random"] < 0.2
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -112,6 +153,73 @@ def test_equal_returns_have_no_interval_however_rounded() -> None:
     assert return_estimate([[0.1]] * 6, []).low is None
     assert return_estimate([[0.1 + 0.2], [0.3], [0.3]], []).low is None
     assert play_blind(planted_cards.AlwaysTenth, ["x"], episodes=7).mean_return.low is None
+
+
+def test_a_perfect_blind_policy_is_found_though_its_returns_are_all_alike() -> None:
+    found = look(planted_cards.FirstIsRight, "blind baseline")
+    assert found.verdict is WARNING, found
+    card = make_card(planted_cards.FirstIsRight, "FirstIsRight", episodes=40, seconds=6.0, search_steps=500).as_dict()
+    assert str(judge_card(card).verdict) == "partly blind"
+    assert str(judge_card({**card, "optimal_return": 0.1}).verdict) == "blind"
+
+
+def test_a_few_equal_returns_of_a_solver_miss_no_optimum() -> None:
+    assert _missed([_game(2.0)] * 2, (None, 1.5)) is None
+    assert _missed([_game(2.0)] * 40, (None, 1.5)) == 1.5
+    assert _missed([_game(0.0)] * 40, (None, 0.5)) == 0.5
+
+
+def _game(reward: float) -> PlayedEpisode:
+    game = PlayedEpisode(EpisodeLog(Task("", 0)))
+    game.log.begin(StepResult("a"))
+    game.log.answer("x")
+    game.log.step(StepResult("b", reward, terminated=True))
+    return game
+
+
+def test_a_single_scored_episode_says_nothing_of_rewards() -> None:
+    class Seldom(planted_cards.Digits):
+        def step(self, action: str) -> Any:
+            if self.np_random_seed:
+                raise ConnectionError("the line was cut")
+            return super().step(action)
+
+    assert look(Seldom, "reward").verdict is SKIPPED
+    assert "±" not in look(planted_cards.AlwaysTenth, "reward").got
+
+
+def test_two_groups_give_no_interval_of_the_dependence_on_observations() -> None:
+    def episode(text: str, action: str) -> EpisodeResult:
+        turns = tuple(Turn(f"{text}{turn}", Answer("", f"{action}{turn}"), 1.0, True, 0, 0) for turn in range(3))
+        return EpisodeResult(Task("Any-v0", 0), StopReason.SUCCESS, turns, ())
+
+    results = [episode("ab"[group], "xy"[member % 2 ^ group]) for group in range(2) for member in range(4)]
+    [found] = input_dependence(Played(results, group_size=4, ends=()))
+    assert found.numbers is not None
+    assert found.numbers["low"] is found.numbers["high"] is None
+
+
+@pytest.mark.parametrize(("trained", "size"), [(8, 256), (0, 8)])
+def test_repeats_of_held_out_games_are_not_taken_for_different_games(trained: int, size: int) -> None:
+    summary = {"success_after": 0.5, "episodes_after": 256, "eval_games": 8, "eval_games_trained": trained}
+    assert levels_of(summary)["after"].success == share_of(0.5, size)
+
+
+def test_steps_before_the_first_declaration_of_success_had_none(tmp_path: Path) -> None:
+    logs = [{"env/return": 0.0, "seconds": 1.0}] * 30 + [{"env/return": 0.1, "env/success": 0.1, "seconds": 2.0}] * 10
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(log)}\n" for log in logs), encoding="utf-8")
+    learning = _read(tmp_path, (), "")
+    assert (learning.steps, learning.first, learning.last) == (40, 0.0, 0.1)
+
+
+def test_games_of_the_same_moves_and_other_payoffs_are_not_repeated() -> None:
+    def games(payoffs: list[tuple[float, float]]) -> Tournament:
+        moves = ((0, "bet"), (1, "bet"))
+        played = [GameRecord(("a", "b"), seed, paid, None, ("", ""), moves) for seed, paid in enumerate(payoffs)]
+        return Tournament("Kuhn", Standings((), {}, (), None), tuple(played), len(played), None)
+
+    assert games([(1.0, -1.0)] * 4).repeated == [("a", "b")]
+    assert games([(1.0, -1.0), (-1.0, 1.0)] * 2).repeated == []
 
 
 @pytest.mark.parametrize("steps", [10, 20, 50])
@@ -197,7 +305,53 @@ def test_the_page_pools_no_arguments_unscored_episodes_or_steps(tmp_path: Path) 
         "high=2": (4, 4, 1.0),
         "high=64": (4, 5, 0.0),
     }
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n', encoding="utf-8")
-    training = Run(tmp_path)
+    (tmp_path / "training").mkdir()
+    with RecordWriter(tmp_path / "training") as writer:
+        for step in range(1, 4):
+            writer.write(record(step, 1.0, step=step))
+    training = Run(tmp_path / "training" / "rollouts.jsonl")
     training.refresh()
     assert training.about()["players"] == []
+
+
+def test_arguments_that_look_alike_are_different_players(tmp_path: Path) -> None:
+    long = "x" * 400
+    different = [{"n": 1}, {"n": "1"}, {"order": "a b"}, {"order": "ab"}, {"rules": f"{long}1"}, {"rules": f"{long}2"}]
+    with RecordWriter(tmp_path) as writer:
+        for seed, env_kwargs in enumerate([*different, {"m": 1, "n": 2}, {"n": 2, "m": 1}]):
+            writer.write(record(seed, 1.0, policy="p", env_kwargs=env_kwargs))
+    run = Run(tmp_path)
+    run.refresh()
+    assert sorted(one["episodes"] for one in run.about()["players"]) == [1, 1, 1, 1, 1, 1, 2]
+
+
+def test_a_gate_knows_arguments_in_any_order_and_misses_none(tmp_path: Path) -> None:
+    file = tmp_path / "odds.py"
+    file.write_text(
+        "from gym_trl.envs.echo import Echo\n\n"
+        "class Odds(Echo):\n"
+        "    def __init__(self, conf=None):\n"
+        "        super().__init__()\n",
+        encoding="utf-8",
+    )
+    common = ["eval", f"{file}:Odds", "--policy", "constant", "--episodes", "4", "--out", str(tmp_path / "out")]
+    assert gym_trl_(*common, "--env-kwargs", 'conf={"x":1,"y":2}').exit_code == 0
+    assert gym_trl_(*common, "--env-kwargs", 'conf={"y":2,"x":1}', "--fail-under", "0.9").exit_code == 1
+
+
+def test_arguments_by_id_are_those_of_their_environments(tmp_path: Path) -> None:
+    (tmp_path / "eval.json").write_text(
+        json.dumps({"env": [GUESS, "TrlEnv/Echo-v0"], "env_kwargs": {GUESS: {"high": 2}}, "policy": "solver"}),
+        encoding="utf-8",
+    )
+    ran = gym_trl_("eval", str(tmp_path / "eval.json"), "--episodes", "4", "--json")
+    assert [row["env_kwargs"] for row in json.loads(ran.stdout)["rows"]] == [{}, {"high": 2}]
+
+
+def test_rows_of_a_comparison_have_their_arguments(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path) as writer:
+        for seed, high, policy in product(range(4), (2, 64), ("a", "b")):
+            writer.write(record(seed, float(high == 2), policy=policy, env_kwargs={"high": high}))
+    shown = gym_trl_("compare", str(tmp_path)).stdout
+    assert f"{GUESS} high=2" in shown
+    assert f"{GUESS} high=64" in shown

@@ -350,7 +350,7 @@ def test_checks_measure_with_the_options_of_a_training() -> None:
     assert looked("success").verdict == WARNING
     assert looked("success", success=0.0).got == "declared in info; 20 of 20 solved by random play"
     unwritable = {"action_format": "regex:([a-z]+)", "turn_limit": 5, "invalid_penalty": 1.0}  # actions are digits
-    assert looked("reward", **unwritable).got == "-5 ± 0 in 20 episodes of random play, always the same"
+    assert looked("reward", **unwritable).got == "-5 in 20 episodes of random play, always the same"
     assert looked("instructions", instructions="Answer with 1 if the first number is larger.").verdict == OK
 
 

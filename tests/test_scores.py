@@ -159,9 +159,7 @@ def bare(seed: int, paid: float) -> Record:
 
 @pytest.mark.parametrize(("before", "after"), [(0.5, 0.5), (0.9, 0.95), (0.05, 0.5), (1.0, 0.7), (0.02, 0.02)])
 @pytest.mark.parametrize("tasks", [5, 30])
-def test_intervals_of_differences_of_shares_hold_the_truth(
-    before: float, after: float, tasks: int
-) -> None:
+def test_intervals_of_differences_of_shares_hold_the_truth(before: float, after: float, tasks: int) -> None:
     rng, held, repeats = random.Random(tasks), 0, 1_000
     for _ in range(repeats):
         deltas = [float(rng.random() < after) - float(rng.random() < before) for _ in range(tasks)]
@@ -170,6 +168,34 @@ def test_intervals_of_differences_of_shares_hold_the_truth(
         assert found.high is not None
         held += found.low - 1e-9 <= after - before <= found.high + 1e-9
     assert held >= 0.93 * repeats
+
+
+def test_equal_returns_but_for_rounding_are_neither_better_nor_worse() -> None:
+    [found] = compare([bare(seed, 0.1 + 0.2) for seed in range(8)], [bare(seed, 0.3) for seed in range(8)])
+    assert (found.better, found.worse, found.is_worse) == (0, 0, False)
+
+
+def test_returns_that_are_not_successes_have_no_interval_of_shares() -> None:
+    paid = [episode(seed, 100.0 * seed + 100.0) for seed in range(10)]
+    [found] = compare(paid, paid)
+    assert (found.mean_return.mean, found.mean_return.low) == (0.0, None)
+    assert found.success.low is not None
+
+
+@pytest.mark.parametrize(("tasks", "attempts", "before", "after"), [(10, 32, 0.8, 0.6), (8, 100, 0.9, 0.8)])
+def test_many_attempts_show_what_one_cannot(tasks: int, attempts: int, before: float, after: float) -> None:
+    rng = random.Random(0)
+
+    def run_of(rate: float) -> list[Record]:
+        return [
+            episode(seed, float(won), won=won, attempt=attempt)
+            for seed in range(tasks)
+            for attempt in range(attempts)
+            for won in [rng.random() < rate]
+        ]
+
+    [found] = compare(run_of(before), run_of(after))
+    assert found.is_worse
 
 
 def test_only_games_that_both_played_are_compared() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from gym_trl.cli.environments import named_environments
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.terminal import say, show_columns
@@ -43,8 +44,8 @@ def compare(
         say(to_json({"version": 1, "rows": [one.as_dict() for one in comparison]}, indent=2))
     else:
         cells = [
-            (one.env_id, *one.policies, one.success, one.tasks, one.mean_return, one.better, one.worse)
-            for one in comparison
+            (env, *one.policies, one.success, one.tasks, one.mean_return, one.better, one.worse)
+            for env, one in zip(named_environments(comparison), comparison, strict=True)
         ]
         show_columns({head: [str(row[place]) for row in cells] for place, head in enumerate(_HEADS)})
     if fail_if_worse and any(one.is_worse for one in comparison):

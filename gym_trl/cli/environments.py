@@ -1,13 +1,14 @@
 """Text environments as the commands make and describe them."""
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from gym_trl.envs.text_env import TextEnv
 from gym_trl.errors import GymTRLError, refused
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
+from gym_trl.records.json_lines import to_json
 from gym_trl.registration import creator_of, find_maker, make_env
 from gym_trl.wrappers.as_text import Observe, as_text
 from gym_trl.wrappers.declare_success import declare_success
@@ -46,3 +47,25 @@ def format_arguments(arguments: Mapping[str, Any]) -> str:
     "high=8, reward='shaped'"
     """
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+
+
+class _OnEnvironment(Protocol):
+    @property
+    def env_id(self) -> str: ...
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]: ...
+
+
+def named_environments(rows: Sequence[_OnEnvironment]) -> list[str]:
+    """Return the rows' environments, with their arguments if one id occurs with different arguments.
+
+    >>> from gym_trl.evaluation.evaluation import evaluate
+    >>> named_environments(evaluate("TrlEnv/Echo-v0", "solver", episodes=2).rows)
+    ['TrlEnv/Echo-v0']
+    """
+    played = {(row.env_id, to_json(row.env_kwargs)) for row in rows}
+    ids = [env_id for env_id, _ in played]
+    return [
+        f"{row.env_id} {format_arguments(row.env_kwargs)}".strip() if ids.count(row.env_id) > 1 else row.env_id
+        for row in rows
+    ]

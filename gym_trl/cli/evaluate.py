@@ -3,20 +3,21 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument
 
-from gym_trl.cli.environments import format_arguments
+from gym_trl.cli.environments import format_arguments, named_environments
 from gym_trl.cli.errors import clear_errors, option_name
 from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import ENV_KWARGS_PLACE, DebugOption, JsonOption, TrustOption
 from gym_trl.cli.policies import OF_MODELS, read_model, read_policy
 from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
-from gym_trl.envspec import END_AFTER_INVALID
+from gym_trl.envspec import END_AFTER_INVALID, kwargs_by_id
 from gym_trl.errors import ConfigError
 from gym_trl.options import PLAYED, TOKENS_PER_TURN, EvalOptions, Learning, TrainOptions, defaults
 from gym_trl.policies.weights import is_run
@@ -102,7 +103,8 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
     ids = options.env or _trained_ids(runs)
     success = next((run.success for run in runs.values() if run.env in ids and run.success is not None), None)
     played = ({} if success is None else {"success": success}) | played
-    kwargs = {env_id: {**_trained_kwargs(env_id, list(runs.values())), **options.env_kwargs} for env_id in ids}
+    given_kwargs = kwargs_by_id(ids, options.env_kwargs)
+    kwargs = {one: {**_trained_kwargs(one, list(runs.values())), **given_kwargs[one]} for one in ids}
     for name, run in runs.items():
         say_aside(_as_trained(name, run, kwargs, trust))
     console = Console(quiet=True) if "person" in options.policy else lasting_console(sys.stderr)
@@ -135,9 +137,8 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
             **played,
         )
     say(to_json(result.as_dict(), indent=2)) if as_json else show_columns(_columns(result.rows))
-    # The folder may contain episodes of other policies and environments, too.
-    names = {one.name for one in policies}
-    _check_success([row for row in result.rows if row.policy in names], kwargs, options.fail_under)
+    if options.fail_under is not None:
+        _check_success(result.rows, [one.name for one in policies], kwargs, options.fail_under)
 
 
 def _policies(options: EvalOptions, given: Mapping[str, Any], trust: Trust) -> list[Any]:
@@ -159,18 +160,22 @@ def _policies(options: EvalOptions, given: Mapping[str, Any], trust: Trust) -> l
     return policies
 
 
-def _check_success(rows: Sequence["Row"], env_kwargs: Mapping[str, Mapping[str, Any]], least: float | None) -> None:
-    """Exit with status 1 if a success rate on these environments is too low, or unknown."""
+def _check_success(
+    rows: Sequence["Row"], policies: Sequence[str], env_kwargs: Mapping[str, Mapping[str, Any]], least: float
+) -> None:
+    """Exit with status 1 if a policy's success rate on one of these environments is too low, or unknown."""
     from gym_trl.evaluation.scores import arguments_key
 
-    if least is None:
-        return
-    asked = {(env_id, arguments_key(arguments)) for env_id, arguments in env_kwargs.items()}
-    rows = [row for row in rows if (row.env_id, arguments_key(row.env_kwargs)) in asked]
-    low = [(row, why) for row in rows if (why := _failure(row, least)) is not None]
-    for row, why in low:
-        say_aside(f"{row.policy} on {row.env_id}: {why}")
-    if low:
+    # The folder may contain episodes of other policies, environments and arguments, too.
+    by_key = {(row.policy, row.env_id, arguments_key(row.env_kwargs)): row for row in rows}
+    failed = False
+    for policy, (env_id, arguments) in product(policies, env_kwargs.items()):
+        row = by_key.get((policy, env_id, arguments_key(arguments)))
+        why = "no episode was played" if row is None else _failure(row, least)
+        if why is not None:
+            failed = True
+            say_aside(f"{policy} on {env_id}: {why}")
+    if failed:
         raise typer.Exit(1)
 
 
@@ -227,17 +232,7 @@ def _columns(rows: Sequence["Row"]) -> dict[str, list[str]]:
         "env s": lambda row: _format(row.env_seconds, ".3g"),
         "ended": lambda row: ", ".join(f"{why} {count}" for why, count in row.stop_reasons.items()),
     }
-    return {"environment": _environments(rows), **{head: [*map(cell, rows)] for head, cell in cells.items()}}
-
-
-def _environments(rows: Sequence["Row"]) -> list[str]:
-    """Return the rows' environments, with their arguments if one id occurs with different arguments."""
-    played = {(row.env_id, to_json(row.env_kwargs)) for row in rows}
-    ids = [env_id for env_id, _ in played]
-    return [
-        f"{row.env_id} {format_arguments(row.env_kwargs)}".strip() if ids.count(row.env_id) > 1 else row.env_id
-        for row in rows
-    ]
+    return {"environment": named_environments(rows), **{head: [*map(cell, rows)] for head, cell in cells.items()}}
 
 
 def _pass_at(k: int, row: "Row") -> str:

@@ -158,8 +158,8 @@ class Subject:
     def scored(self) -> list[PlayedEpisode]:
         """Those of the many episodes that a training would score."""
         games = [game for game in self.many if game.result.scored]
-        if not games:
-            skip("no episode could be scored")
+        if len(games) < 2:
+            skip(f"only {len(games)} of {len(self.many)} episodes could be scored")
         return games
 
     @cached_property

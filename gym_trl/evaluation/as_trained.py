@@ -15,8 +15,8 @@ from gym_trl.wrappers.traits import baselines_of
 
 MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
 
-_AS_DECLARED = {"action_format", "strict", "cut_actions", "observe", "act", "images", "instructions", "state_key"}
-"""Options under which all scores that an environment declares still apply."""
+CONVERSION = {"action_format", "strict", "cut_actions", "observe", "act", "images", "instructions", "state_key"}
+"""Options that convert an environment to text: all scores that it declares still apply."""
 _OF_INVALID_ACTIONS = {"invalid_penalty", "end_after_invalid"}
 """Options under which the optimum and the scores of random play and the solver apply: these play valid actions."""
 
@@ -47,8 +47,8 @@ class _Maker:
     def __init__(self, make: MakeEnv, options: Mapping[str, Any]) -> None:
         own = {name: value for name, value in options.items() if name != "state_key"}  # see search_keys
         self._spec = EnvSpec.of_options(make, {"action_format": None, **own})
-        self._as_declared = options.keys() <= _AS_DECLARED
-        self._as_valid = options.keys() <= _AS_DECLARED | _OF_INVALID_ACTIONS
+        self._as_declared = options.keys() <= CONVERSION
+        self._as_valid = options.keys() <= CONVERSION | _OF_INVALID_ACTIONS
 
     def __call__(self) -> TextEnvironment:
         [name] = self._spec.weights

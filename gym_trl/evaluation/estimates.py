@@ -86,18 +86,20 @@ def _wilson(share: float, size: float, quantile: float) -> Estimate:
     return Estimate(share, max(0.0, min(share, centre - reach)), min(1.0, max(share, centre + reach)))
 
 
-def share_of(share: float, episodes: int) -> Estimate:
-    """Return a share of successes of which only the number of episodes is known, each taken for another task.
+def share_of(share: float, episodes: int, *, tasks: int | None = None) -> Estimate:
+    """Return a share of successes of which only the number of episodes is known, and perhaps that of their tasks.
 
-    >>> str(share_of(0.25, 8))
-    '0.250 [0.053, 0.666]'
+    >>> str(share_of(0.25, 8)), str(share_of(0.25, 64, tasks=8))
+    ('0.250 [0.053, 0.666]', '0.250 [0.053, 0.666]')
+
+    Without ``tasks``, each episode is taken for another task. With them, those of a task are taken to end alike, which
+    is the widest interval that they can have.
     """
-    if not 1 < episodes < 10**12 or not 0 <= share <= 1:
+    size = episodes if tasks is None else min(episodes, tasks)
+    if not 1 < size <= episodes < 10**12 or not 0 <= share <= 1:
         return Estimate(share)
     # The design effect of tasks with one episode each, to which one solved and one unsolved are added.
-    return _wilson(
-        round(share * episodes) / episodes, episodes * (episodes + 1) / (episodes + 2), student_quantile(episodes - 1)
-    )
+    return _wilson(round(share * episodes) / episodes, size * (size + 1) / (size + 2), student_quantile(size - 1))
 
 
 def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequence[bool]]) -> Estimate:
@@ -115,6 +117,21 @@ def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequ
     return Estimate(estimate.mean) if _alike([one for task in returns for one in task]) else estimate
 
 
+def settled(estimate: Estimate, episodes: int) -> Estimate:
+    """Return an estimate of enough returns that are all alike, and have no interval, with one of width 0.
+
+    >>> print(settled(Estimate(0.5), 20), "|", settled(Estimate(0.5), 19), "|", settled(Estimate(0.5, 0.4, 0.6), 20))
+    0.500 [0.500, 0.500] | 0.500 | 0.500 [0.400, 0.600]
+    """
+    if estimate.mean is None or estimate.low is not None or episodes < _ALIKE:
+        return estimate
+    return Estimate(estimate.mean, estimate.mean, estimate.mean)
+
+
+_ALIKE = 20
+"""Number of equal returns from which on they are taken for the return of every task."""
+
+
 def _alike(values: Sequence[float]) -> bool:
     """Return whether values are equal but for rounding."""
     return not values or max(values) - min(values) <= 1e-9 * max(1.0, abs(max(values)))
@@ -129,16 +146,14 @@ def difference_estimate(deltas: Sequence[float], *, of_shares: bool = False) -> 
     -1.000 [-1.000, 1.000]
 
     The interval is Student's over the pairs (paired analysis in Miller, arXiv:2411.00640); equal differences have none,
-    because nothing in them says how much they can vary. That of differences of shares, which are between -1 and 1, has
-    half a pair of each kind in addition (Agresti and Min, "Simple improved confidence intervals for comparing matched
-    proportions", 2005), so that it is not too narrow if few pairs differ.
+    because nothing in them says how much they can vary. That of differences of shares of one attempt each, which are
+    -1, 0 or 1, has half a pair of each kind in addition (Agresti and Min, "Simple improved confidence intervals for
+    comparing matched proportions", 2005), so that it is not too narrow if few pairs differ.
     """
     count, total = len(deltas), math.fsum(deltas)
-    if not of_shares:
+    if count < 2 or not of_shares or not {-1.0, 0.0, 1.0}.issuperset(deltas):
         estimate = mean_estimate([[delta] for delta in deltas])
         return Estimate(estimate.mean) if _alike(deltas) else estimate
-    if count < 2:
-        return Estimate(total / count) if deltas else Estimate()
     mean, centre = total / count, total / (count + 2)
     squares = math.fsum(delta**2 for delta in deltas) + 1.0
     reach = student_quantile(count - 1) * math.sqrt(squares - total * centre) / (count + 2)

@@ -16,6 +16,7 @@ LEVELS = {
     "optimum": "optimum",
 }
 """Scores in a run's ``summary.json``, by the ends of their names."""
+_OF_EVALUATIONS = ("before", "after", "after_greedy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,13 @@ def levels_of(summary: Mapping[str, Any]) -> dict[str, Level]:
     >>> levels = levels_of({"success_after": 0.25, "return_after": 0.5, "episodes_after": 8, "return_optimum": 1})
     >>> {name: (str(one.success), one.mean_return, one.size) for name, one in levels.items()}
     {'after': ('0.250 [0.053, 0.666]', 0.5, '8'), 'optimum': ('-', 1, 'exact')}
+
+    Episodes of one game that was not trained are taken to end alike (``share_of``).
     """
     levels = {}
+    played, trained = (as_number(summary.get(f"eval_games{end}")) for end in ("", "_trained"))
+    # Games that were not trained stand for all others; where the games of both are the same, there are no others.
+    games = None if played is None or played == trained else round(played)
     for when in LEVELS:
         score = summary.get(when)
         values = (
@@ -51,18 +57,19 @@ def levels_of(summary: Mapping[str, Any]) -> dict[str, Level]:
         if success is None and paid is None:
             continue
         count = None if when == "optimum" or episodes is None else round(episodes)
-        share = Estimate(success) if success is None or count is None else share_of(success, count)
+        held_out = games if when in _OF_EVALUATIONS else None
+        share = Estimate(success) if success is None or count is None else share_of(success, count, tasks=held_out)
         levels[when] = Level(share, paid, count)
     return levels
 
 
 def step_success(metrics: Mapping[str, Any], options: Mapping[str, Any]) -> Estimate:
-    """Return the success of a training step from its metrics and the run's options.
+    """Return the success of a training step on its own tasks, from its metrics and the run's options.
 
     >>> str(step_success({"env/success": 0.5, "env/unscored": 0.5}, {"episodes_per_step": 16}))
     '0.500 [0.169, 0.831]'
 
-    The interval takes the step's episodes as independent: members of a group share a task, so it is a little narrow.
+    The interval is that of the tasks that the step had, of which each has several episodes: other tasks may be harder.
     """
     share, size = as_number(metrics.get("env/success")), as_number(options.get("episodes_per_step"))
     unscored = as_number(metrics.get("env/unscored")) or 0.0

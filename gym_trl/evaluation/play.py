@@ -195,17 +195,20 @@ def in_threads(
 
 _EPISODES, _STEPS = 1_000, 50_000
 """Limits of the measurement of random play."""
+_MOST_INVALID = 0.9
+"""Share of invalid actions above which random play does not know the words."""
 
 
 def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> Reference | None:
-    """Return the score of an environment's own ``random_policy``; ``None`` if it has none, or no episode is scored.
+    """Return the score of an environment's own ``random_policy``, if it has one.
 
     >>> import gymnasium as gym
     >>> print(random_reference(gym.make, "TrlEnv/GuessNumber-v0"))
     success 0.115 [0.101, 0.129], return 0.115 [0.101, 0.129] (2,000 episodes)
 
     It is the same wherever it is shown: the published score if the environment has one, otherwise that of up to 1,000
-    episodes of tasks that do not depend on a run.
+    episodes of tasks that do not depend on a run. ``None`` if no episode is scored, or if nearly all actions are
+    invalid, because a wrapper has other words for them.
 
     Args:
         make: Makes the environment from its id.
@@ -229,7 +232,8 @@ def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> 
             if steps >= _STEPS or perf_counter() >= end:
                 break
     scored = [(one, worth) for one in episodes if (worth := one.episode_return) is not None]
-    if not scored:
+    turns = sum(len(one.turns) for one, _ in scored)
+    if not scored or sum(one.invalid_actions for one, _ in scored) > _MOST_INVALID * turns:
         return None
     successes = counted_successes([(one.task.env_id, one.success) for one, _ in scored])
     return Reference.of([worth for _, worth in scored], [one for one in successes if one is not None])

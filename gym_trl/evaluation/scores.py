@@ -135,10 +135,16 @@ class _Tally:
 def arguments_key(env_kwargs: Mapping[str, Any] | None) -> str:
     """Return a key of an environment's arguments, which is independent of their order.
 
-    >>> arguments_key({"high": 8, "turns": 4}) == arguments_key({"turns": 4, "high": 8})
+    >>> arguments_key({"high": 8, "odds": {"a": 1, "b": 2}}) == arguments_key({"odds": {"b": 2, "a": 1}, "high": 8})
     True
     """
-    return to_json(dict(sorted((env_kwargs or {}).items())))
+    return to_json(_sorted(env_kwargs or {}))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _sorted(value[name]) for name in sorted(value, key=str)}
+    return [_sorted(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _passes(tasks: Sequence[Sequence[bool]]) -> dict[int, float]:
@@ -271,7 +277,9 @@ def _difference(first: _Tally, second: _Tally, declaring: Collection[Hashable]) 
     returns = list(_deltas(tasks, first.returns, second.returns))
     success = difference_estimate(shares, of_shares=True)
     # Returns that are 1 for each success and 0 otherwise are shares, too (``return_estimate``).
-    paid = success if returns == shares else difference_estimate(returns)
+    pays = all(first.returns[task] == successes[0].get(task) for task in tasks)
+    pays = pays and all(second.returns[task] == successes[1].get(task) for task in tasks)
+    paid = success if pays else difference_estimate(returns)
     lost, losses = (paid, returns) if success.mean is None else (success, shares)
     return Difference(
         first.env_id,
@@ -280,10 +288,13 @@ def _difference(first: _Tally, second: _Tally, declaring: Collection[Hashable]) 
         len(tasks),
         success=success,
         mean_return=paid,
-        better=sum(delta > 0 for delta in returns),
-        worse=sum(delta < 0 for delta in returns),
-        is_worse=is_above(_negative(lost), len(losses), sum(delta < 0 for delta in losses)),
+        better=sum(delta > _ROUNDING for delta in returns),
+        worse=sum(delta < -_ROUNDING for delta in returns),
+        is_worse=is_above(_negative(lost), len(losses), sum(delta < -_ROUNDING for delta in losses)),
     )
+
+
+_ROUNDING = 1e-9  # up to which returns are equal
 
 
 def _negative(one: Estimate) -> Estimate:

@@ -98,7 +98,7 @@ class Tournament:
         by_pair: defaultdict[tuple[str, ...], list[tuple[Any, ...]]] = defaultdict(list)
         for game in self.games:
             if game.payoffs is not None:
-                by_pair[tuple(sorted(set(game.players)))].append((game.players, game.moves))
+                by_pair[tuple(sorted(set(game.players)))].append((game.players, game.moves, game.payoffs))
         same = (
             names for names, games in by_pair.items() if len(games) > len({one[0] for one in games}) == len(set(games))
         )

@@ -296,6 +296,9 @@ def ends_of_turns(played: Played, *, ends: Mapping[int, str], cut_actions: str, 
     return Finding(name, verdict, got, fix, options=options, numbers=numbers)
 
 
+_FEWEST_GROUPS = 3  # of which a spread can be told
+
+
 def input_dependence(played: Played) -> list[Finding]:
     """Report the dependence of actions on observations; nothing if too few actions can be compared."""
     by_group = [[acts_of(one) for one in group if one.scored] for group in played.by_group]
@@ -306,17 +309,20 @@ def input_dependence(played: Played) -> list[Finding]:
         dependence_of(acts for other, group in enumerate(by_group) if other != left_out for acts in group).value
         for left_out in range(len(by_group))
     ]
-    others = [one for one in without if one is not None] or [value]
-    # The jackknife over groups (Efron and Stein 1981, equation 1.1), whose episodes share a task.
-    spread = math.sqrt((len(others) - 1) / len(others) * sum((one - np.mean(others)) ** 2 for one in others))
-    low, high = value - 1.96 * spread, min(1.0, value + 1.96 * spread)
+    others = [one for one in without if one is not None]
+    estimate = Estimate(value)
+    if len(others) >= _FEWEST_GROUPS:
+        # The jackknife over groups (Efron and Stein 1981, equation 1.1), whose episodes share a task.
+        spread = math.sqrt((len(others) - 1) / len(others) * sum((one - np.mean(others)) ** 2 for one in others))
+        estimate = Estimate(value, value - 1.96 * spread, min(1.0, value + 1.96 * spread))
     got = (
-        f"{value:.3f} [{low:.3f}, {high:.3f}] in {counted(sum(map(len, by_group)), 'episode')} of "
+        f"{estimate} in {counted(sum(map(len, by_group)), 'episode')} of "
         f"{counted(len(by_group), 'group')}, where 1 is all; {measured.repeated:.0%} of the actions after different "
         "observations are the same"
     )
-    name, numbers = "dependence on observations", {"value": value, "low": low, "high": high}
-    if len(others) < 3 or high >= UNREAD:
+    name = "dependence on observations"
+    numbers = {"value": value, "low": estimate.low, "high": estimate.high}
+    if estimate.high is None or estimate.high >= UNREAD:
         return [Finding(name, OK, got, numbers=numbers)]
     fix = "it plays without reading: put the rules into the prompt (--instructions), or warm-start with a solver"
     why = "without reading no policy is better than the blind baseline"

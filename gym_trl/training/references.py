@@ -1,14 +1,18 @@
 """Scores that a model's are compared with: of random play, the blind baseline and perfect play."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
-from gym_trl.evaluation.as_trained import as_trained, text_env
+from gym_trl.errors import NotTextError
+from gym_trl.evaluation.as_trained import CONVERSION, MakeEnv, as_trained, text_env
 from gym_trl.evaluation.blind import blind_reference
 from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import option_types
-from gym_trl.options import Text, TrainOptions, changed, with_role
+from gym_trl.options import Curriculum, PrioritizedTasks, Text, TrainOptions, changed, with_role
 from gym_trl.registration import make_env
+from gym_trl.rollout.random_play import own_random_policy
 from gym_trl.wrappers.traits import baselines_of
 
 
@@ -26,20 +30,19 @@ def references(options: TrainOptions) -> dict[str, float | None]:
     The keys are ``success_`` and ``return_``, each with ``random``, ``blind`` and ``optimum``, and ``episodes_`` with
     the first two: the number of episodes of the sample. An unknown score is ``None``.
     """
-    own = partial(make_env, options.env, **options.env_kwargs)
-    # The policies write actions, not responses, so they need no marks.
-    names = set(option_types(Text)) - with_role("marks")
-    make = as_trained(own, {name: value for name, value in changed(options).items() if name in names})
-    env = own()
+    levels = options.curriculum.levels if isinstance(options.curriculum, Curriculum | PrioritizedTasks) else ()
+    # Evaluations have the last level.
+    own = partial(make_env, options.env, **{**options.env_kwargs, **(levels[-1] if levels else {})})
+    make = _maker(own, {name: value for name, value in changed(options).items() if name in option_types(Text)})
+    env, task = own(), make()
     sequences = [one.actions for one in baselines_of(env, "blind_baselines").values()]
+    best, has_random = optimum(task), own_random_policy(task) is not None
     close_env(env)
-    samples = {
-        "random": random_reference(lambda name: text_env(make), options.env),
-        "blind": blind_reference(make, extra=sequences),
-    }
-    env = make()
-    best = optimum(env)
-    close_env(env)
+    close_env(task)
+    samples = {"random": random_reference(lambda name: text_env(make), options.env)}
+    # If nobody can play it in the environment's own words, no sequence of them can be tried either.
+    unknown = has_random and samples["random"] is None
+    samples["blind"] = None if unknown else blind_reference(make, extra=sequences)
     return {
         "success_optimum": best.success,
         "return_optimum": best.mean_return,
@@ -47,3 +50,13 @@ def references(options: TrainOptions) -> dict[str, float | None]:
         **{f"return_{name}": None if one is None else one.mean_return.mean for name, one in samples.items()},
         **{f"episodes_{name}": None if one is None else one.episodes for name, one in samples.items()},
     }
+
+
+def _maker(own: MakeEnv, chosen: Mapping[str, Any]) -> MakeEnv:
+    """Return what makes the training's task, in the environment's own words unless only the user's make it text."""
+    task = as_trained(own, {name: value for name, value in chosen.items() if name not in CONVERSION})
+    try:
+        close_env(text_env(task))
+    except NotTextError:
+        return as_trained(own, {name: value for name, value in chosen.items() if name not in with_role("marks")})
+    return task

@@ -394,8 +394,9 @@ def _versions() -> dict[str, str]:
 def draw_curve(folder: Path, *, title: str = "") -> Path:
     """Draw return and success against steps, from the metrics and the summary of the run in ``folder``.
 
-    The success has its 95% interval (``step_success``). The levels of random play, of the blind baseline and of perfect
-    play are added if they are known, in colours of Okabe and Ito, which differ with any colour vision.
+    The success has its 95% interval on the tasks of the step (``step_success``). The levels of random play, of the
+    blind baseline and of perfect play are added if they are known, in colours of Okabe and Ito, which differ with any
+    colour vision.
     """
     logged, summary = list(read_json_lines(folder / "metrics.jsonl")), read_summary(folder)
     options = _options_of(folder)
@@ -409,7 +410,7 @@ def draw_curve(folder: Path, *, title: str = "") -> Path:
             label = name
             if name == "success" and (bands := _bands(logged, options)):
                 axes.fill_between(*zip(*bands, strict=True), color=_CURVE, alpha=0.15, linewidth=0)
-                label = f"success, 95% interval of {options['episodes_per_step']} episodes"
+                label = f"success, 95% interval on the {options['episodes_per_step']} episodes' own tasks"
             _draw_levels(axes, {level: as_number(summary.get(f"{name}_{level}")) for level in _LEVELS})
             axes.set(xlabel="step", ylabel=label)
             axes.grid(alpha=0.3)

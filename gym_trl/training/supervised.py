@@ -407,9 +407,14 @@ class _WarmStart(SessionCallback):
         return results
 
     def _note_score(self, when: str, results: Sequence[EpisodeResult]) -> None:
-        if results:
-            score = Score.of(results)
-            self._folder.summary[when] = asdict(score)
+        if not results:
+            return
+        summary, before = self._folder.summary, self._folder.summary.get("before")
+        declares = before is not None and before["success"] is not None
+        score = Score.of(results, {one.task.env_id for one in results} if declares else ())
+        summary[when] = asdict(score)
+        if before and before["episodes"] and before["success"] is None and score.success is not None:
+            summary["before"] = before | {"success": 0.0}  # as ``counted_successes`` counts
 
     def _result(self, demonstrations: Demonstrations) -> WarmStart:
         summary = self._folder.summary

@@ -584,8 +584,7 @@
     if (about.players.length < 2) return "";
     const wanted = ["policy", "env", "arguments"].filter((name) => new Set(about.players.map((one) => one[name])).size > 1);
     const rows = about.players.map((one) => {
-      const terms = wanted.flatMap((name) => name === "arguments"
-        ? one.arguments.split(" ").filter(Boolean).map((pair) => term("task", pair)) : [term(name, one[name])]);
+      const terms = wanted.map((name) => term(name, one[name] || "none"));
       const failed = one.episodes - one.scored;
       return [...wanted.map((name) => h("a", { href: filtered(terms.join(" ")), text: one[name] || "–" })),
         `${count(one.scored)}${failed ? ` (+${count(failed)} failed)` : ""}`, estimate(one.success), estimate(one.return), show(one.turns), show(one.tokens)];
@@ -612,7 +611,7 @@
   // --------------------------------------------------------------------------------------------------------- filter
 
   const NUMBERS = new Set(["#", "step", "seat", "return", "turns", "tokens", "invalid"]);
-  const TEXTS = new Set(["split", "env", "task", "ended", "seed", "group", "policy", "response"]);
+  const TEXTS = new Set(["split", "env", "task", "arguments", "ended", "seed", "group", "policy", "response"]);
   const SUCCESS = { yes: true, no: false, none: null };
   const TERMS = /(?:[^\s"]+|"[^"]*"?)+/g;
 
@@ -662,6 +661,7 @@
     const whole = operator === "=" || name === "seed" || name === "group";
     return (i) => {
       const text = String(columns[name][i] ?? "").toLowerCase();
+      if (whole && value === "none") return text === "" || text === value;
       if (name === "task" && value.includes("=")) return text.split(" ").includes(value); // instance=2 is not instance=21
       return whole ? text === value : text.includes(value);
     };

@@ -4,6 +4,7 @@ Only this module and ``episode`` use the field names of the records; the page us
 ``body``.
 """
 
+import hashlib
 import json
 import math
 import statistics
@@ -16,6 +17,7 @@ from typing import Any, Final
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation.estimates import Estimate, return_estimate, share_estimate
 from gym_trl.evaluation.levels import levels_of, step_success
+from gym_trl.evaluation.scores import arguments_key
 from gym_trl.files import read_bytes
 from gym_trl.records.fields import as_number
 from gym_trl.records.json_lines import as_object
@@ -32,6 +34,7 @@ COLUMNS: Final = (
     "env",
     "seed",
     "task",
+    "arguments",
     "same",
     "return",
     "success",
@@ -91,7 +94,6 @@ class Run:
         self._folder = folder = path if path.is_dir() else path.parent
         self._credit = Credit(folder / CREDIT) if path.is_dir() or path.name == ROLLOUTS else None
         self._places: list[Place] = []
-        self._arguments: list[str] = []  # of each episode's environment
         self._tasks: dict[str, int] = {}
         self._games = _Games()
         self._tokenizer = tokenizer
@@ -130,7 +132,6 @@ class Run:
         for number, tail in enumerate(self._episodes):
             for (offset, length), record in tail.read():
                 self._places.append(Place(number, offset, length))
-                self._arguments.append(_pairs({"env_kwargs": mapping(record.get("task")).get("env_kwargs")}))
                 for name, value in self._row(record).items():
                     self.columns[name].append(value)
                 self._count_success(record, before)
@@ -188,12 +189,12 @@ class Run:
 
         A training has none: its policy changes with each step.
         """
-        if self.metrics:
-            return []
         players: dict[tuple[str, str, str], _Player] = {}
-        names = ("policy", "env", "same", "return", "success", "turns", "tokens")
-        rows = zip(self._arguments, *(self.columns[name] for name in names), strict=True)
-        for arguments, policy, env, same, paid, success, turns, tokens in rows:
+        names = ("step", "arguments", "policy", "env", "same", "return", "success", "turns", "tokens")
+        rows = zip(*(self.columns[name] for name in names), strict=True)
+        for step, arguments, policy, env, same, paid, success, turns, tokens in rows:
+            if step is not None:
+                continue
             player = players.setdefault((policy, env, arguments), _Player())
             player.episodes += 1
             if paid is not None:
@@ -222,6 +223,7 @@ class Run:
             "env": text(task.get("env_id") or ""),
             "seed": seed if is_exact(seed) else text(seed or ""),
             "task": _pairs(task),
+            "arguments": _arguments(mapping(task.get("env_kwargs"))),
             "same": number,
             "return": as_number(record["return"]) if "return" in record else math.fsum(rewards),
             "success": success if isinstance(success := record.get("success"), bool) else None,
@@ -304,6 +306,19 @@ def _pairs(task: Mapping[str, Any]) -> str:
     """Return the options and arguments of a task in one line, the instance first."""
     pairs = {**mapping(task.get("options")), **mapping(task.get("env_kwargs"))}
     return " ".join("".join(f"{name}={text(value)}".split()) for name, value in pairs.items())[: 4 * _PREVIEW]
+
+
+def _arguments(env_kwargs: Mapping[str, Any]) -> str:
+    """Return the name of an environment's arguments, which other arguments do not have, to be filtered by.
+
+    >>> _arguments({"order": "a b", "high": 8}), _arguments({"rules": "x" * 1_000})[-20:]
+    ("high=8, order='a b'", 'xxxxxxx ... ed5da24e')
+    """
+    values = json.loads(arguments_key(env_kwargs))
+    label = ", ".join(f"{name}={json.dumps(value)}" for name, value in values.items()).replace('"', "'")
+    if len(label) <= _PREVIEW:
+        return label
+    return f"{label[: _PREVIEW - 13]} ... {hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
 def _preview(turns: Sequence[Any]) -> str:

@@ -5,6 +5,7 @@ import time
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import numpy as np
 
 from gym_trl.spaces import AnyText
 
@@ -145,3 +146,20 @@ class ListsWrongly(Digits):
 
     def random_policy(self, seed: int) -> Any:
         return lambda observation: "good"
+
+
+class FirstIsRight(gym.Env[np.ndarray[Any, Any], Any]):
+    """The first of two actions is paid a tenth, whatever is shown."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (2,))
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.np_random.random(2, dtype=np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 0.1 * (action == 0), True, False, {}

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from gym_trl.evaluation.blind import NEAR
-from gym_trl.evaluation.estimates import Estimate
+from gym_trl.evaluation.estimates import Estimate, settled
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.text.textify import counted
 
@@ -161,7 +161,7 @@ def _scores(card: Mapping[str, Any]) -> _Scores | None:
         return None
     objective = "success" if levels["random"]["success"]["mean"] is not None else "return"
     key = "success" if objective == "success" else "mean_return"
-    estimates = {name: Estimate(**one[key]) for name, one in levels.items()}
+    estimates = {name: settled(Estimate(**one[key]), one.get("episodes", 0)) for name, one in levels.items()}
     blind = max(
         (estimates[name] for name in BLIND_POLICIES if name in estimates and estimates[name].mean is not None),
         key=lambda one: (one.low if one.low is not None else one.mean, one.mean),

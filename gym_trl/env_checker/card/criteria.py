@@ -112,7 +112,7 @@ def _listed(evidence: Evidence) -> Finding:
         return skipped("actions are not listed")
     valid = [seen[5] for game in evidence.listed_games for seen in game.seen[1:] if seen[5] is not None]
     if not valid:
-        return skipped("actions are not listed")
+        return skipped("validity of actions is not declared")
     return _judged(f"{sum(map(bool, valid)):,} of {len(valid):,}", met=all(valid))
 
 

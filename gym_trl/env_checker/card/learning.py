@@ -117,7 +117,8 @@ def _read(out: Path, arguments: tuple[str, ...], output: str) -> Learning:
     path = out / "metrics.jsonl"
     metrics = list(read_json_lines(path)) if path.exists() else []
     objective = "success" if any("env/success" in one for one in metrics) else "return"
-    values = tuple(one[f"env/{objective}"] for one in metrics if one.get(f"env/{objective}") is not None)
+    # Before the first declaration of success there was none.
+    values = tuple(one.get(f"env/{objective}", 0.0) for one in metrics if "env/return" in one)
     path = out / "summary.json"
     summary: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     last = output.strip().splitlines()

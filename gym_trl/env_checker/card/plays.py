@@ -12,7 +12,7 @@ from gym_trl.env_checker.play import PlayedEpisode, play_one, solver
 from gym_trl.errors import failures_ignored
 from gym_trl.evaluation.as_trained import text_env
 from gym_trl.evaluation.blind import is_near
-from gym_trl.evaluation.estimates import Estimate, exceed, return_estimate, share_estimate
+from gym_trl.evaluation.estimates import Estimate, exceed, return_estimate, settled, share_estimate
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
@@ -152,15 +152,9 @@ def always(action: str) -> ActorFor:
     return lambda env, seed: lambda observation, info: action
 
 
-_ALIKE = 20
-"""Number of equal returns from which on they are taken for the return of every task."""
-
-
 def _is_beyond(reached: Estimate, episodes: int, chance: float) -> bool:
-    if reached.low is not None:
-        return reached.low > chance
-    # Returns that are all alike have no interval: enough of them must be.
-    return reached.mean is not None and reached.mean > chance and episodes >= _ALIKE
+    low = settled(reached, episodes).low
+    return low is not None and low > chance
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from gym_trl.env_checker.subject import Subject, check
 from gym_trl.env_checker.survey import skip
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import describe, is_near, search_blind
+from gym_trl.evaluation.estimates import exceed, settled
 from gym_trl.evaluation.play import optimum
 from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.rollout.random_play import RANDOM_PLAY, random_play
@@ -19,6 +20,7 @@ from gym_trl.text.textify import counted
 from gym_trl.wrappers.traits import observer_of
 
 _MANY_EPISODES = 100  # from which on an interval is narrow enough to be compared
+_FEW = 20  # up to which equal returns may be chance
 
 
 @check("seats", "Each seat of a game is an episode: it is asked for its own actions, and paid for them.")
@@ -143,7 +145,8 @@ def _blind_baseline(subject: Subject) -> Finding:
     if close or (level is not None and is_near(reached, chance, level)):
         fix = "most of the score is reached without observations: draw more of the start from the seed"
         return warning(got, fix, numbers)
-    if level is None and blind.score.low is not None and blind.score.low > max(0.0, chance):
+    low = settled(blind.score, blind.episodes).low
+    if level is None and low is not None and low > max(0.0, chance):
         return warning(got, "a fixed sequence of actions beats random play: compare models with it", numbers)
     return ok(got, numbers)
 
@@ -181,8 +184,8 @@ def _loses_to_chance(subject: Subject) -> bool:
     """Return whether the solver returns less than random play in many more episodes, beyond chance."""
     seeds = range(1_000, 1_000 + subject.affordable(200))
     solved = subject.solved(seeds)
-    more = [subject.play(game.seed).total - game.total for game in solved]
-    return statistics.fmean(more) > 3 * statistics.pstdev(more) / math.sqrt(len(more)) + 1e-9
+    pairs = [(subject.play(game.seed), game) for game in solved]
+    return exceed([chance.total - game.total for chance, game in pairs if game.result.scored and chance.result.scored])
 
 
 def _missed(games: Sequence[PlayedEpisode], declared: tuple[float | None, float | None]) -> float | None:
@@ -191,16 +194,18 @@ def _missed(games: Sequence[PlayedEpisode], declared: tuple[float | None, float 
     for best, reached in zip(declared, values, strict=True):
         if best is None:
             continue
-        # If all values are equal, their spread is that of the expected share.
+        # If all values are equal, their spread is that of the expected share; a few equal returns prove nothing.
         spread = statistics.pstdev(reached) or (math.sqrt(best * (1 - best)) if 0 < best < 1 else 0.0)
+        if not spread and best > 1 and len(reached) < _FEW:
+            continue
         if abs(best - statistics.fmean(reached)) > 4 * spread / math.sqrt(len(reached)) + 1e-6:
             return best
     return None
 
 
 def _mean(values: Sequence[float]) -> str:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):.3g} ± {error:.2g}"
+    mean = f"{statistics.fmean(values):.3g}"
+    return mean if len(set(values)) < 2 else f"{mean} ± {statistics.stdev(values) / math.sqrt(len(values)):.2g}"
 
 
 @check("state key", "Credit per turn takes what followed from one state for another with its key.")
