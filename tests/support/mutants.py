@@ -1,8 +1,8 @@
 """Break the laws of the design one change at a time, and count the changes that no test notices.
 
 ``make mutants`` changes the modules that keep each law in ten ways (a comparison turned, a term dropped, two values
-swapped, a condition negated, a number off by one, a statement left out), each in a copy of the tree, and runs the tests
-of the law. ``ARGS="--sample 3"`` tries three a law, ``ARGS="--laws 5 25"`` some laws, and ``ARGS="--tree FOLDER"``
+swapped, a condition negated, a number off by one, a statement left out), each in a copy of the tree, and runs the
+module's own examples and the tests of the law. ``ARGS="--sample 3"`` tries three a law, ``ARGS="--laws 5 25"`` some laws, and ``ARGS="--tree FOLDER"``
 another checkout; with ``--same-as FILE`` the mutants of an earlier run are tried, as far as their code still exists.
 Results are appended to ``runs/mutants.jsonl``; what is there is not tried again.
 
@@ -231,6 +231,11 @@ def tests_of(law: str, tree: Path) -> list[str]:
     return [path for path in paths if (tree / path).exists()]
 
 
+def examples_of(mutant: Mutant) -> str:
+    """Return the file whose docstrings have the examples of a mutant's module, as ``make test`` finds it."""
+    return mutant.module if mutant.module.startswith("gym_trl/") else f"gym_trl/{mutant.module}"
+
+
 def run_tests(tests: list[str], tree: Path, *, cpu_s: float) -> tuple[bool, float]:
     """Run tests in a fork of this process, to the first failure; return whether all passed, and the seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -276,7 +281,7 @@ def try_law(law: str, tree: Path, chosen: list[Mutant], write: Callable[[dict[st
         original = path.read_bytes()
         try:
             path.write_bytes(original[: one.start] + one.after.encode() + original[one.end :])
-            survived, took = run_tests(tests, tree, cpu_s=3 * seconds + 20)
+            survived, took = run_tests([examples_of(one), *tests], tree, cpu_s=3 * seconds + 20)
         finally:
             path.write_bytes(original)
         write({**asdict(one), "key": one.key, "survived": survived, "seconds": round(took, 1)})
