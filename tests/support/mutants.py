@@ -2,9 +2,9 @@
 
 ``make mutants`` changes the modules that keep each law in ten ways (a comparison turned, a term dropped, two values
 swapped, a condition negated, a number off by one, a statement left out), each in a copy of the tree, and runs the
-module's own examples and the tests of the law. ``ARGS="--sample 3"`` tries three a law, ``ARGS="--laws 5 25"`` some laws, and ``ARGS="--tree FOLDER"``
-another checkout; with ``--same-as FILE`` the mutants of an earlier run are tried, as far as their code still exists.
-Results are appended to ``runs/mutants.jsonl``; what is there is not tried again.
+module's own examples and the tests of the law. ``ARGS="--sample 3"`` tries three a law, ``ARGS="--laws 5 25"`` some
+laws, and ``ARGS="--tree FOLDER"`` another checkout; with ``--same-as FILE`` the mutants of an earlier run are tried, as
+far as their code still exists. Results are appended to ``runs/mutants.jsonl``; what is there is not tried again.
 
 Mutants are chosen by a hash of their function and text, not by their place: code that moved has the same mutants.
 """
