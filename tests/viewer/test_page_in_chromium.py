@@ -807,3 +807,28 @@ def test_searching_all_transcripts_decodes_each_chunk_once(look: Look, large: tu
     look.until("/^[0-9]+ of 20,000 episodes$/.test(document.querySelector('#shown').textContent)")
     assert shown(look)[0] == "19999"
     assert look.js("Number(document.documentElement.dataset.decoded)") == chunks
+
+
+def test_scores_by_arguments_lead_to_their_own_episodes(look: Look, tmp_path: Path) -> None:
+    arguments = [{}, {"n": 1}, {"n": "1"}, {"order": "a b"}]
+    with RecordWriter(tmp_path) as writer:
+        for number, env_kwargs in enumerate(arguments):
+            for _ in range(number + 1):
+                writer.write(as_record(played(), policy="p", env_kwargs=env_kwargs))
+    page = tmp_path / "page.html"
+    write_page(tmp_path, page)
+    look.open(page.as_uri())
+    look.until("document.querySelector('table.plain')?.rows.length === 5")
+    rows = "[...document.querySelector('table.plain').tBodies[0].rows]"
+    assert look.js(f"{rows}.map((row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent))") == [
+        ["–", "1"],
+        ["n=1", "2"],
+        ["n='1'", "3"],
+        ["order='a b'", "4"],
+    ]
+    links = look.js(f"{rows}.map((row) => row.querySelector('a').getAttribute('href'))")
+    for number, link in enumerate(links):
+        look.open(f"{page.as_uri()}{link}")
+        look.until("document.querySelector('#shown')?.textContent")
+        assert len(shown(look)) == number + 1, link
+    assert look.complaints() == []
