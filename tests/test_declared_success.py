@@ -269,3 +269,10 @@ def test_what_the_registry_says_of_success_holds_in_play_and_validate_too() -> N
     assert traits(make_for_play("FrozenLake-v1", {})).declares_success
     found = Inspector(lambda: gym.make("FrozenLake-v1", is_slippery=False), episodes=3).look_at("success")
     assert "never" not in found.got
+
+
+@pytest.mark.parametrize(("over_info", "success"), [(True, False), (False, True)])
+def test_an_own_declaration_counts_unless_it_is_replaced(over_info: bool, success: bool) -> None:
+    env = DeclareSuccess(gym.make("TrlEnv/Echo-v0"), 5.0, over_info)
+    word = env.reset(seed=0)[0]
+    assert env.step(word.split()[-1])[4]["success"] is success

@@ -466,3 +466,9 @@ def test_a_chat_is_known_by_its_base_class():
     assert isinstance(RolloutConfig(chat=ByteChat()).chat, Chat)
     with pytest.raises(ConfigError, match="chat must be a Chat"):
         RolloutConfig(chat="bytes")  # type: ignore[arg-type]
+
+
+def test_only_a_cutoff_by_the_clock_is_no_reproducible_one() -> None:
+    assert GymSpec("TrlEnv/Echo-v0", deterministic=True, cutoff=Cutoff(stragglers=0.25)).rollout_config.deterministic
+    with pytest.raises(ConfigError, match="deterministic=True cannot be combined"):
+        GymSpec("TrlEnv/Echo-v0", deterministic=True, cutoff=Cutoff(rollout_s=60.0))

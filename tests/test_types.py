@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import TaskError, TranscriptError
-from gym_trl.types import EpisodeResult, StopReason, Task, TokenTrace
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, Turn
 
 texts = st.text(max_size=20)
 json_values = st.recursive(
@@ -48,3 +48,10 @@ def test_the_table_of_stop_reasons_has_all_of_them_and_which_are_scored():
         reasons, answers = re.findall(r"\w+", names), scored.split(", ")
         documented |= dict(zip(reasons, answers * len(reasons) if len(answers) == 1 else answers, strict=True))
     assert documented == {reason.value: "yes" if reason.scored else "no" for reason in StopReason}
+
+
+@pytest.mark.parametrize(("reason", "given_turns"), [(StopReason.ENV_ERROR, 0), (StopReason.SUCCESS, 2)])
+def test_an_episode_without_a_scored_reason_or_a_turn_of_its_own_has_no_score(reason, given_turns):
+    turns = (Turn("", Answer("", ""), 1.0, True, 0, 0),) * 2
+    played = EpisodeResult(Task("A", 0), reason, turns, (), given_turns=given_turns)
+    assert (played.scored, played.success, played.episode_return) == (False, None, None)

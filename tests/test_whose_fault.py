@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import os
 import pickle
 import signal
@@ -13,7 +14,7 @@ import warnings
 import gymnasium as gym
 import pytest
 
-from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model
+from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model, place_of, refused
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.process import ProcessPool
@@ -260,3 +261,16 @@ def test_a_wrapper_may_declare_the_cause_of_a_failure():
 
     with InlinePool(lambda env_id: ParseAction(Reads(Breaks()), "plain")) as pool:
         assert ends(pool, "memory").stop_reason is StopReason.CRASHED
+
+
+def test_an_interrupt_is_no_fault_of_what_runs():
+    with pytest.raises(KeyboardInterrupt), refused("the environment"):
+        raise KeyboardInterrupt
+
+
+def test_the_place_of_an_exception_is_the_last_line_of_the_users_own_code():
+    with pytest.raises(ValueError, match="Expecting value") as caught:
+        json.loads("nonsense")
+    place = place_of(caught.value)
+    assert place is not None
+    assert place.filename == __file__

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.overlong import SoftOverlong
 from gym_trl.grpo.rewards import env_reward
-from gym_trl.grpo.totals import Row, StepTotals, rows_of
+from gym_trl.grpo.totals import Replaced, Row, StepTotals, rows_of
 from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
 from gym_trl.training.options import choose
 from gym_trl.types import StopReason
@@ -96,6 +96,17 @@ def test_totals_of_any_processes_are_those_of_one(rows, processes):
     made = [Row(value, success, "failure", {"turns": 1}) for value, success in rows]
     shares = [StepTotals.of(made[rank::processes]) for rank in range(processes)]
     assert sum(shares, StepTotals()).metrics() == StepTotals.of(made).metrics()
+
+
+def test_seats_and_replaced_groups_have_means_over_what_they_count():
+    seats = [Row(paid, None, "success", {}, seat=seat) for seat, paid in ((0, 1.0), (0, 0.0), (0, 0.5), (1, -1.0))]
+    totals = StepTotals.of(seats[:2]) + StepTotals.of(
+        seats[2:], replaced=[Replaced([Row(0.0, None, "failure", {})], 7, 3)]
+    )
+    found = totals.metrics()
+    assert (found["env/return_seat_0"], found["env/return_seat_1"]) == (0.5, -1.0)
+    assert (found["env/replaced_groups"], found["env/replaced_tokens"]) == (3.0, 7.0)
+    assert found["env/replaced_share"] == 1 / 5
 
 
 def test_the_table_of_completions_gets_the_same_per_episode():

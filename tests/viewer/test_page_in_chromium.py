@@ -810,7 +810,7 @@ def test_searching_all_transcripts_decodes_each_chunk_once(look: Look, large: tu
 
 
 def test_scores_by_arguments_lead_to_their_own_episodes(look: Look, tmp_path: Path) -> None:
-    arguments = [{}, {"n": 1}, {"n": "1"}, {"order": "a b"}]
+    arguments: list[dict[str, Any]] = [{}, {"n": 1}, {"n": "1"}, {"order": "a b"}]
     with RecordWriter(tmp_path) as writer:
         for number, env_kwargs in enumerate(arguments):
             for _ in range(number + 1):
@@ -821,7 +821,7 @@ def test_scores_by_arguments_lead_to_their_own_episodes(look: Look, tmp_path: Pa
     look.until("document.querySelector('table.plain')?.rows.length === 5")
     rows = "[...document.querySelector('table.plain').tBodies[0].rows]"
     assert look.js(f"{rows}.map((row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent))") == [
-        ["–", "1"],
+        ["\N{EN DASH}", "1"],
         ["n=1", "2"],
         ["n='1'", "3"],
         ["order='a b'", "4"],
