@@ -13,7 +13,9 @@ from support.command_line import error, gym_trl_, text
 
 from gym_trl.cli.progress import Count
 from gym_trl.cli.terminal import show_columns
-from gym_trl.records.files import read_records
+from gym_trl.records.files import RecordWriter, read_records
+from gym_trl.records.schema import as_record
+from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 GUESS = "TrlEnv/GuessNumber-v0"
 
@@ -274,3 +276,45 @@ def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list
 def test_a_file_without_records_is_one_line(tmp_path: Path) -> None:
     assert "has no records" in error(gym_trl_("replay", str(tmp_path)))
     assert "No such file" in error(gym_trl_("replay", str(tmp_path / "nothing.jsonl")))
+
+
+BROKEN = """
+from gym_trl.envs.echo import Echo
+
+class Broken(Echo):
+    '''A game whose reset fails.'''
+    def _start(self, *options):
+        raise IndexError("list index out of range")
+
+class Seldom(Echo):
+    '''A game that cannot be scored.'''
+    def _act(self, action):
+        raise ConnectionError("the line was cut")
+"""
+
+
+def test_eval_and_info_say_why_nothing_can_be_played(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN, encoding="utf-8")
+    for name, why in (("Broken", "reset raised IndexError: list index out of range"), ("Seldom", "the line was cut")):
+        ran = gym_trl_("eval", f"{tmp_path / 'broken.py'}:{name}", "--policy", "solver", "--episodes", "4")
+        assert ran.exit_code == 1
+        assert why in ran.stderr
+        assert "No episode could be scored" in ran.stderr
+    shown = gym_trl_("info", f"{tmp_path / 'broken.py'}:Broken")
+    assert shown.exit_code == 0
+    assert "IndexError: list index out of range" in shown.stdout
+
+
+def test_info_shows_the_return_of_its_episode() -> None:
+    assert "(return 1)" in gym_trl_("info", GUESS).stdout
+
+
+def test_no_evaluation_episode_of_a_training_is_exported_to_be_trained_on(tmp_path: Path) -> None:
+    turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 0)
+    (tmp_path / "run").mkdir()
+    with RecordWriter(tmp_path / "run") as writer:
+        for seed, split in enumerate(("train", "eval", "eval", "train")):
+            played = EpisodeResult(Task("TrlEnv/Echo-v0", seed), StopReason.SUCCESS, (turn,), ())
+            writer.write(as_record(played, split=split, step=1))
+    ran = gym_trl_("export", str(tmp_path / "run"), "--to", "sft", "--out", str(tmp_path / "sft.jsonl"))
+    assert "Wrote 2 rows" in ran.stdout

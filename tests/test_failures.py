@@ -356,7 +356,8 @@ def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypat
     assert "cannot make" in said
     done = gym_trl_("eval", NAME, "--policy", "random", "--env-kwargs", "place=step", "--out", "out", *options)
     assert done.exit_code == 0
-    assert "Error" not in done.output
+    assert "\nError: " not in f"\n{done.output}"
+    assert "An action ended an episode (crashed)" in done.output
 
 
 @pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "GeneratorExit"])

@@ -315,7 +315,7 @@ def test_the_config_of_a_run_gives_its_options_without_presets(place: Path) -> N
 
 WRONG = {
     "5": "run.yaml must have options by name, and at most 100 levels of lists and mappings",
-    "": "run.yaml must have options by name, and at most 100 levels of lists and mappings",
+    "": "run.yaml is empty: it must have options by name",
     "env_kwargs: {a: " + "[" * 200 + "]" * 200 + "}": "run.yaml cannot be read: line 1 has more than 100 levels",
     "[" * 5000: "run.yaml cannot be read: line 1 has more than 100 levels",
     "a: [": "run.yaml cannot be read: line 1: expected the node content, but found .*",

@@ -20,6 +20,7 @@ from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
 from gym_trl.envspec import END_AFTER_INVALID, kwargs_by_id
 from gym_trl.errors import ConfigError
 from gym_trl.options import PLAYED, TOKENS_PER_TURN, EvalOptions, Learning, TrainOptions, defaults
+from gym_trl.outcome import FailureNotes
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import read_options
@@ -73,7 +74,8 @@ def evaluate(
     policies are added to the folder. Instead of ids, a file in YAML, TOML or JSON can set the options by the names of
     the flags, and env; flags override it.
 
-    Exit status: 0; 1 if a success rate is below --fail-under; 2 for an error; 130 if interrupted.
+    Exit status: 0; 1 if a success rate is below --fail-under, or no episode could be scored; 2 for an error; 130 if
+    interrupted.
     """
     names = partial(eval_names, folder=Path(ids[0]).parent if ids else Path())
     given, trusted = read_given("eval", ids or (), options, EvalOptions, names, trust=trust, places=_PLACES)
@@ -115,8 +117,11 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
             if options.model and not options.base_url and before < total:
                 count.note(f"Loading {', '.join(options.model)}")
 
+        failures = FailureNotes(count.note)
+
         def on_episode(record: "Record", board: "Scoreboard") -> None:
             name = record["policy"] or ""
+            failures.add(record["stop_reason"], record["error"], scored=record["return"] is not None)
             means = board.means(name)
             of = count.total // len(policies)
             played = min(of, round(means.pop("episodes")))
@@ -137,8 +142,7 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
             **played,
         )
     say(to_json(result.as_dict(), indent=2)) if as_json else show_columns(_columns(result.rows))
-    if options.fail_under is not None:
-        _check_success(result.rows, [one.name for one in policies], kwargs, options.fail_under)
+    _check_scores(result.rows, [one.name for one in policies], kwargs, options.fail_under)
 
 
 def _policies(options: EvalOptions, given: Mapping[str, Any], trust: Trust) -> list[Any]:
@@ -160,12 +164,17 @@ def _policies(options: EvalOptions, given: Mapping[str, Any], trust: Trust) -> l
     return policies
 
 
-def _check_success(
-    rows: Sequence["Row"], policies: Sequence[str], env_kwargs: Mapping[str, Mapping[str, Any]], least: float
+def _check_scores(
+    rows: Sequence["Row"], policies: Sequence[str], env_kwargs: Mapping[str, Mapping[str, Any]], least: float | None
 ) -> None:
-    """Exit with status 1 if a policy's success rate on one of these environments is too low, or unknown."""
+    """Exit with status 1 if nothing was scored, or a policy's success rate is too low or unknown."""
     from gym_trl.evaluation.scores import arguments_key
 
+    if not any(row.episodes for row in rows):
+        say_aside("No episode could be scored: see what fails with gym-trl validate")
+        raise typer.Exit(1)
+    if least is None:
+        return
     # The folder may contain episodes of other policies, environments and arguments, too.
     by_key = {(row.policy, row.env_id, arguments_key(row.env_kwargs)): row for row in rows}
     failed = False

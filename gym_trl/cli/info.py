@@ -56,14 +56,14 @@ def info(
     if plays:
         policy = environment_policy(name)
         played = play(made, Task(env_id, seed), lambda env: policy.make(env, seed))
-        turns, ended = played.turns, played.messages[-1]
+        turns = played.turns
         say(f"\nAn episode, played by the {'solver' if name == 'solver' else 'random policy'} (seed {seed})")
         for turn in turns if len(turns) <= _SHOWN_TURNS else [*turns[: _SHOWN_TURNS - 1], turns[-1]]:
             say(f"  {_indented(turn.observation)}\n  > {_indented(turn.answer.text)}")
         if played.error is not None:
             say(f"  {played.error}")
         else:
-            say(f"  {_indented(ended.content)}\n  (reward {turns[-1].reward:g})")
+            say(f"  {_indented(played.messages[-1].content)}\n  (return {played.episode_return or 0.0:g})")
         if len(turns) > _SHOWN_TURNS:
             say(f"  ({counted(len(turns), 'turn')})")
     close_env(made)

@@ -216,7 +216,7 @@ def _undo(episode: InteractiveEpisode) -> str:
 def _hint(episode: InteractiveEpisode) -> str:
     hint = episode.hint()
     if hint is None:
-        return coloured("There is no solver that can continue from here.", dim=True)
+        return coloured("The game has no solver, or it cannot continue from here.", dim=True)
     result = f"wins in {counted(hint.turns, 'turn')}" if hint.wins else "the solver does not win from here"
     return f"{coloured(hint.action, fg='cyan', bold=True)} {coloured(f'({result})', dim=True)}"
 

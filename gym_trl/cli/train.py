@@ -1,6 +1,8 @@
 """``gym-trl train``."""
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +16,13 @@ from gym_trl.cli.imports import slow_imports
 from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, trust_to_resume
 from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import say
+from gym_trl.evaluation.play import longest_action
+from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.options import DEFAULT_ENV, TrainOptions, grpo_fields
-from gym_trl.training.options import check_grpo, choose, preset_defaults, read_options
+from gym_trl.text.textify import counted
+from gym_trl.training.options import TINY, check_grpo, choose, preset_defaults, read_options
 from gym_trl.training.process import check_new
 from gym_trl.training.run_file import write_run_file
 from gym_trl.training.untrusted import run_names
@@ -73,8 +78,9 @@ def train(
 
     Without --model, a tiny model with 100,000 random weights is trained, whose tokens are characters. It cannot read
     English, so it receives no instructions, responds with the action only, and learns a small environment from nothing;
-    by default GuessNumber has numbers from 1 to 8 and 4 turns, and Echo words of 3 out of 4 letters. With --model, a
-    pretrained model from a path or the hub is trained, which receives the environment's instructions and marks actions
+    by default GuessNumber has numbers from 1 to 8 and 4 turns, and Echo words of 3 out of 4 letters. In environments
+    that have no defaults of their own, a turn has as many characters as the longest action of random play. With
+    --model, a pretrained model from a path or the hub is trained, which receives the environment's instructions and marks actions
     with <action>...</action>. With --lora, or if --model is the folder of an adapter, an adapter is trained instead of
     all weights: it takes a fraction of the memory, is saved alone, and names its base; gym-trl export RUN --to model
     merges them. The number of rows that are computed at once is chosen for the free memory, and is printed.
@@ -94,10 +100,12 @@ def train(
         refuse_other_options(context, ("resume", "ids", "steps", "trust", "debug"))
         trusted = trust_to_resume("train", resume, first_id, everything=trust, steps=options.get("steps"))
         chosen = read_options(resume, trust=trusted)
+        has_room = True
         check_resumed(resume, chosen.env, first_id)
     else:
         given, _ = read_given("train", ids or (), options, TrainOptions, run_names, trust=trust)
         chosen = choose(**given)
+        has_room = chosen.model is not None or chosen.act is not None or "max_tokens_per_turn" in given
         if "grpo" in given:
             check_grpo(chosen.grpo)
     if print_config:
@@ -107,7 +115,10 @@ def train(
     first = os.environ.get("RANK", "0") == "0"
     if resume is None and out is not None and first:
         check_new(out)
-    make_text_env(chosen.env, chosen.env_kwargs, observe=chosen.observe).close()
+    env = make_text_env(chosen.env, chosen.env_kwargs, observe=chosen.observe)
+    if not has_room:
+        chosen = _with_room_for_actions(chosen, env, say if first else lambda text: None)
+    env.close()
     check_generation(grpo_fields(chosen))
     if first:
         say("Loading PyTorch and TRL")
@@ -124,3 +135,22 @@ def train(
     leave_process_group()
     if summary["interrupted"]:
         raise typer.Exit(130)
+
+
+def _with_room_for_actions(options: TrainOptions, env: TextEnvironment, tell: Callable[[str], None]) -> TrainOptions:
+    """Return a tiny model's options with as many tokens per turn, which are characters, as actions have."""
+    if options.env in TINY:
+        return options
+    needed = longest_action(env)
+    if needed is None:
+        return options
+    tell(f"Actions have up to {counted(needed, 'character')}: --max-tokens-per-turn {needed}")
+    if needed > _FOUND_BY_CHANCE:
+        tell(
+            "A tiny model hardly ever finds so long an action by chance: give the environment shorter ones (--act), or "
+            "train a pretrained model (--model)"
+        )
+    return replace(options, max_tokens_per_turn=needed)
+
+
+_FOUND_BY_CHANCE = 4  # characters

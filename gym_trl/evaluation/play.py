@@ -22,11 +22,12 @@ from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.rollout.log import EpisodeLog
 from gym_trl.rollout.random_play import own_random_policy, random_policy
-from gym_trl.rollout.text_player import TextPlayer, drive, made_later
+from gym_trl.rollout.text_player import TextPlayer, drive, made_later, play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes
 from gym_trl.types import EpisodeResult, Policy, StopReason, Task
 from gym_trl.wrappers.traits import baselines_of, optimal_return, optimal_success
+from gym_trl.wrappers.turn_limit import TurnLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +250,25 @@ def _random_until(end: float, seed: int, env: TextEnvironment) -> Policy:
         return policy(observation)
 
     return act
+
+
+def longest_action(env: TextEnvironment) -> int | None:
+    """Return the number of characters of the longest valid action in a few episodes of random play.
+
+    >>> import gymnasium as gym
+    >>> longest_action(gym.make("TrlEnv/TicTacToe-v0")), longest_action(gym.make("TrlEnv/Echo-v0", word_length=4))
+    (1, 4)
+
+    ``None`` if there is none.
+    """
+    limited, lengths = TurnLimit(env, _FEW_TURNS), list[int]()
+    for seed in range(3):
+        played = play(limited, Task("", seed), partial(random_policy, seed=seed))
+        lengths += [len(turn.answer.text) for turn in played.turns if turn.action_valid]
+    return max(lengths, default=None)
+
+
+_FEW_TURNS = 50
 
 
 class Optimum(NamedTuple):

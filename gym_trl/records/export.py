@@ -7,6 +7,18 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import MessageRecord, Record, messages_of
 
 
+def is_held_out(record: Record) -> bool:
+    """Return whether an episode evaluated a training, so that nothing may be trained on it.
+
+    >>> from gym_trl.records import as_record
+    >>> from gym_trl.types import EpisodeResult, StopReason, Task
+    >>> played = EpisodeResult(Task("TrlEnv/Echo-v0", 0), StopReason.FAILURE, (), ())
+    >>> [is_held_out(as_record(played, split=split, step=0)) for split in ("train", "eval")]
+    [False, True]
+    """
+    return record["split"] == "eval" and record["step"] is not None
+
+
 def sft_rows(
     records: Iterable[Record], *, min_return: float | None = None, successes: bool = False, thinking: bool = False
 ) -> Iterator[dict[str, Any]]:
@@ -19,7 +31,7 @@ def sft_rows(
     [['user', 'assistant'], ['user', 'assistant']]
 
     Args:
-        records: Episodes; unscored ones are left out.
+        records: Episodes; unscored ones and a training's evaluation episodes are left out.
         min_return: Leave out episodes with a lower return.
         successes: Leave out episodes that were not solved.
         thinking: Put the thinking before the answer, between ``<think>`` and ``</think>``.
@@ -29,6 +41,8 @@ def sft_rows(
     """
     for record in records:
         value = record["return"]
+        if is_held_out(record):
+            continue
         if value is None or (min_return is not None and value < min_return) or (successes and not record["success"]):
             continue
         yield {"messages": _said(record, thinking=thinking)}
@@ -44,7 +58,7 @@ def preference_rows(
     Only the best and the worst episode of each task are kept in memory.
 
     Args:
-        records: Episodes; unscored ones are left out.
+        records: Episodes; unscored ones and a training's evaluation episodes are left out.
         min_gap: The returns must differ by more than this.
         thinking: As in ``sft_rows``.
 
@@ -53,7 +67,7 @@ def preference_rows(
     """
     games: dict[str, tuple[_Side, _Side]] = {}
     for record in records:
-        if record["return"] is None or not record["turns"]:
+        if record["return"] is None or not record["turns"] or is_held_out(record):
             continue
         task = record["task"]
         if task["seed"] is None and "instance" not in task["options"]:

@@ -182,8 +182,7 @@ def _text(about: list[_Line], counts: dict[str, dict[str, int]], title: str) -> 
     lines = [
         f"# {title}",
         "",
-        "Episodes of language models and other policies in text environments, recorded with "
-        "[gym-trl](https://pypi.org/project/gym-trl/).",
+        "Episodes of language models and other policies in text environments, recorded with `gym-trl`.",
         "",
         "| configuration | rows | content |",
         "|---|---|---|",

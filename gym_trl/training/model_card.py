@@ -55,7 +55,7 @@ def model_card(
         _front_matter(model if adapter is None else adapter.base, trainer, adapter=adapter is not None),
         f"# {name[0].upper()}{name[1:]} trained on {_code(env)}",
         f"Trained with [TRL](https://github.com/huggingface/trl)'s `{trainer}` on a text environment of "
-        f"[gym-trl](https://pypi.org/project/gym-trl/) for {steps}{ended}.",
+        f"`gym-trl` for {steps}{ended}.",
         "## Environment",
         "\n".join(_table(("", ""), _environment(options))),
         "## Results",

@@ -234,7 +234,10 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
     """
     path = folder / "config.json"
     try:
-        options = read_object(path)["options"]
+        stored_run = read_object(path)
+        if "options" not in stored_run:
+            raise ConfigError("it has no options; the folder of an evaluation or a tournament is no run")
+        options = stored_run["options"]
         trust.check(path, run_names(options))
         if missing := option_types(TrainOptions).keys() - options.keys():
             raise ConfigError(f"it has no option {min(missing)}")
@@ -245,6 +248,15 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
+
+
+def check_command(folder: Path, options: TrainOptions) -> str:
+    """Return the command that checks a run's steps, with its environment's name if that is not registered.
+
+    >>> check_command(Path("runs/first"), choose("TrlEnv/Echo-v0"))
+    'gym-trl check runs/first'
+    """
+    return shlex.join(["gym-trl", "check", str(folder), *_trusted_words(options, ())])
 
 
 def resume_command(command: str, folder: Path, options: TrainOptions, others: Iterable[Named] = ()) -> str:
@@ -259,9 +271,12 @@ def resume_command(command: str, folder: Path, options: TrainOptions, others: It
         options: The run's options.
         others: Further names in its ``config.json``.
     """
+    return shlex.join(["gym-trl", command, "--resume", str(folder), *_trusted_words(options, others)])
+
+
+def _trusted_words(options: TrainOptions, others: Iterable[Named]) -> list[str]:
     unregistered = {one.name for one in (*run_names(options.as_dict()), *others)}
-    again = [options.env] if unregistered == {options.env} else ["--trust"] if unregistered else []
-    return shlex.join(["gym-trl", command, "--resume", str(folder), *again])
+    return [options.env] if unregistered == {options.env} else ["--trust"] if unregistered else []
 
 
 def one_seat(options: _O) -> _O:

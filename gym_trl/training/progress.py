@@ -209,23 +209,22 @@ def evaluation_of(summary: Mapping[str, Any]) -> str:
     return f"{episodes} of {counted(games, noun)}, {share} trained on{more}"
 
 
-def report(console: Console, folder: Path, summary: Mapping[str, Any], *, resume: str) -> None:
-    """Print the result of the run in ``folder``."""
+def report(console: Console, folder: Path, summary: Mapping[str, Any], *, resume: str, check: str = "") -> None:
+    """Print the result of the run in ``folder``, with the commands that continue it and check its steps."""
     _print_levels(console, evaluation_of(summary), levels_of(summary), {})
     console.print(f"The curve: {folder / 'curve.png'}", markup=False, highlight=False, soft_wrap=True)
-    _say_end(console, folder, summary, resume)
+    _say_end(console, folder, summary, resume, check)
 
 
-def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], resume: str) -> None:
+def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], resume: str, check: str = "") -> None:
     stopped = "Interrupted after" if summary["interrupted"] else "Trained for"
     steps = counted(summary["steps"], "step")
     console.print(f"{stopped} {steps} in {_duration(summary.get('seconds', 0.0))}.", highlight=False)
     console.print(f"The model: {folder / 'model'}", markup=False, highlight=False, soft_wrap=True)
     look = f"To look at it: gym-trl view {shlex.quote(str(folder))}"
     console.print(look, markup=False, highlight=False, soft_wrap=True)
-    if step_files(folder):
-        check = f"To check its steps: gym-trl check {shlex.quote(str(folder))}"
-        console.print(check, markup=False, highlight=False, soft_wrap=True)
+    if check and step_files(folder):
+        console.print(f"To check its steps: {check}", markup=False, highlight=False, soft_wrap=True)
     if summary["interrupted"]:
         console.print(f"To continue: {resume}", markup=False, highlight=False, soft_wrap=True)
 

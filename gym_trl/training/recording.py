@@ -6,9 +6,10 @@ from typing import Any
 
 from gym_trl.grpo.parts.part import ReplacedEpisode, Rollout
 from gym_trl.grpo.planned_rows import GameSeat
+from gym_trl.outcome import FailureNotes
 from gym_trl.records.schema import CreditRecord
 from gym_trl.training.run_folder import RunFolder
-from gym_trl.types import EpisodeResult, StopReason
+from gym_trl.types import EpisodeResult
 
 
 class Recorder:
@@ -17,8 +18,8 @@ class Recorder:
     def __init__(self, folder: RunFolder, note: Callable[[str], None], *, episodes: int, group_size: int) -> None:
         self.greedy = False
         """True while the model is evaluated without sampling."""
-        self._folder, self._note, self._episodes, self._group_size = folder, note, episodes, group_size
-        self._noted = set[bool]()  # of failures that are scored, and of those that are not
+        self._folder, self._episodes, self._group_size = folder, episodes, group_size
+        self._failures = FailureNotes(note)
         self._about: dict[str, Any] = {}
         self._placed = 0  # episodes of the step or evaluation so far
         self._recorded: list[tuple[int, int, EpisodeResult]] = []  # of the last rollout: place in it and in the records
@@ -44,15 +45,7 @@ class Recorder:
         self._placed += max((place // group_size + 1 for place, _ in before), default=0) * group_size
         self._folder.rollouts(again, group_size=group_size, seats=seats, tokens=True, replaced=True, **about)
         for played in rollout.episodes:
-            self._note_failure(played)
-
-    def _note_failure(self, played: EpisodeResult) -> None:
-        """Show the error of the first episode that the environment could not play, and of the first that crashed it."""
-        crashed = played.stop_reason is StopReason.CRASHED
-        if (crashed or not played.scored) and played.error and crashed not in self._noted:
-            self._noted.add(crashed)
-            what = "An action ended an episode" if crashed else "An episode could not be scored"
-            self._note(f"{what} ({played.stop_reason}): {played.error}")
+            self._failures.add(played.stop_reason, played.error, scored=played.scored)
 
     def on_advantages(self, advantages: Sequence[Sequence[float]]) -> None:
         """Record the advantages of the turns of the recorded episodes of the last rollout."""

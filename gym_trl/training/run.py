@@ -30,7 +30,7 @@ from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
 from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
-from gym_trl.training.options import one_seat, read_options, resume_command
+from gym_trl.training.options import check_command, one_seat, read_options, resume_command
 from gym_trl.training.progress import report
 from gym_trl.training.record_steps import RecordSteps
 from gym_trl.training.recording import Recorder
@@ -104,7 +104,9 @@ def resume(
     done = checkpoint.step if checkpoint else 0
     if checkpoint is None and "success_after_greedy" in read_summary(folder):
         raise ConfigError(f"the run in {folder} is finished and has no checkpoint; start a new one")
-    if done > options.steps or (done == options.steps and "success_after_greedy" in read_summary(folder)):
+    if done > options.steps:
+        raise ConfigError(f"the run in {folder} is at step {done} already, beyond --steps {options.steps}: give more")
+    if done == options.steps and "success_after_greedy" in read_summary(folder):
         raise ConfigError(f"the run in {folder} is finished at step {done}; give more --steps to continue")
     return _run(options, folder, checkpoint or Checkpoint(None, 0), console)
 
@@ -131,7 +133,8 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
             with session.interrupt:
                 run.train(trainer, spec)
     if session.rank == 0:
-        report(session.console, session.folder.path, session.folder.summary, resume=session.resume)
+        path, check = session.folder.path, check_command(session.folder.path, options)
+        report(session.console, path, session.folder.summary, resume=session.resume, check=check)
     return session.folder.summary
 
 

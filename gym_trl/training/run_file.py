@@ -61,6 +61,8 @@ def read_run_file(
         content_by_name = _read(content, path.suffix)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not content.strip():
+        raise ConfigError(f"{path} is empty: it must have options by name")
     if content_by_name is None:
         raise ConfigError(f"{path} must have options by name, and at most {DEEPEST} levels of lists and mappings")
     if isinstance(content_by_name.get("options"), Mapping) and "version" in content_by_name:  # the config.json of a run

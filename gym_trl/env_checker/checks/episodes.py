@@ -10,6 +10,7 @@ import numpy as np
 
 from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, describe_error, difference, kind_of, play_one, shortened
 from gym_trl.env_checker.subject import Subject, check
+from gym_trl.env_checker.survey import skip
 from gym_trl.errors import raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_step
@@ -101,6 +102,9 @@ def _variety(subject: Subject) -> Finding:
         different = len({repr(subject.play(seed, actions).seen) for seed in seeds})
         if different > 1:
             return ok(f"at least {different} different tasks from {len(seeds)} seeds")
+    valid = [seen[5] for game in games for seen in game.seen[1:]]
+    if valid and not any(one is not False for one in valid):
+        skip("no action that was tried is valid: define random_policy, or list the actions in info")
     fix = "draw the start in reset() from self.np_random; otherwise all tasks are the same"
     after = counted(len(tried), "sequence") + " of actions"
     return warning(f"{len(seeds)} seeds gave the same task: the same episode after each of {after}", fix)
@@ -119,6 +123,8 @@ def _end(subject: Subject) -> Finding:
         return (warning if turns else problem)(f"{got} of {subject.random_policy}", fix)
     if both := subject.survey.issues.get("end"):  # wrappers of training set one of the two
         return warning(*both[0])
+    if min(turns) == max(turns):
+        return ok(f"after {counted(turns[0], 'turn')}")
     return ok(f"after {min(turns)} to {max(turns)} turns, {statistics.fmean(turns):.1f} on average")
 
 
