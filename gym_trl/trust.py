@@ -274,7 +274,7 @@ def _shown(path: Path, attribute: str) -> str:
     file = printable(str(path))
     try:
         if not path.is_file():
-            return f"a file that is not there: {file}"
+            return f"a file that is not there: {file}; run this from the folder in which it was written"
         if path.stat().st_size > _LARGEST_FILE:
             return f"code of {file}"
         text = path.read_bytes().decode("utf-8", "replace")

@@ -80,10 +80,11 @@ def train(
     English, so it receives no instructions, responds with the action only, and learns a small environment from nothing;
     by default GuessNumber has numbers from 1 to 8 and 4 turns, and Echo words of 3 out of 4 letters. In environments
     that have no defaults of their own, a turn has as many characters as the longest action of random play. With
-    --model, a pretrained model from a path or the hub is trained, which receives the environment's instructions and marks actions
-    with <action>...</action>. With --lora, or if --model is the folder of an adapter, an adapter is trained instead of
-    all weights: it takes a fraction of the memory, is saved alone, and names its base; gym-trl export RUN --to model
-    merges them. The number of rows that are computed at once is chosen for the free memory, and is printed.
+    --model, a pretrained model from a path or the hub is trained, which receives the environment's instructions and
+    marks actions with <action>...</action>. With --lora, or if --model is the folder of an adapter, an adapter is
+    trained instead of all weights: it takes a fraction of the memory, is saved alone, and names its base; gym-trl
+    export RUN --to model merges them. The number of rows that are computed at once is chosen for the free memory, and
+    is printed.
 
     A file in YAML, TOML or JSON sets options by the names of the flags, and flags override it; the config.json of a run
     is such a file. --print-config writes one with all defaults.
