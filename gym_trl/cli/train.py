@@ -17,6 +17,7 @@ from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, trust_t
 from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import say
 from gym_trl.evaluation.play import longest_action
+from gym_trl.executors.make import EXECUTORS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.trl_versions import import_trainer_alone
@@ -26,6 +27,7 @@ from gym_trl.training.options import TINY, check_grpo, choose, preset_defaults, 
 from gym_trl.training.process import check_new
 from gym_trl.training.run_file import write_run_file
 from gym_trl.training.untrusted import run_names
+from gym_trl.wrappers.traits import traits
 
 EXAMPLES = """
 gym-trl train
@@ -140,7 +142,11 @@ def train(
 
 def _with_room_for_actions(options: TrainOptions, env: TextEnvironment, tell: Callable[[str], None]) -> TrainOptions:
     """Return a tiny model's options with as many tokens per turn, which are characters, as actions have."""
-    if options.env in TINY:
+    executor = options.executor or traits(env).preferred_executor or "inline"
+    kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
+    watched = options.step_timeout is not None or options.reset_timeout is not None
+    # What may hang or end its process is not played in this one.
+    if options.env in TINY or watched or kind is None or kind.processes:
         return options
     needed = longest_action(env)
     if needed is None:
@@ -151,7 +157,7 @@ def _with_room_for_actions(options: TrainOptions, env: TextEnvironment, tell: Ca
             "A tiny model hardly ever finds so long an action by chance: give the environment shorter ones (--act), or "
             "train a pretrained model (--model)"
         )
-    return replace(options, max_tokens_per_turn=needed)
+    return replace(options, max_tokens_per_turn=min(needed, options.max_completion_length))
 
 
 _FOUND_BY_CHANCE = 4  # characters
