@@ -294,13 +294,13 @@ class Seldom(Echo):
 
 
 def test_eval_and_info_say_why_nothing_can_be_played(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text(BROKEN, encoding="utf-8")
+    (tmp_path / "unplayable.py").write_text(BROKEN, encoding="utf-8")
     for name, why in (("Broken", "reset raised IndexError: list index out of range"), ("Seldom", "the line was cut")):
-        ran = gym_trl_("eval", f"{tmp_path / 'broken.py'}:{name}", "--policy", "solver", "--episodes", "4")
+        ran = gym_trl_("eval", f"{tmp_path / 'unplayable.py'}:{name}", "--policy", "solver", "--episodes", "4")
         assert ran.exit_code == 1
         assert why in ran.stderr
         assert "No episode could be scored" in ran.stderr
-    shown = gym_trl_("info", f"{tmp_path / 'broken.py'}:Broken")
+    shown = gym_trl_("info", f"{tmp_path / 'unplayable.py'}:Broken")
     assert shown.exit_code == 0
     assert "IndexError: list index out of range" in shown.stdout
 

@@ -14,7 +14,7 @@ class Inspector(Subject):
 
     >>> from gym_trl.envs.echo import Echo
     >>> Inspector(Echo, episodes=5).look_at("end").got
-    'after 1 to 1 turns, 1.0 on average'
+    'after 1 turn'
     """
 
     def ready(self) -> None:
