@@ -281,8 +281,10 @@ def test_a_gate_does_not_pass_on_a_few_scored_episodes(tmp_path: Path) -> None:
     file.write_text(
         "from gym_trl.envs.echo import Echo\n\n"
         "class Seldom(Echo):\n"
+        "    steps = 0\n"
         "    def _act(self, action):\n"
-        "        if self.np_random_seed % 4:\n"
+        "        Seldom.steps += 1\n"
+        "        if Seldom.steps % 4:\n"
         "            raise ConnectionError('the line was cut')\n"
         "        return super()._act(action)\n",
         encoding="utf-8",
