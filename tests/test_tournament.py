@@ -495,7 +495,7 @@ def test_a_run_is_all_of_its_checkpoints_each_prompted_as_it_was_trained(tmp_pat
     told = json.loads((out / "config.json").read_text())["tournament"]
     for name in names:
         settings = told["players"][name]
-        assert (settings["max_tokens_per_turn"], settings["spec"]["action_format"]) == (16, "plain")
+        assert (settings["max_tokens_per_turn"], settings["spec"]["action_format"]) == (4, "plain")
         assert settings["sampling"] == {"temperature": 1.0}
     assert (out / "tournament.png").stat().st_size > 5000
     one = gym_trl_("tournament", KUHN, f"{run}/checkpoint-5", "random", "--games", "4", "--out", str(out))

@@ -20,7 +20,13 @@ from gym_trl.records.json_lines import read_json_lines
 from gym_trl.training.options import choose
 from gym_trl.training.run import train
 
-SMALL: dict[str, Any] = {"steps": 5, "episodes_per_step": 8, "num_generations": 4, "eval_episodes": 8}
+SMALL: dict[str, Any] = {
+    "steps": 5,
+    "episodes_per_step": 8,
+    "num_generations": 4,
+    "eval_episodes": 8,
+    "invalid_penalty": 0.0,  # with one, the published score of a sequence would not apply, and another be searched for
+}
 JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
 FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer", "steps"}
 LEVELS = ("before", "after", "after_greedy", "random", "blind", "optimum")
