@@ -123,18 +123,18 @@ def settled(estimate: Estimate, episodes: int) -> Estimate:
     >>> print(settled(Estimate(0.5), 20), "|", settled(Estimate(0.5), 19), "|", settled(Estimate(0.5, 0.4, 0.6), 20))
     0.500 [0.500, 0.500] | 0.500 | 0.500 [0.400, 0.600]
     """
-    if estimate.mean is None or estimate.low is not None or episodes < _ALIKE:
+    if estimate.mean is None or estimate.low is not None or episodes < _SETTLED:
         return estimate
     return Estimate(estimate.mean, estimate.mean, estimate.mean)
 
 
-_ALIKE = 20
+_SETTLED = 20
 """Number of equal returns from which on they are taken for the return of every task."""
 
 
 def _alike(values: Sequence[float]) -> bool:
     """Return whether values are equal but for rounding."""
-    return not values or max(values) - min(values) <= 1e-9 * max(1.0, abs(max(values)))
+    return not values or max(values) - min(values) <= ROUNDING * max(1.0, abs(max(values)))
 
 
 def difference_estimate(deltas: Sequence[float], *, of_shares: bool = False) -> Estimate:
@@ -160,34 +160,25 @@ def difference_estimate(deltas: Sequence[float], *, of_shares: bool = False) -> 
     return Estimate(mean, max(-1.0, min(mean, centre - reach)), min(1.0, max(mean, centre + reach)))
 
 
-def is_above(estimate: Estimate, pairs: int, better: int) -> bool:
-    """Return whether the mean difference of pairs is above 0 beyond chance: at a level of 95%, of two sides.
+def exceed(deltas: Sequence[float], *, of_shares: bool = False) -> bool:
+    """Return whether the differences of pairs are above 0 beyond chance: at a level of 95%, of two sides.
 
-    >>> is_above(Estimate(0.5, 0.1, 0.9), 9, 7), is_above(Estimate(1.0), 5, 5), is_above(Estimate(1.0), 6, 6)
-    (True, False, True)
+    >>> exceed([0.5, 1.5, 1.0]), exceed([0.5, 1.5, 1.0, 0.75, 1.25])
+    (False, True)
+    >>> exceed([1.0] * 5), exceed([1.0] * 6)
+    (False, True)
 
-    Where the differences allow no interval they are all alike, and the sign test decides.
-
-    Args:
-        estimate: The mean difference (``difference_estimate``).
-        pairs: Number of pairs.
-        better: Number of pairs with a difference above 0.
+    Where the differences allow no interval (``difference_estimate``) they are all alike, and the sign test decides.
     """
-    if estimate.low is None:
-        return better == pairs >= _SIGNS
-    return estimate.low > 1e-9
+    low = difference_estimate(deltas, of_shares=of_shares).low
+    if low is None:
+        return len(deltas) >= _SIGNS and all(delta > ROUNDING for delta in deltas)
+    return low > ROUNDING
 
 
+ROUNDING = 1e-9
+"""Difference up to which returns are equal."""
 _SIGNS = 6  # equal signs have a probability below 5%: 2 / 2**6
-
-
-def exceed(deltas: Sequence[float]) -> bool:
-    """Return whether the differences of pairs are above 0 beyond chance.
-
-    >>> exceed([0.5, 1.5, 1.0]), exceed([0.5, 1.5, 1.0, 0.75, 1.25]), exceed([1.0, 1.0])
-    (False, True, False)
-    """
-    return is_above(difference_estimate(deltas), len(deltas), sum(delta > 1e-9 for delta in deltas))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from typing import Any
 
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.estimates import (
+    ROUNDING,
     Estimate,
     Reference,
     difference_estimate,
-    is_above,
+    exceed,
     pass_at,
     return_estimate,
     share_estimate,
@@ -280,7 +281,6 @@ def _difference(first: _Tally, second: _Tally, declaring: Collection[Hashable]) 
     pays = all(first.returns[task] == successes[0].get(task) for task in tasks)
     pays = pays and all(second.returns[task] == successes[1].get(task) for task in tasks)
     paid = success if pays else difference_estimate(returns)
-    lost, losses = (paid, returns) if success.mean is None else (success, shares)
     return Difference(
         first.env_id,
         first.env_kwargs,
@@ -288,18 +288,10 @@ def _difference(first: _Tally, second: _Tally, declaring: Collection[Hashable]) 
         len(tasks),
         success=success,
         mean_return=paid,
-        better=sum(delta > _ROUNDING for delta in returns),
-        worse=sum(delta < -_ROUNDING for delta in returns),
-        is_worse=is_above(_negative(lost), len(losses), sum(delta < -_ROUNDING for delta in losses)),
+        better=sum(delta > ROUNDING for delta in returns),
+        worse=sum(delta < -ROUNDING for delta in returns),
+        is_worse=exceed([-delta for delta in shares or returns], of_shares=bool(shares)),
     )
-
-
-_ROUNDING = 1e-9  # up to which returns are equal
-
-
-def _negative(one: Estimate) -> Estimate:
-    low, high = (None if value is None else -value for value in (one.high, one.low))
-    return Estimate(None if one.mean is None else -one.mean, low, high)
 
 
 def _deltas(
