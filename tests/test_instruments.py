@@ -357,3 +357,19 @@ def test_rows_of_a_comparison_have_their_arguments(tmp_path: Path) -> None:
     shown = gym_trl_("compare", str(tmp_path)).stdout
     assert f"{GUESS} high=2" in shown
     assert f"{GUESS} high=64" in shown
+
+
+def test_episodes_of_another_policy_in_the_folder_are_not_those_of_this_call(tmp_path: Path) -> None:
+    file = tmp_path / "lost_line.py"
+    file.write_text(
+        "from gym_trl.envs.echo import Echo\n\n"
+        "class Lost(Echo):\n"
+        "    def _act(self, action):\n"
+        "        if action == self.constant_action:\n"
+        "            raise ConnectionError('the line was cut')\n"
+        "        return super()._act(action)\n",
+        encoding="utf-8",
+    )
+    common = ["eval", f"{file}:Lost", "--episodes", "4", "--out", str(tmp_path / "out")]
+    assert gym_trl_(*common, "--policy", "solver").exit_code == 0
+    assert gym_trl_(*common, "--policy", "constant").exit_code == 1

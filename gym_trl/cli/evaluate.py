@@ -170,21 +170,22 @@ def _check_scores(
     """Exit with status 1 if nothing was scored, or a policy's success rate is too low or unknown."""
     from gym_trl.evaluation.scores import arguments_key
 
-    if not any(row.episodes for row in rows):
+    # The folder may contain episodes of other policies, environments and arguments, too.
+    by_key = {(row.policy, row.env_id, arguments_key(row.env_kwargs)): row for row in rows}
+    asked = {
+        (policy, env_id): by_key.get((policy, env_id, arguments_key(arguments)))
+        for policy, (env_id, arguments) in product(policies, env_kwargs.items())
+    }
+    if not any(row and row.episodes for row in asked.values()):
         say_aside("No episode could be scored: see what fails with gym-trl validate")
         raise typer.Exit(1)
     if least is None:
         return
-    # The folder may contain episodes of other policies, environments and arguments, too.
-    by_key = {(row.policy, row.env_id, arguments_key(row.env_kwargs)): row for row in rows}
-    failed = False
-    for policy, (env_id, arguments) in product(policies, env_kwargs.items()):
-        row = by_key.get((policy, env_id, arguments_key(arguments)))
-        why = "no episode was played" if row is None else _failure(row, least)
-        if why is not None:
-            failed = True
-            say_aside(f"{policy} on {env_id}: {why}")
-    if failed:
+    reasons = {key: "no episode was played" if row is None else _failure(row, least) for key, row in asked.items()}
+    low = {key: why for key, why in reasons.items() if why is not None}
+    for (policy, env_id), why in low.items():
+        say_aside(f"{policy} on {env_id}: {why}")
+    if low:
         raise typer.Exit(1)
 
 
