@@ -344,6 +344,17 @@ ENDED = "ended"
 no part of the environment's state, ended the episode."""
 
 
+class OpponentTurn(NamedTuple):
+    """Turn of an opponent in a game of a league."""
+
+    place: int
+    """Index among the steps of the game."""
+    seat: int
+    answer: str
+    """Response, without the thinking of a model."""
+    action_cut: bool
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeResult(Displayed):
     """Finished episode: its turns with their rewards, the reason for its end, and its tokens."""
@@ -385,6 +396,8 @@ class EpisodeResult(Displayed):
     """Number of first turns whose responses were given before the model's first; their tokens are in the prompt."""
     opponent: str = ""
     """Name of the opponent in the other seats, in a game of a league; empty where the model played all seats."""
+    opponent_turns: tuple[OpponentTurn, ...] = ()
+    """Turns of the opponent, in their order."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)
@@ -449,9 +462,14 @@ class EpisodeResult(Displayed):
         """
         return replace(self, seat=seat, order=tuple(order)[: len(self.turns)])
 
-    def against(self, opponent: str) -> Self:
-        """Return the episode with the name of the opponent in the other seats."""
-        return replace(self, opponent=opponent)
+    def against(self, opponent: str, others: Iterable["EpisodeResult"]) -> Self:
+        """Return the episode with the name of the opponent in the other seats, and its turns of these episodes."""
+        turns = [
+            OpponentTurn(place, other.seat or 0, turn.answer.text, turn.action_cut)
+            for other in others
+            for place, turn in zip(other.order, other.turns, strict=True)
+        ]
+        return replace(self, opponent=opponent, opponent_turns=tuple(sorted(turns)))
 
 
 @dataclass(frozen=True, slots=True)

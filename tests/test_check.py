@@ -23,7 +23,8 @@ from trl.trainer.utils import nanstd
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, UntrustedError
+from gym_trl.options import League
 from gym_trl.records.schema import task_id
 from gym_trl.rollout import History
 from gym_trl.training.checking.rows import TOLERANCE, episode_advantages
@@ -31,6 +32,7 @@ from gym_trl.training.checking.run import STAGES, StepReport, check_run
 from gym_trl.training.options import choose
 from gym_trl.training.run import train
 from gym_trl.training.step_file import pack_step, read_step, step_files
+from gym_trl.trust import Trust
 
 pytestmark = pytest.mark.trl
 SMALL: dict[str, Any] = {
@@ -50,11 +52,17 @@ RUNS: dict[str, dict[str, Any]] = {
         "seed": 2,
         "grpo": {"loss_type": "grpo"},
     },
-    "seats": {"env": "TrlEnv/KuhnPoker-v0", "seats": "self", "turn_limit": 9, "steps": 1},
+    "seats": {"env": "TrlEnv/KuhnPoker-v0", "seats": "self", "turn_limit": 9, "credit": "rae", "steps": 2},
+    "league": {
+        "env": "TrlEnv/TicTacToe-v0",
+        "seats": League(["random"], self_play=0.0),
+        "credit": "rae",
+        "steps": 1,
+    },
 }
 ROOT = Path(__file__).parents[1]
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-STEPS = {"plain": 2}
+STEPS = {"plain": 2, "seats": 2}
 """Step of each run that is changed; the first of the others."""
 
 
@@ -117,6 +125,32 @@ def test_the_loss_of_each_type_agrees(tmp_path: Path, loss: str, high: float | N
     [report] = check_run(tmp_path / "run")
     assert report.first is None
     assert [stage.unchecked for stage in report.stages] == [""] * len(STAGES)
+
+
+def test_an_estimator_of_the_users_is_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not in the folder's reach, or fails, leaves its stages unchecked."""
+    source = "def by_place(group):\n    return [[float(place)] * len(one.rewards) for place, one in enumerate(group)]\n"
+    (tmp_path / "estimators_of_mine.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = "estimators_of_mine:by_place"
+    options = {**SMALL, "env": "TrlEnv/GuessNumber-v0", "steps": 1, "credit": named}
+    train(choose(**options), out=tmp_path / "run", console=silent())
+    with pytest.raises(UntrustedError, match="by_place"):
+        next(check_run(tmp_path / "run"))
+    trust = Trust(names=[named])
+    [report] = check_run(tmp_path / "run", trust=trust)
+    assert report.first is None
+    assert [stage.unchecked for stage in report.stages] == [""] * len(STAGES)
+    monkeypatch.setattr("estimators_of_mine.by_place.__code__", (lambda group: [[1.0] for one in group]).__code__)
+    [report] = check_run(tmp_path / "run", trust=trust)
+    assert "does not return a number per turn" in _unchecked(report)["advantages"]
+    monkeypatch.setattr("estimators_of_mine.by_place.__code__", (lambda group: group.lost).__code__)
+    [report] = check_run(tmp_path / "run", trust=trust)
+    assert "raises AttributeError" in _unchecked(report)["advantages"]
+
+
+def _unchecked(report: StepReport) -> dict[str, str]:
+    return {stage.name: stage.unchecked for stage in report.stages}
 
 
 def test_a_step_that_was_written_again_agrees(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -427,9 +461,58 @@ def _row_of_segment(step: Recorded) -> int:
     return [*step.records].index(_segmented(step)) + 1
 
 
+def _judged_by(by: float, name: str = "before") -> Change:
+    return lambda step: _add(step.about["role_means"][0], by, name)
+
+
+def _roles(step: Recorded) -> None:
+    """Let the episodes of the two seats change their roles."""
+    for one, other in zip(step.episodes[::2], step.episodes[1::2], strict=True):
+        one["role"], other["role"] = other["role"], one["role"]
+
+
+def _opponents_answer(step: Recorded) -> None:
+    step.records[_against(step)]["opponent_turns"][0]["answer"] = "nowhere"
+
+
+def _against(step: Recorded) -> int:
+    """Return the place of an episode in which the opponent had a valid turn after the model's first."""
+    return next(
+        place
+        for place, one in enumerate(step.records)
+        if one["opponent_turns"] and one["turns"] and one["order"][-1] > one["opponent_turns"][0]["place"]
+    )
+
+
+LEAGUE: dict[str, tuple[str | set[str], Change]] = {
+    "an answer of the opponent": ("environment", _opponents_answer),
+    "a turn of the opponent": ("environment", lambda step: step.records[_against(step)]["opponent_turns"].pop(0)),
+    "the seat of an opponent": (
+        "environment",
+        lambda step: _add(step.records[_against(step)]["opponent_turns"][0], 1, "seat"),
+    ),
+}
+"""The same of a run with a league."""
+
+SEATS: dict[str, tuple[str | set[str], Change]] = {
+    "the baseline of a role": ("advantages", _judged_by(0.1)),
+    "the baseline after the step": ("advantages", _judged_by(0.1, "after")),
+    "the weight of earlier returns": ("advantages", _put("about", role_decay=0.5)),
+    "a baseline that is lost": ("advantages", lambda step: step.about["role_means"].pop()),
+    "the roles of the seats": ("advantages", _roles),
+    "advantages without baselines": ("advantages", _put("about", credit="episode")),
+}
+"""The same of a run with a baseline of each seat."""
+
 MUTANTS = [
     pytest.param(run, change, stage, id=f"{run}: {name}", marks=[] if number % 5 == 0 else [pytest.mark.full])
-    for run, changes in (("plain", PLAIN), ("credit", CREDIT), ("history", HISTORY))
+    for run, changes in (
+        ("plain", PLAIN),
+        ("credit", CREDIT),
+        ("history", HISTORY),
+        ("seats", SEATS),
+        ("league", LEAGUE),
+    )
     for number, (name, (stage, change)) in enumerate(changes.items())
 ]
 

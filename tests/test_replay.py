@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,11 +247,61 @@ def test_episodes_of_one_seat_and_games_of_all_seats_may_share_a_file() -> None:
         assert [found.differences for found in replay(mixed)] == [()] * 6
 
 
-def test_games_against_an_opponent_whose_actions_are_not_recorded_are_left_out() -> None:
+def in_league(game: Sequence[EpisodeResult]) -> list[Record]:
+    """Return the record of each seat of a game as if an opponent had played all others."""
+    seats = [one.against("step-25", [*game[:place], *game[place + 1 :]]) for place, one in enumerate(game)]
+    return records_of(seats)
+
+
+@pytest.mark.parametrize("env", SEATED)
+def test_a_game_of_a_league_is_replayed_with_the_turns_of_the_opponent(env: str) -> None:
+    games = play_games(env, env, lambda rng: rng.choice(SEATED[env]), seeds=range(8))
+    records = [record for game in games for record in in_league(game)]
+    assert any(record["opponent_turns"] for record in records)
+    for mixed in (records, [*records_of(games[0]), *records, *records_of(games[1])]):
+        assert [found.differences for found in replay(mixed)] == [()] * len(mixed)
+        assert [found.record for found in replay(mixed)] == mixed
+
+
+@given(seats=st.integers(2, 4), turns=st.integers(1, 12), seed=st.integers(0, 99), tokens=st.integers(30, 300))
+@examples(50)
+def test_a_game_of_a_league_ends_as_it_was_ended(seats: int, turns: int, seed: int, tokens: int) -> None:
+    """Also where a seat's limit on tokens has ended it, that of the model or of the opponent."""
+
+    def make() -> Seats:
+        return Seats(Secrets(seats=seats, turns=turns))
+
+    game, _ = play_game(make(), seed, limits=Limits(tokens_per_turn=8, tokens=tokens))
+    found = list(replay(in_league(game), make=lambda record: as_text(make())))
+    assert [one.differences for one in found] == [()] * seats
+
+
+@pytest.mark.parametrize("change", ["its seat", "its place", "its answer", "a turn that is lost"])
+def test_a_changed_turn_of_an_opponent_is_noticed(change: str) -> None:
+    env = "TrlEnv/TicTacToe-v0"
+    rng = iter("9513724")
+    [game] = play_games(env, env, lambda _: next(rng), seeds=[0])
+    for record in in_league(game):
+        for index in range(len(record["opponent_turns"] or [])):
+            changed = deepcopy(record)
+            turns = changed["opponent_turns"] or []
+            if change == "its seat":
+                turns[index]["seat"] = 1 - turns[index]["seat"]
+            elif change == "its place":
+                turns[index]["place"] += 100
+            elif change == "its answer":
+                turns[index]["answer"] = "nowhere"
+            else:
+                del turns[index]
+            [found] = replay([changed])
+            assert found.differences
+
+
+def test_games_whose_opponents_turns_are_not_recorded_are_left_out() -> None:
     env = "TrlEnv/KuhnPoker-v0"
     [game, other] = play_games(env, env, lambda rng: "bet", seeds=range(2))
-    league = [replace(one, opponent="step-25") for one in other]
-    assert len(list(replay(records_of(game, league)))) == 2
+    league: list[Any] = [{**record, "opponent_turns": None} for record in in_league(other)]
+    assert len(list(replay([*records_of(game), *league]))) == 2
 
 
 def test_a_seat_without_a_turn_has_nothing_to_replay() -> None:

@@ -11,7 +11,7 @@ from gym_trl.errors import ConfigError, described, raise_interrupt, refused
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, take_reset, take_step
 from gym_trl.records.json_lines import to_json
-from gym_trl.records.schema import Record
+from gym_trl.records.schema import OpponentTurnRecord, Record, TurnRecord
 from gym_trl.rollout.episode import Act, Ask, Sample
 from gym_trl.rollout.game import Game
 from gym_trl.rollout.log import as_response
@@ -55,8 +55,8 @@ def replay(
 
     Observations, rewards, the validity of actions and the end of the episode are compared. With ``env_kwargs`` or
     ``reward``, rewards are expected to differ and are not compared. A game of several seats is replayed from the
-    records of all its seats, which are neighbours in a run's file. Games of a league are left out: the opponent's
-    actions are not recorded.
+    records of all its seats, which are neighbours in a run's file, and a game of a league from one record, which has
+    the turns of the opponent. One without them, of another release, is left out.
 
     Args:
         records: Episodes, from ``read_records``.
@@ -93,7 +93,12 @@ def _games(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield the records of each episode, or of each game of several seats: those of its seats are neighbours."""
     game: list[Record] = []
     for record in records:
-        if record["opponent"] is not None:
+        if record["opponent"] is not None:  # a game of its own
+            if game:
+                yield game
+            game = []
+            if record["opponent_turns"] is not None:
+                yield [record]
             continue
         seats = {one["seat"] for one in game}  # one that recurs begins another game of the same name
         if game and (_game_of(record) is None or _game_of(record) != _game_of(game[0]) or record["seat"] in seats):
@@ -148,9 +153,11 @@ class _Turn(NamedTuple):
     place: int
     """Index among the turns of all seats."""
     who: int
-    """Index of its record."""
+    """Index of its record; that of a game of a league for an opponent's turn, too."""
     turn: int
     """Index in its record."""
+    opponents: bool = False
+    """It is one of the record's ``opponent_turns``."""
 
 
 class _Replay:
@@ -159,13 +166,16 @@ class _Replay:
     def __init__(self, env: TextEnvironment, records: Sequence[Record], *, paid: bool) -> None:
         self._env, self._records, self._paid = env, records, paid
         self._differences: list[list[str]] = [[] for _ in records]
-        self._turns = sorted(
+        own = (
             _Turn(place, who, index)
             for who, record in enumerate(records)
             for index, place in enumerate(record["order"] or range(len(record["turns"])))
         )
+        others = enumerate(records[0]["opponent_turns"] or ())
+        self._turns = sorted([*own, *(_Turn(turn["place"], 0, index, True) for index, turn in others)])
         self._number = 0  # of turns played
         self._alone = False  # a seat that is to move has no record
+        self._in_league = records[0]["opponent"] is not None
         self._end: StopReason | None = None  # of an episode that goes on after its last recorded turn
 
     def run(self) -> list[Replayed]:
@@ -210,6 +220,8 @@ class _Replay:
         by_seat = {record["seat"] or 0: record for record in self._records}
         played = self._turns[self._number : self._number + 1]
         if not played or played[0].place != self._number:  # a turn of another seat, or one that a failed game has lost
+            if self._in_league:
+                return self._respond_no_more(played)
             whole = all(record["return"] is not None for record in self._records) and not any(self._differences)
             if whole and (played or seat not in by_seat):
                 self._alone = True
@@ -221,9 +233,27 @@ class _Replay:
             raise ModelStopped(_outside(reasons.get(seat, StopReason.CANCELLED)), "")
         self._number += 1
         record = self._records[played[0].who]
-        self._compare(played[0], "the seat to move was", seat, record["seat"] or 0)
-        turn = record["turns"][played[0].turn]
+        turn: TurnRecord | OpponentTurnRecord
+        if played[0].opponents:
+            turn = (record["opponent_turns"] or [])[played[0].turn]
+            then = turn["seat"]
+        else:
+            turn, then = record["turns"][played[0].turn], record["seat"] or 0
+        self._compare(played[0], "the seat to move was", seat, then)
         return as_response(turn["answer"], cut=turn["action_cut"], longest=record["spec"].get("max_action"))
+
+    def _respond_no_more(self, later: Sequence[_Turn]) -> str:
+        """End a game of a league as it was ended."""
+        record = self._records[0]
+        reason = StopReason(record["stop_reason"])
+        if reason is StopReason.FORFEIT:  # of the opponent, for a reason that the record does not have
+            raise ModelStopped(StopReason.TOKEN_LIMIT, "")
+        if later:
+            self._differ(later[0], "a turn before it is not recorded")
+        elif reason.scored and _outside(reason) is not reason:
+            self._differ(self._last, "the opponent is to move next, and the game was over when it was recorded")
+        self._end = _outside(reason)
+        return ""
 
     @property
     def _last(self) -> _Turn:
@@ -265,7 +295,10 @@ class _Replay:
 
     def _differ(self, where: _Turn | int, difference: str) -> None:
         """Note a difference in a turn, or at the end of the record with this index."""
-        who, place = (where, "the end") if isinstance(where, int) else (where.who, f"turn {where.turn}")
+        if isinstance(where, int):
+            who, place = where, "the end"
+        else:
+            who, place = where.who, f"turn {where.turn}{' of the opponent' if where.opponents else ''}"
         self._differences[who].append(f"{place}: {difference}")
 
 

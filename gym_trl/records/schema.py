@@ -42,6 +42,15 @@ class MessageRecord(TypedDict):
     content: str
 
 
+class OpponentTurnRecord(TypedDict):
+    """Response of an opponent in a game of a league (``OpponentTurn``)."""
+
+    place: int
+    seat: int
+    answer: str
+    action_cut: bool
+
+
 class SegmentRecord(TypedDict):
     """Beginning of a further segment of an episode (``Border``)."""
 
@@ -86,6 +95,7 @@ class Record(_Return):
     seat: int | None
     order: list[int] | None
     opponent: str | None
+    opponent_turns: list[OpponentTurnRecord] | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
     last_observation: str | None
@@ -268,6 +278,7 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
         "seat": episode.seat,
         "order": None if episode.seat is None else list(episode.order),
         "opponent": episode.opponent or None,
+        "opponent_turns": [turn._asdict() for turn in episode.opponent_turns] if episode.opponent else None,
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.

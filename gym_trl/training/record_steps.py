@@ -15,7 +15,16 @@ from gym_trl.grpo.planned_rows import Planned
 from gym_trl.grpo.trainer_parts import Batch, TrainerPart
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import as_record
-from gym_trl.training.step_file import ROW_ARRAYS, VERSION, Ragged, StepAbout, StepSettings, pack_step
+from gym_trl.training.step_file import (
+    ROW_ARRAYS,
+    VERSION,
+    Ragged,
+    RoleMean,
+    StepAbout,
+    StepCredit,
+    StepSettings,
+    pack_step,
+)
 from gym_trl.types import EpisodeResult
 
 OnStep = Callable[[int, int, bytes], None]
@@ -173,7 +182,7 @@ def _about(
         "group_size": group,
         "functions": list(trainer.reward_func_names),
         "weights": trainer.reward_weights.tolist(),
-        "credit": _credit(trainer),
+        **_credit(trainer),
         "masks_cut_off": trainer.gym_trl.masks_cut_off,
         "segments": any(isinstance(part, SegmentRows) for part in trainer.gym_trl.parts),
         "items": None if items is None else float(items),
@@ -187,11 +196,17 @@ def _about(
     }
 
 
-def _credit(trainer: Any) -> str | None:
-    """Return the name of the estimator of credit per turn, ``"function"`` for a user's."""
+def _credit(trainer: Any) -> StepCredit:
+    """Return the estimator of credit per turn, with the baselines that it has compared with."""
     for part in trainer.gym_trl.parts:
-        if isinstance(part, CreditPart):
-            if part.credit.roles is not None:
-                return RAE
-            return next((name for name, one in ESTIMATORS.items() if one is part.credit.estimator), "function")
-    return None
+        if not isinstance(part, CreditPart):
+            continue
+        roles = part.credit.roles
+        if roles is None:
+            known = (name for name, one in ESTIMATORS.items() if one is part.credit.estimator)
+            return StepCredit(credit=next(known, "function"), role_decay=None, role_means=[])
+        means = [
+            RoleMean(role=name, before=roles.before.get(name, 0.0), after=mean) for name, mean in roles.state.items()
+        ]
+        return StepCredit(credit=RAE, role_decay=roles.decay, role_means=means)
+    return StepCredit(credit=None, role_decay=None, role_means=[])

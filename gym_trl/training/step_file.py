@@ -80,7 +80,28 @@ class StepSettings(TypedDict):
     vllm_importance_sampling_mode: str | None
 
 
-class StepAbout(TypedDict):
+class RoleMean(TypedDict):
+    """Baseline of a role, with ``credit="rae"``."""
+
+    role: str
+    before: float
+    """Baseline by which the step's episodes were judged."""
+    after: float
+    """Baseline after they were counted."""
+
+
+class StepCredit(TypedDict):
+    """Estimator of credit per turn."""
+
+    credit: str | None
+    """Its name, ``"function"`` for a user's; null without credit per turn."""
+    role_decay: float | None
+    """Weight of earlier returns in the baselines of ``credit="rae"``; null with others."""
+    role_means: list[RoleMean]
+    """Baselines of ``credit="rae"``; none with others."""
+
+
+class StepAbout(StepCredit):
     """Settings of a step that its numbers depend on."""
 
     version: int
@@ -95,8 +116,6 @@ class StepAbout(TypedDict):
     """Names of the reward functions."""
     weights: list[float]
     """Their weights."""
-    credit: str | None
-    """Name of the estimator of credit per turn; null without it."""
     masks_cut_off: bool
     segments: bool
     """The history makes each segment a row."""
@@ -132,7 +151,7 @@ class StepEpisode(TypedDict):
     role: str | None
 
 
-_ABOUT, _EPISODE = Fields(StepAbout, {}), Fields(StepEpisode, {})
+_ABOUT, _EPISODE = Fields(StepAbout, {"role_decay": None, "role_means": []}), Fields(StepEpisode, {})
 _SETTINGS = Fields(StepSettings, {"sapo_temperature_neg": None, "sapo_temperature_pos": None})
 _NEEDED = ("row_prompt_ids", "row_completion_ids", "row_mask", "row_advantages")
 
@@ -241,8 +260,7 @@ def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _step(whole: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> StepData:
-    about = whole["about"]
-    _check_settings(about)
+    about = _checked_settings(whole["about"])
     _check_episodes(whole["episodes"])
     columns = {name: _ragged(name, kind, arrays) for name, kind in EPISODE_ARRAYS.items()}
     records = [dict(one) for one in whole["records"]]
@@ -257,20 +275,26 @@ def _step(whole: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> StepD
     if len({*map(len, rows.values())}) > 1:
         raise ValueError("its arrays have different numbers of rows")
     checked = [complete(record, f"records[{number}]") for number, record in enumerate(records)]
-    return StepData(cast(StepAbout, about), whole["episodes"], checked, rows)
+    return StepData(about, whole["episodes"], checked, rows)
 
 
-def _check_settings(about: Any) -> None:
+def _checked_settings(about: Any) -> StepAbout:
+    """Return the settings of a file, with defaults for what an earlier release did not write."""
     if about["version"] != VERSION:
         raise ValueError(f"it is of version {about['version']!r:.40}, but this release reads version {VERSION}")
-    if problem := _ABOUT.problem(_ABOUT.completed(about)):
+    about = _ABOUT.completed(about)
+    if problem := _ABOUT.problem(about):
         raise ValueError(problem[1])
-    if problem := _SETTINGS.problem(_SETTINGS.completed(about["settings"])):
+    about["settings"] = _SETTINGS.completed(about["settings"])
+    if problem := _SETTINGS.problem(about["settings"]):
         raise ValueError(f"settings.{problem[1]}")
     if about["group_size"] < 1 or not about["rows_by_process"] or not about["settings"]["temperature"] > 0:
         raise ValueError("a group, a process and a temperature must be above 0")
+    if about["role_decay"] is not None and not 0 <= about["role_decay"] < 1:
+        raise ValueError("role_decay must be from 0 to below 1")
     if len(about["weights"]) != len(about["functions"]):
         raise ValueError("each reward function must have a weight")
+    return cast(StepAbout, about)
 
 
 def _check_episodes(episodes: Any) -> None:

@@ -39,6 +39,8 @@ class RoleBaselines:
             raise ConfigError(f"decay must be from 0 to below 1, got {decay!r}")
         self.decay = decay
         self._baselines: dict[str, float] = {}
+        self.before: dict[str, float] = {}
+        """Baseline of each role before the batch that was counted last."""
 
     @property
     def state(self) -> dict[str, Any]:
@@ -56,6 +58,7 @@ class RoleBaselines:
 
     def count(self, groups: Sequence[Sequence[TurnRewards]]) -> None:
         """Move the baselines towards the returns of a batch's episodes."""
+        self.before = dict(self._baselines)
         for group in groups:
             for one in group:
                 role, value = one.role or "", sum(one.rewards)

@@ -55,9 +55,10 @@ class Games(Part):
         played: dict[int, EpisodeResult] = {}
         for match, result in zip(matches, run_games(games, **call.run), strict=True):
             mine, others = match.sides(result)
-            played |= {match.number(one): one.against(match.opponent) for one in mine}
             if match.opponent:
+                mine = [one.against(match.opponent, others) for one in mine]
                 self.note(match.opponent, mine[0], others)
+            played |= {match.number(one): one for one in mine}
         if call.trainer.accelerator.num_processes > 1 and any(call.rows % seats for seats in call.seats.values()):
             played |= _exchanged(played, {row.number for row in rows})
         return [played[row.number] for row in rows]

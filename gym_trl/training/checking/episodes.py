@@ -56,9 +56,13 @@ def check_seeds(step: CheckedStep) -> Iterator[Found]:
 
 def check_environment(step: CheckedStep) -> Iterator[Found]:
     """Yield what environments answer otherwise to the recorded actions."""
-    played = [index for index, record in enumerate(step.records) if record["opponent"] is None]
+    played = [
+        index
+        for index, record in enumerate(step.records)
+        if record["opponent"] is None or record["opponent_turns"] is not None
+    ]
     if len(played) < len(step.records):
-        yield f"{len(step.records) - len(played)} episodes against opponents, whose actions are not recorded"
+        yield f"{len(step.records) - len(played)} episodes against opponents whose turns are not recorded"
     with_names = replay([step.records[index] for index in played], trust=step.trust)
     for index, replayed in zip(played, with_names, strict=True):
         for difference in replayed.differences:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, described
 from gym_trl.grpo.credit.columns import TurnRow
-from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, TurnRewards, scales
+from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, RAE, Estimator, TurnRewards, scales
 from gym_trl.grpo.credit.groups import Member, compared
+from gym_trl.grpo.credit.role_baselines import RoleBaselines
 from gym_trl.records.schema import Record
 from gym_trl.training.checking.step import (
     CheckedStep,
@@ -148,13 +149,13 @@ def _differing(row: ExpectedRow, number: int, now: Any, then: Any) -> Difference
 
 def check_advantages(step: CheckedStep) -> Iterator[Found]:
     """Yield advantages that the rewards do not have: of each episode, or with credit per turn of each turn."""
-    about, episodes, _ = step.full()
     expected = expected_rows(step)
     weighted = list(zip(expected, row_weights(step, expected), strict=True))
-    if about["credit"] is None:
+    if step.full()[0]["credit"] is None:
         yield from _of_episodes(step, weighted)
     else:
-        yield from _of_turns(step, weighted, turn_advantages(about, episodes, step.records))
+        yield from _of_turns(step, weighted, turn_advantages(step))
+        yield from _role_means(step)
 
 
 def _of_episodes(step: CheckedStep, weighted: Sequence[tuple[ExpectedRow, float]]) -> Iterator[Found]:
@@ -273,20 +274,54 @@ def _deviation(values: Floats) -> float:
     return float(scored.std(ddof=1)) if len(scored) > 1 else 0.0
 
 
-def turn_advantages(about: StepAbout, episodes: Sequence[StepEpisode], records: Sequence[Record]) -> list[list[float]]:
+def _estimator(step: CheckedStep) -> Estimator:
+    """Return the estimator of the training, with the baselines that it had.
+
+    Raises:
+        UncheckedError: It is a function that the run does not name, or its baselines are not recorded.
+    """
+    about, _, _ = step.full()
+    name = about["credit"] or EPISODE
+    if name == RAE:
+        if about["role_decay"] is None:
+            raise UncheckedError("the baselines of credit='rae' are not recorded")
+        baselines = RoleBaselines(about["role_decay"])
+        baselines.state = {one["role"]: one["before"] for one in about["role_means"]}
+        return baselines
+    own = None if step.options is None else step.options.credit
+    estimator = own if callable(own) and name not in ESTIMATORS else ESTIMATORS.get(name)
+    if estimator is None:
+        raise UncheckedError("credit per turn is by a function that the run does not name")
+    return estimator
+
+
+def _role_means(step: CheckedStep) -> Iterator[Found]:
+    """Yield baselines of roles that are not those before, moved by the step's returns."""
+    about, episodes, _ = step.full()
+    baselines = _estimator(step)
+    if not isinstance(baselines, RoleBaselines):
+        return
+    members, turns, _ = _members(about, episodes, step.records)
+    baselines.count([[turns[one] for one in group] for group in compared(members, baselines)])
+    recorded = {one["role"]: one["after"] for one in about["role_means"]}
+    for role, now in baselines.state.items():
+        then = recorded.get(role)
+        if then is None or not math.isclose(now, then, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            yield Difference.of(None, "", f"the baseline of role {role!r:.80} after the step", now, then)
+
+
+def turn_advantages(step: CheckedStep) -> list[list[float]]:
     """Return the advantages of each episode's turns, by the estimator of the training; none for an unscored one.
 
     Raises:
-        UncheckedError: The estimator has a state, or is a user's function.
+        UncheckedError: The estimator, or what it compares with, is not known.
     """
-    name = about["credit"]
-    estimator = ESTIMATORS.get(name or EPISODE)
-    if estimator is None:
-        raise UncheckedError(f"credit={name!r} depends on earlier steps, or is a function that the run does not hold")
-    members, turns, places = _members(about, episodes, records)
+    about, episodes, _ = step.full()
+    estimator = _estimator(step)
+    members, turns, places = _members(about, episodes, step.records)
     groups = compared(members, estimator)
     together = [[turns[one] for one in group] for group in groups]
-    estimated = [estimator(group) for group in together]
+    estimated = _estimates(estimator, together)
     advantages: list[list[float]] = [[] for _ in episodes]
     scale = about["settings"]["scale_rewards"]
     if scale not in ("group", "batch", "none"):
@@ -296,6 +331,21 @@ def turn_advantages(about: StepAbout, episodes: Sequence[StepEpisode], records: 
         for member, values in zip(group, estimates, strict=True):
             advantages[places[member]] = [value / divisor for value in values]
     return advantages
+
+
+def _estimates(estimator: Estimator, groups: Sequence[Sequence[TurnRewards]]) -> list[list[list[float]]]:
+    """Return an advantage for each turn of each episode.
+
+    Raises:
+        UncheckedError: A user's estimator raises, or returns something else.
+    """
+    try:
+        estimated = [[[float(value) for value in values] for values in estimator(group)] for group in groups]
+    except Exception as error:
+        raise UncheckedError(f"the estimator of credit per turn raises {described(error)}") from error
+    if [list(map(len, one)) for one in estimated] != [[len(turns.rewards) for turns in group] for group in groups]:
+        raise UncheckedError("the estimator of credit per turn does not return a number per turn")
+    return estimated
 
 
 def _members(
