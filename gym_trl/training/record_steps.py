@@ -203,8 +203,8 @@ def _credit(trainer: Any) -> StepCredit:
             continue
         roles = part.credit.roles
         if roles is None:
-            known = (name for name, one in ESTIMATORS.items() if one is part.credit.estimator)
-            return StepCredit(credit=next(known, "function"), role_decay=None, role_means=[])
+            names = (name for name, one in ESTIMATORS.items() if one is part.credit.estimator)
+            return StepCredit(credit=next(names, "function"), role_decay=None, role_means=[])
         means = [
             RoleMean(role=name, before=roles.before.get(name, 0.0), after=mean) for name, mean in roles.state.items()
         ]
