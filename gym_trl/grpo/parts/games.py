@@ -55,10 +55,9 @@ class Games(Part):
         played: dict[int, EpisodeResult] = {}
         for match, result in zip(matches, run_games(games, **call.run), strict=True):
             mine, others = match.sides(result)
-            if match.opponent:
-                mine = [one.against(match.opponent, others) for one in mine]
-                self.note(match.opponent, mine[0], others)
             played |= {match.number(one): one for one in mine}
+            if match.opponent:
+                self.note(match.opponent, mine[0], others)
         if call.trainer.accelerator.num_processes > 1 and any(call.rows % seats for seats in call.seats.values()):
             played |= _exchanged(played, {row.number for row in rows})
         return [played[row.number] for row in rows]
@@ -88,7 +87,7 @@ class _Match(NamedTuple):
         mine, others = list[EpisodeResult](), list[EpisodeResult]()
         for row, episode in zip(self.rows, episodes, strict=True):
             (others if self.is_against(row) else mine).append(episode)
-        return mine, others
+        return [one.against(self.opponent, others) if others else one for one in mine], others
 
     def number(self, episode: EpisodeResult) -> int:
         """Return the number of the row of a seat's episode."""
