@@ -300,7 +300,9 @@ def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
         try:
             function = load_env_creator(function)
         except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{function!r} names no function, as 'package.module:function' would: {error}") from error
+            module, _, name = function.partition(":")
+            meant = f"'{module[:-3]}:{name}'" if module.endswith(".py") else "'package.module:function'"
+            raise ConfigError(f"{function!r} names no function, as {meant} would: {error}") from error
     if not callable(function):
         raise ConfigError(f"expected a function, or its name as 'package.module:function', got {function!r}")
     return function

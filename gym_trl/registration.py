@@ -230,13 +230,21 @@ def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
     return arguments
 
 
+_VERSION = re.compile(r"-v[0-9]+$")
+
+
 def unknown_id(env_id: str) -> str:
-    """Return the error message for an unknown environment, with similar ids."""
+    """Return the error message for an unknown environment, with its other versions or similar ids.
+
+    >>> unknown_id("FrozenLake-v9"), unknown_id("Sokobon-v0")
+    ("there is no environment 'FrozenLake-v9'; did you mean FrozenLake-v1?", "...; did you mean TrlEnv/Sokoban-v0?")
+    """
     name = env_id.rpartition(":")[2]
     # Later entries replace earlier ones of the same name: the newest version, and this library's own, remain.
     env_ids = {_bare(one): one for one in sorted(gym.registry, key=is_ours)}
     close = [env_ids[match] for match in get_close_matches(_bare(name), env_ids, n=3, cutoff=0.75)]
-    meant = " or ".join([one for one in close if is_ours(one)] or close)
+    other_versions = [one for one in gym.registry if _VERSION.sub("", one) == _VERSION.sub("", name)]
+    meant = " or ".join(other_versions or [one for one in close if is_ours(one)] or close)
     return f"there is no environment {env_id!r}; " + (
         f"did you mean {meant}?"
         if meant
@@ -246,7 +254,7 @@ def unknown_id(env_id: str) -> str:
 
 
 def _bare(env_id: str) -> str:
-    return re.sub(r"-v[0-9]+$", "", env_id.rpartition("/")[2].lower())
+    return _VERSION.sub("", env_id.rpartition("/")[2].lower())
 
 
 def is_registered(env_id: str) -> bool:

@@ -180,7 +180,7 @@ def test_work_that_was_given_up_before_it_began_is_not_done():
     assert Slow.steps == ["first"]
 
 
-@pytest.mark.parametrize("info", [None, [], {"action_valid": [1, 0]}, {"success": "yes"}])
+@pytest.mark.parametrize("info", [None, [], {"action_valid": [1, 0]}, {"success": 1}])
 def test_info_is_checked_where_it_comes_in(info):
     if isinstance(info, dict):
         name = next(iter(info))
@@ -193,6 +193,19 @@ def test_info_is_checked_where_it_comes_in(info):
 def test_an_info_that_is_neither_true_nor_false_fails_its_episode():
     with pytest.raises(ValueError, match="ambiguous"):
         read_step("", 0.0, False, False, {"action_valid": np.array([1, 0])})
+
+
+@pytest.mark.parametrize("name", ["success", "action_valid"])
+@pytest.mark.parametrize("text", ["no", "yes", ""])
+def test_text_is_neither_true_nor_false(name, text):
+    with pytest.raises(TypeError, match=f"must be True or False, got '{text}'"):
+        read_step("", 0.0, False, False, {name: text})
+
+
+@pytest.mark.parametrize("reward", ["1", "nan", "", None, [1.0], {}])
+def test_what_is_no_number_is_no_reward(reward):
+    with pytest.raises(TypeError, match="the reward must be a number, got"):
+        read_step("", reward, False, False, {})
 
 
 def test_a_rollout_that_was_given_up_leaves_no_work_to_the_next():

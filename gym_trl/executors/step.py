@@ -242,7 +242,8 @@ def read_step(
     ValueError: the reward must be a finite number, got nan
 
     Raises:
-        TypeError: the observation is not text, the reward is not a number, or ``info`` is not a mapping.
+        TypeError: the observation is not text, the reward is not a number, ``info`` is not a mapping, or
+            ``info["action_valid"]`` or ``info["success"]`` is text.
         ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
     """
     images: tuple[PngImage, ...] = ()
@@ -252,11 +253,15 @@ def read_step(
         info = {**info}
         for name in _SAID:
             if (flag := info.get(name)) is not None:
+                if isinstance(flag, str):  # every text but the empty one is true, also "no"
+                    raise TypeError(f"info[{name!r}] must be True or False, got {flag!r:.80}")
                 info[name] = bool(flag)
         if IMAGES in info:
             images = images_of(info)
             del info[IMAGES]
     try:
+        if isinstance(reward, str):
+            raise TypeError  # noqa: TRY301 -- text that looks like a number is none either
         value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
     except (TypeError, ValueError):
         raise TypeError(f"the reward must be a number, got {type(reward).__name__}: {reward!r:.80}") from None

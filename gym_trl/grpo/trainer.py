@@ -25,6 +25,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import adapter_kept
 from gym_trl.grpo.attach import Attachment
+from gym_trl.grpo.credit.groups import SPREAD
 from gym_trl.grpo.generation_check import check_batching
 from gym_trl.grpo.parts.checked import checked_result
 from gym_trl.grpo.parts.part import HasParts, Part, parts_of
@@ -102,6 +103,9 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
         self.gym_trl.batch = batch = Batch(self)
         try:
             columns = super()._generate_and_score_completions(inputs)
+            if batch.dead is not None:
+                split = "train" if self.model.training else "eval"
+                trl_versions.pending_metrics(self, split)["frac_reward_zero_std"][-1] = batch.dead
             for part in self.gym_trl.parts:
                 columns = checked_result(part, "scored", part.scored(batch, columns), dict)
             return columns
@@ -130,6 +134,7 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
         rewards = attachment.settle(inputs, super()._calculate_rewards(inputs, prompts, completions, ids))
         for part in attachment.parts:
             rewards = checked_result(part, "rewards", part.rewards(batch, inputs, rewards), type(rewards))
+        batch.dead = _dead_share(self, rewards)
         return rewards
 
     @no_cudnn_attention()
@@ -159,6 +164,26 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
             return super()._compute_loss(model, inputs)
         finally:
             attachment.loss_tokens = None
+
+
+def _dead_share(trainer: Any, rewards: Any) -> float | None:
+    """Return the share of the groups whose scored members have the same reward, but for rounding; ``None`` if a reward
+    is not compared within its group.
+
+    TRL compares a deviation of 32-bit numbers with 1e-8, and so misses most groups of equal rewards that are not powers
+    of two.
+    """
+    if trainer.multi_objective_aggregation != "sum_then_normalize" or trainer.scale_rewards == "batch":
+        return None
+    size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+    totals = (rewards * trainer.reward_weights.to(rewards.device)).nansum(dim=1)
+    scored = ~rewards.isnan().all(dim=1).view(-1, size)
+    groups = totals.view(-1, size)
+    most = groups.masked_fill(~scored, -float("inf")).amax(dim=1)
+    least = groups.masked_fill(~scored, float("inf")).amin(dim=1)
+    rounding = (SPREAD * groups.abs().amax(dim=1)).clamp(min=1e-8)  # TRL's tolerance
+    same = (most - least <= rounding) & scored.any(dim=1)
+    return float(same.float().mean())
 
 
 def new_attachment(trainer: Any, spec: "GymSpec | None") -> Attachment:

@@ -46,6 +46,8 @@ class Batch:
     """Rows; ``None`` if each is a whole episode."""
     weights: Sequence[float] | None = None
     """Weights of ``rows`` in the loss, by which advantages are multiplied."""
+    dead: float | None = None
+    """Share of the groups whose members all have the same reward; ``None`` where another set is compared."""
     notes: dict[Any, Any] = field(default_factory=dict)
     """Values that a part keeps for its later methods, by the part."""
 

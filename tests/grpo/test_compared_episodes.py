@@ -203,12 +203,22 @@ class Late(Paying):
         return [0.0, 1.0 - self._paid, float(crc32(action.encode()) % 2)][self._left]
 
 
-def trained(folder, env, *reward_funcs):
+class Alike(Paying):
+    """Game of which all episodes return the same, which 32 bits do not have exactly, or none do."""
+
+    def __init__(self, paid=-0.2, odd=0.0):
+        self.paid, self.odd = paid, odd
+
+    def _paid_for(self, action):
+        return self.paid + self.odd * (crc32(action.encode()) % 64)
+
+
+def trained(folder, env, *reward_funcs, credit="return_to_go", **grpo):
     """Return a trainer that was trained for a step."""
     settings: dict[str, Any] = {"action_format": "plain", "instructions": "", "max_tokens_per_turn": 2}
     settings |= {"num_tasks": 4, "num_eval_tasks": 0, "executor": "inline", "cut_actions": "accept"}
-    spec = GymSpec(env, credit="return_to_go", **settings)
-    grpo = {"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2}
+    spec = GymSpec(env, credit=credit, **settings)
+    grpo = {"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2, **grpo}
     torch.manual_seed(0)
     trainer = tiny_trainer.make(folder, spec, grpo=grpo, reward_funcs=list(reward_funcs), eval_dataset=None)
     trainer.remove_callback(PrinterCallback)
@@ -230,6 +240,20 @@ def test_a_training_is_the_same_whatever_env_reward_is_wrapped_in(tmp_path):
 def test_equal_returns_of_unequal_turns_are_not_logged_as_dead(tmp_path):
     logs = trained(tmp_path, Late, env_reward).state.log_history[0]
     assert (logs["reward_std"], logs["frac_reward_zero_std"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+@pytest.mark.parametrize("credit", ["episode", "return_to_go"])
+@pytest.mark.parametrize("paid", [-0.2, 0.1, 1 / 3, 0.0])
+def test_groups_of_equal_returns_are_logged_as_dead(tmp_path, paid, credit, scale):
+    """TRL's own metric is 0 where 32 bits do not have the return."""
+    logs = trained(tmp_path, partial(Alike, paid), env_reward, credit=credit, scale_rewards=scale).state.log_history[0]
+    assert logs["frac_reward_zero_std"] == 1.0
+
+
+def test_groups_of_nearly_equal_returns_are_not_logged_as_dead(tmp_path):
+    logs = trained(tmp_path, partial(Alike, 0.1, 1e-4), env_reward, credit="episode").state.log_history[0]
+    assert logs["frac_reward_zero_std"] == 0.0
 
 
 def test_two_functions_that_pay_the_return_pay_it_with_both_weights():
