@@ -297,10 +297,10 @@ def load_function(function: Callable[..., Any] | str) -> Callable[..., Any]:
             raise ConfigError(f"a function is named as 'package.module:function', got {function!r}")
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
+        module, _, name = function.partition(":")
         try:
             function = load_env_creator(function)
         except (ImportError, AttributeError, ValueError) as error:
-            module, _, name = function.partition(":")
             meant = f"'{module[:-3]}:{name}'" if module.endswith(".py") else "'package.module:function'"
             raise ConfigError(f"{function!r} names no function, as {meant} would: {error}") from error
     if not callable(function):

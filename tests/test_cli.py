@@ -1,6 +1,7 @@
 import gc
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typer.main import get_command
 import gym_trl
 from gym_trl.cli.app import app
 from gym_trl.cli.imports import slow_imports
+from gym_trl.cli.terminal import only_results, say
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
 COMMANDS = [
@@ -379,3 +381,42 @@ def test_validating_wants_one_environment_or_all() -> None:
         gym_trl_("validate", "TrlEnv/Echo-v0", "--difficulty", "nightmare")
     )
     assert "did you mean TrlEnv/Echo-v0" in error(gym_trl_("validate", "TrlEnv/Eco-v0"))
+
+
+_TALKATIVE = """
+import os
+from gym_trl.envs.echo import Echo
+
+class Talkative(Echo):
+    def step(self, action):
+        print("not a result")
+        os.write(1, b"nor this\\n")
+        os.system("echo nor this")
+        return super().step(action)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "--policy", "random", "--episodes", "2"],
+        ["validate", "--episodes", "2", "--jobs", "1", "--search-steps", "500"],
+    ],
+)
+def test_json_is_all_that_comes_to_standard_output(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "talkative.py").write_text(_TALKATIVE)
+    name, *others = command
+    words = [sys.executable, "-m", "gym_trl", name, "talkative.py:Talkative", *others, "--json"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert isinstance(json.loads(done.stdout), dict), done.stderr
+    assert {"not a result", "nor this"} <= {*done.stderr.splitlines()}
+
+
+def test_the_output_is_as_before_after_results_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with only_results():
+        sys.stdout.write("aside\n")
+        say("{}")
+    sys.stdout.write("after\n")
+    say("that")
+    assert capsys.readouterr() == ("{}\nafter\nthat\n", "aside\n")

@@ -5,11 +5,12 @@ import math
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Any, NoReturn, ParamSpec
 
 import typer
 
-from gym_trl.cli.terminal import encodable
+from gym_trl.cli.terminal import encodable, only_results
 from gym_trl.errors import ConfigError, GymTRLError, UntrustedError
 
 _P = ParamSpec("_P")
@@ -22,7 +23,8 @@ def clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
     def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
             check_finite(kwargs)
-            command(*args, **kwargs)
+            with only_results() if kwargs.get("as_json") else nullcontext():
+                command(*args, **kwargs)
         except BrokenPipeError:  # the reader has closed the pipe
             raise
         except (GymTRLError, OSError) as error:

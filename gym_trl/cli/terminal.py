@@ -3,8 +3,9 @@
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import typer
 
@@ -13,13 +14,46 @@ _ACTED_UPON = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u
 _STYLE = re.compile(r"(\x1b\[[0-9;:]*m)")
 _LEAVE = ("quit", "exit")
 _LEFT_ALIGNED = ("environment", "policy", "player", "A", "B", "ended")
+_STDOUT = 1
 _ALWAYS_SHOWN = 4  # columns of a table
+
+
+_results: TextIO | None = None  # standard output while all other prints go to standard error
 
 
 def say(text: str = "") -> None:
     """Print text, escaping characters that the terminal cannot encode."""
-    sys.stdout.write(encodable(f"{text}\n", sys.stdout))
-    sys.stdout.flush()
+    out = _results or sys.stdout
+    out.write(encodable(f"{text}\n", out))
+    out.flush()
+
+
+@contextmanager
+def only_results() -> Iterator[None]:
+    """Send what anything but ``say`` prints in the block to standard error, so that a program can read the results.
+
+    Environments print as well, also in processes of their own.
+    """
+    global _results  # noqa: PLW0603 -- the process has one standard output
+    out, kept = sys.stdout, None
+    out.flush()
+    try:
+        if out.fileno() == _STDOUT:
+            kept = os.dup(_STDOUT)
+            os.dup2(sys.stderr.fileno(), _STDOUT)
+            _results = open(kept, "w", encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115
+    except OSError:  # no files, as where the output is collected in memory
+        pass
+    _results = _results or out
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        _results.flush()
+        _results, sys.stdout = None, out
+        if kept is not None:
+            os.dup2(kept, _STDOUT)
+            os.close(kept)
 
 
 def say_styled(text: str) -> None:

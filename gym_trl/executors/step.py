@@ -261,7 +261,7 @@ def read_step(
             del info[IMAGES]
     try:
         if isinstance(reward, str):
-            raise TypeError  # noqa: TRY301 -- text that looks like a number is none either
+            raise TypeError
         value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
     except (TypeError, ValueError):
         raise TypeError(f"the reward must be a number, got {type(reward).__name__}: {reward!r:.80}") from None

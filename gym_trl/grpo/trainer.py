@@ -167,8 +167,7 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
 
 
 def _dead_share(trainer: Any, rewards: Any) -> float | None:
-    """Return the share of the groups whose scored members have the same reward, but for rounding; ``None`` if a reward
-    is not compared within its group.
+    """Return the share of the groups of one reward, but for rounding; ``None`` if rewards are compared otherwise.
 
     TRL compares a deviation of 32-bit numbers with 1e-8, and so misses most groups of equal rewards that are not powers
     of two.
