@@ -14,8 +14,8 @@ import pytest
 from support import fused_game
 from support.fused_game import (
     FILES,
+    FUSED,
     LEVELS,
-    SMALL,
     learnt,
     lines,
     options,
@@ -51,10 +51,7 @@ def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.Com
         "app(['train', 'Tests/Fused-v0', *sys.argv[1:]])\n"
     )
     given = [f"--env-kwargs={name}={value}" for name, value in arguments.items()]
-    given += [
-        f"--{name.replace('_', '-')}={value}"
-        for name, value in {**SMALL, "max_tokens_per_turn": 3, "out": "run"}.items()
-    ]
+    given += [f"--{name.replace('_', '-')}={value}" for name, value in {**FUSED, "out": "run"}.items()]
     return subprocess.run(
         [sys.executable, *launcher, "main.py", "--grpo=save_steps=3", *given],
         cwd=folder,

@@ -26,6 +26,11 @@ SMALL: dict[str, Any] = {
     "num_generations": 4,
     "eval_episodes": 8,
 }
+FUSED: dict[str, Any] = {
+    **SMALL,
+    "max_tokens_per_turn": 3,
+    "invalid_penalty": 0.0,  # with one, the game's published score of a sequence would not apply: search, and steps
+}
 JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
 FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer", "steps"}
 LEVELS = ("before", "after", "after_greedy", "random", "blind", "optimum")
@@ -72,9 +77,8 @@ class Fused(Echo):
 
 def options(env: str = "Tests/Fused-v0", **given: Any) -> TrainOptions:
     grpo = {"save_steps": 2, **given.pop("grpo", {})}
-    if env == "Tests/Fused-v0":  # with a penalty, its published score of a sequence would not apply: search, and steps
-        given = {"invalid_penalty": 0.0, **given}
-    return choose(env, **{**SMALL, "max_tokens_per_turn": 3, "grpo": grpo, **given})
+    usual = FUSED if env == "Tests/Fused-v0" else {**SMALL, "max_tokens_per_turn": 3}
+    return choose(env, **{**usual, "grpo": grpo, **given})
 
 
 def silent() -> Console:
