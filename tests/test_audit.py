@@ -158,6 +158,7 @@ def test_an_audit_goes_on_where_it_was_stopped(tmp_path):
     assert all((tmp_path / f"audit.{kind}").stat().st_size for kind in ("md", "html", "json", "png"))
 
 
+@pytest.mark.full
 def test_options_of_the_text_are_those_of_the_card(tmp_path):
     budget = ["--seconds", "1", "--episodes", "20", "--search-steps", "200"]
     run = ["audit", "CliffWalking-v1", "--out", str(tmp_path), *budget]

@@ -50,6 +50,7 @@ def test_a_sound_environment_has_no_finding_of_the_card() -> None:
     assert verdicts["runtime.tool_declaration_accuracy"] == SKIPPED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [planted_cards.SlowAtFirst, planted_cards.SlowAtFirstEach])
 def test_both_speeds_are_of_episodes_that_were_played_before(kind: type[gym.Env[str, str]]) -> None:
     card = make_card(kind, kind.__name__, episodes=20, seconds=10.0, search_steps=0)

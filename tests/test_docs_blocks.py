@@ -115,8 +115,11 @@ def blocks_of(page: Path) -> list[Block]:
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     """Return the marks of what a page's blocks do and need."""
     blocks, marks = blocks_of(page), []
-    if any(">>> trainer.train()" in block.body for block in blocks if block.runs):
+    commands = " ".join(block.body for block in blocks if block.runs)
+    if ">>> trainer.train()" in commands:
         marks += [pytest.mark.trl, pytest.mark.full]
+    elif "gym-trl card" in commands or "gym-trl new" in commands:  # seconds each
+        marks += [pytest.mark.full]
     if any(block.note == IN_THE_BACKGROUND or "create_openenv_vllm_rollout_func(" in block.body for block in blocks):
         marks += [pytest.mark.openenv]
         marks += [pytest.mark.skipif(find_spec("openenv") is None, reason="openenv is not installed")]

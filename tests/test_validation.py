@@ -116,6 +116,7 @@ def test_what_is_no_game_of_this_kind_is_refused() -> None:
         games(["FrozenLake-v1"])
 
 
+@pytest.mark.full
 def test_the_page_of_games_is_current() -> None:
     ran = subprocess.run([sys.executable, "docs/make_games.py", "--check"], cwd=ROOT, check=False)
     assert ran.returncode == 0, "run python docs/make_games.py"

@@ -33,6 +33,9 @@ ENGINE = {
     "enforce_eager": True,
     "block_size": BLOCK,
 }
+IN_ONE_PASS = 2**15
+"""Tokens of a pass. Where prompts are computed in parts, vLLM asks the generator of a seeded request for its offset,
+which only a GPU's has."""
 
 
 def prepare() -> None:
@@ -93,8 +96,7 @@ def small_llm(folder: Path, **options):
 def prepare_trl() -> None:
     """Make TRL create its engine as ``small_llm`` does: it has no argument for these settings."""
     prepare()
-    from functools import partial
-
     from trl.generation import vllm_generation
 
-    vllm_generation.LLM = partial(vllm_generation.LLM, **ENGINE)
+    make = vllm_generation.LLM
+    vllm_generation.LLM = lambda **given: make(**{**given, **ENGINE, "max_num_batched_tokens": IN_ONE_PASS})
