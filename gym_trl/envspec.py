@@ -37,7 +37,7 @@ from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.reward import CutoffReturn
-from gym_trl.wrappers.seats import Seats
+from gym_trl.wrappers.seats import Seats, check_seats_are_played
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.traits import layers_of, solver_of, traits
 from gym_trl.wrappers.turn_limit import TurnLimit
@@ -187,6 +187,8 @@ class EnvSpec(Text, Displayed):
                 images = images or traits(env).shows_images
                 criteria.append(dict(traits(env).criteria))
                 seats[env_id] = 1 if self.seats is None else traits(env).num_seats
+                if self.seats is None:
+                    check_seats_are_played(env)
                 self._check_functions(env, stepping)
                 if self.success == "info":
                     self._check_info(env_id)

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,7 @@ from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.options import League
 from gym_trl.records.schema import task_id
 from gym_trl.rollout import History
+from gym_trl.spaces import AnyText
 from gym_trl.training.checking.rows import TOLERANCE, episode_advantages
 from gym_trl.training.checking.run import STAGES, StepReport, check_run
 from gym_trl.training.options import choose
@@ -151,6 +153,36 @@ def test_an_estimator_of_the_users_is_called_again(tmp_path: Path, monkeypatch: 
 
 def _unchecked(report: StepReport) -> dict[str, str]:
     return {stage.name: stage.unchecked for stage in report.stages}
+
+
+class Failing(gym.Env[str, str]):
+    """Game that its infrastructure ends in the second turn of some episodes."""
+
+    observation_space = action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._turn, self._fails = 0, bool(seed and seed % 3 == 0)
+        return "Say something.", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._turn += 1
+        if self._turn == 2 and self._fails:
+            raise OSError("disk full")
+        return f"Turn {self._turn}.", float(len(action) % 3), self._turn == 3, False, {}
+
+
+def test_episodes_that_failed_in_a_later_turn_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        gym.registry, "Tests/Failing-v0", gym.envs.registration.EnvSpec("Tests/Failing-v0", lambda **_: Failing())
+    )
+    train(choose("Tests/Failing-v0", **SMALL, steps=3, executor="inline"), out=tmp_path / "run", console=silent())
+    reports = list(check_run(tmp_path / "run"))
+    assert [one.first for one in reports] == [None] * 3
+    records = [one for path in step_files(tmp_path / "run") for one in read_step(path).records]
+    failed = [one for one in records if one["stop_reason"] == "env_error"]
+    assert 0 < len(failed) < len(records)
+    assert all(one["last_observation"] == "Turn 1." and one["unanswered"] is not None for one in failed)
 
 
 def test_a_step_that_was_written_again_agrees(runs: dict[str, Path], tmp_path: Path) -> None:

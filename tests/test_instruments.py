@@ -2,13 +2,18 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+from hypothesis import given, strategies as st
+from rich.console import Console
 from support import planted_cards
 from support.command_line import gym_trl_
 
@@ -21,24 +26,30 @@ from gym_trl.env_checker.card.plays import Level, Plays, References
 from gym_trl.env_checker.checks.outcomes import _missed
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.env_checker.play import PlayedEpisode
+from gym_trl.envs.kuhn_poker import KuhnPoker
+from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.estimates import Estimate, return_estimate, share_of
+from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.levels import levels_of
 from gym_trl.evaluation.play import Optimum
 from gym_trl.evaluation.ratings import Standings
 from gym_trl.evaluation.seated import GameRecord
 from gym_trl.evaluation.tournament import Tournament
+from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import Curriculum
 from gym_trl.records import Record, as_record
 from gym_trl.records.files import RecordWriter
 from gym_trl.report import OK, SKIPPED, WARNING, Finding
 from gym_trl.rollout.log import EpisodeLog
-from gym_trl.training.findings import Played, input_dependence
+from gym_trl.training.doctor import diagnose
+from gym_trl.training.findings import Played, input_dependence, scores
 from gym_trl.training.options import choose
 from gym_trl.training.references import references
+from gym_trl.training.run import train
 from gym_trl.types import Answer, EpisodeResult, StepResult, StopReason, Task, Turn
 from gym_trl.viewer.run import Run
-from gym_trl.wrappers import TurnLimit
+from gym_trl.wrappers import Opponent, TurnLimit
 
 GUESS = "TrlEnv/GuessNumber-v0"
 
@@ -373,3 +384,79 @@ def test_episodes_of_another_policy_in_the_folder_are_not_those_of_this_call(tmp
     common = ["eval", f"{file}:Lost", "--episodes", "4", "--out", str(tmp_path / "out")]
     assert gym_trl_(*common, "--policy", "solver").exit_code == 0
     assert gym_trl_(*common, "--policy", "constant").exit_code == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Games whose seats nobody plays
+# ---------------------------------------------------------------------------------------------------------------------
+
+KUHN = {"opponent": "self"}
+
+
+def test_seats_that_nothing_plays_are_not_played_as_one(tmp_path: Path) -> None:
+    """The reward of a step is that of no seat, so its sum would be a false return."""
+    with pytest.raises(ConfigError, match=r"has 2 seats, and its reward is that of none of them: .*seats='self'"):
+        GymSpec("TrlEnv/KuhnPoker-v0", env_kwargs=KUHN)
+    with pytest.raises(ConfigError, match="gym-trl tournament"):
+        evaluate("TrlEnv/KuhnPoker-v0", "random", episodes=2, env_kwargs=KUHN)
+    GymSpec("TrlEnv/KuhnPoker-v0", seats="self")
+    GymSpec("TrlEnv/KuhnPoker-v0", env_kwargs=KUHN, wrappers=[partial(Opponent, policy="random")])
+    played = gym_trl_("play", "TrlEnv/KuhnPoker-v0", "--env-kwargs", "opponent=self", said="bet\nbet\n")
+    assert "You play all seats; the reward and the return are those of none." in played.output
+
+
+class Alone(KuhnPoker):
+    """The game without an opponent of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(opponent="self")
+
+
+@pytest.mark.trl
+def test_what_only_other_seats_decide_has_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gym.envs.registration.EnvSpec("Tests/Alone-v0", lambda **_: Alone())
+    monkeypatch.setitem(gym.registry, "Tests/Alone-v0", spec)
+    options = choose("Tests/Alone-v0", seats="self", steps=1, episodes_per_step=4, num_generations=4)
+    levels = references(options)
+    assert not any(value for name, value in levels.items() if "random" in name or "blind" in name)
+    told = train(options, out=tmp_path / "run", console=Console(quiet=True))
+    assert told["eval_episodes"] == 0
+    assert levels_of(told) == {}
+    with pytest.raises(ConfigError, match="diagnosed in one seat, and Tests/Alone-v0 plays no other"):
+        diagnose(replace(options, model=str(tmp_path / "run")))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Returns that are all alike, large or small
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returns", [[0.0] * 20, [1.0] * 20, [-100.0] * 20])
+def test_returns_without_a_success_have_no_interval_of_a_share(returns: list[float]) -> None:
+    """Rewards of failures alone do not show what a success would pay."""
+    estimate = return_estimate([[one] for one in returns], [[False]] * 20)
+    assert (estimate.low, estimate.high) == (None, None)
+
+
+@given(mean=st.floats(-1e38, 1e38), reach=st.floats(0, 1e3))
+def test_a_score_is_printed_as_a_number_of_its_size(mean: float, reach: float) -> None:
+    text = str(Estimate(mean, mean - reach, mean + reach))
+    values = [float(one) for one in re.findall(r"[-+.e0-9]+", text)]
+    assert len(text) < 45
+    for shown, exact in zip(values, (mean, mean - reach, mean + reach), strict=True):
+        assert shown == pytest.approx(exact, rel=0.006, abs=0.00051)
+
+
+def test_success_that_the_references_show_is_a_failure_of_episodes_without_it() -> None:
+    turn = Turn("", Answer("", "x"), 0.0, True, 0, 0)
+    episodes = [EpisodeResult(Task("Any-v0", 0), StopReason.TERMINATED, (turn,), ()) for _ in range(4)]
+    played = Played(episodes, group_size=2, ends=())
+    assert scores(played, {"success_random": None}).numbers["success"] is None
+    assert scores(played, {"success_random": 0.3}).numbers["success"] == 0.0
+
+
+def test_info_describes_the_environment_and_not_its_base_class_or_its_text() -> None:
+    output = gym_trl_("info", "support.planted_cards:Undocumented").output
+    assert "tasks" in output
+    assert "The main Gymnasium class" not in output
+    assert "AnyText" not in gym_trl_("info", "FrozenLake-v1").output

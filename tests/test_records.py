@@ -315,6 +315,7 @@ def test_the_conversation_is_that_of_the_episode() -> None:
     played = trajectory()
     assert messages_of(as_record(played)) == [message.as_dict() for message in played.messages]
     unanswered = trajectory(messages=played.messages[:-1], turns=played.turns[:1])
+    assert messages_of(as_record(unanswered)) == [message.as_dict() for message in unanswered.messages]
     assert messages_of(as_record(unanswered))[-1] == {"role": "assistant", "content": "no"}
     assert as_record(unanswered)["unanswered"] == "no"
 

@@ -49,6 +49,8 @@ class Opponent(FrozenAfterEnd):
         NotTextError: Observations or actions are not text.
     """
 
+    num_seats: ClassVar[int] = 1
+    """That of the agent; the policy plays the other one."""
     optimal_success: ClassVar[None] = None
     """Unknown, because the strength of the opponent is unknown."""
     optimal_return: ClassVar[None] = None

@@ -28,7 +28,7 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError, SeatError
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.traits import observer_of, traits
+from gym_trl.wrappers.traits import layer_of, observer_of, traits
 
 MOST_IN_A_ROW = 100
 """Number of valid actions in a row after which a seat is taken to keep the turn forever while others wait."""
@@ -42,6 +42,38 @@ def _shows_as_it_is(env: gym.Env[Any, Any]) -> bool:
             return False
         env = env.env
     return True
+
+
+def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
+    """Return whether whoever steps an environment plays several seats, which ``Seats`` does not tell apart.
+
+    >>> plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0", opponent="self")), plays_all_seats(gym.make("TrlEnv/Nim-v0"))
+    (True, False)
+
+    The environment is reset, because an attribute of this name may mean something else.
+    """
+    if traits(env).num_seats == 1 or layer_of(env, Seats) is not None:
+        return False
+    return "to_move" in env.reset(seed=0)[1]
+
+
+def check_seats_are_played(env: gym.Env[Any, Any]) -> None:
+    """Check that whoever steps an environment plays one seat of it, or that ``Seats`` tells them apart.
+
+    >>> check_seats_are_played(gym.make("TrlEnv/KuhnPoker-v0", opponent="self"))
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: ... has 2 seats, and its reward is that of none of them: ...
+
+    Raises:
+        ConfigError: All seats would be played as one episode, with a reward that means nothing.
+    """
+    if plays_all_seats(env):
+        raise ConfigError(
+            f"{env.unwrapped} has {traits(env).num_seats} seats, and its reward is that of none of them: let the model play all seats "
+            "(seats='self', --seats self), compare policies with gym-trl tournament, or have the other seat played by "
+            "gym_trl.wrappers.Opponent or by the environment's own opponent"
+        )
 
 
 class Seats(FrozenAfterEnd):

@@ -34,9 +34,11 @@ def make_text_env(env_id: str, kwargs: Mapping[str, Any], *, observe: Observe | 
 
 
 def describe(env_id: str) -> str:
-    """Return the first sentence of an environment's docstring."""
+    """Return the first sentence of an environment's own docstring; empty if it has none."""
     creator = creator_of(find_maker(env_id))
-    paragraph = " ".join((inspect.getdoc(creator) or "").split("\n\n")[0].split()).replace("``", "")
+    own = creator.__doc__ if inspect.isclass(creator) or inspect.isroutine(creator) else None  # not of a base class
+    text = inspect.cleandoc(own or "")
+    paragraph = " ".join(text.split("\n\n")[0].split()).replace("``", "")
     return paragraph.split(". ")[0].rstrip(".") + "." if paragraph else ""
 
 

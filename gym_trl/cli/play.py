@@ -20,7 +20,7 @@ from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
 from gym_trl.cli.values import read_pairs
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
-from gym_trl.errors import ConfigError, described, raise_interrupt
+from gym_trl.errors import ConfigError, InfrastructureError, described, raise_interrupt, safe_str
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import NamedPolicy
@@ -33,6 +33,7 @@ from gym_trl.text.textify import counted
 from gym_trl.trust import Trust
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.seats import plays_all_seats
 
 EXAMPLES = """
 gym-trl play TrlEnv/GuessNumber-v0 --env-kwargs high=8 --seed 3
@@ -83,7 +84,10 @@ def play(
         if instructions := instructions_of(episode.env):
             say_styled(f"{coloured(instructions, dim=True)}\n")
         with _errors_in("reset", debug=debug):
+            alone = plays_all_seats(episode.env)
             first = episode.start()
+        if alone:
+            say_styled(coloured("You play all seats; the reward and the return are those of none.\n", dim=True))
         policy.show(episode)
         say_styled(first)
         while not episode.over:
@@ -247,4 +251,6 @@ def _errors_in(function: str, *, debug: bool) -> Iterator[None]:
         raise_interrupt(error)
         if debug:
             raise
-        fail(f"{function} raised {' '.join(described(error).split())}")
+        # A malformed result was not raised by the environment.
+        text = safe_str(error) if isinstance(error, InfrastructureError) else described(error)
+        fail(f"{function} raised {' '.join(text.split())}")

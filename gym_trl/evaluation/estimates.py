@@ -8,6 +8,7 @@ from statistics import NormalDist
 from gym_trl.errors import ConfigError
 
 _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
+_SMALL, _LARGE = 0.0005, 1e6  # what is not between them has an exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,8 @@ class Estimate:
 
     >>> str(Estimate(0.62, 0.574, 0.664)), str(Estimate(1.0)), str(Estimate())
     ('0.620 [0.574, 0.664]', '1.000', '-')
+    >>> str(Estimate(7.22e29)), str(Estimate(1e-7))
+    ('7.22e+29', '1e-07')
     """
 
     mean: float | None = None
@@ -25,7 +28,11 @@ class Estimate:
     def __str__(self) -> str:
         if self.mean is None:
             return "-"
-        return f"{self.mean:.3f}" + ("" if self.low is None else f" [{self.low:.3f}, {self.high:.3f}]")
+        numbers = [one for one in (self.mean, self.low, self.high) if one is not None]
+        largest = max(map(abs, numbers))
+        form = ".3f" if largest == 0 or _SMALL <= largest < _LARGE else ".3g"
+        mean, *bounds = (format(one, form) for one in numbers)
+        return f"{mean} [{', '.join(bounds)}]" if bounds else mean
 
 
 def mean_estimate(tasks: Sequence[Sequence[float]]) -> Estimate:
@@ -108,13 +115,23 @@ def return_estimate(returns: Sequence[Sequence[float]], successes: Sequence[Sequ
     >>> print(return_estimate([[1.0]] * 5, [[True]] * 5), "|", return_estimate([[2.0]] * 5, [[True]] * 5))
     1.000 [0.357, 1.000] | 2.000
 
-    Returns that are 1 for each success and 0 otherwise have the interval of the success rate, which they are. Otherwise
-    equal returns have none: their mean is exact if the return cannot vary, and nothing in them says how much it can.
+    Returns that are 1 for each success and 0 otherwise have the interval of the success rate, which they are, if there
+    is a success: what one pays is not known without. Otherwise equal returns have none: their mean is exact if the
+    return cannot vary, and nothing in them says how much it can.
     """
-    if returns == successes:
+    if are_successes(returns, successes):
         return share_estimate(successes)
     estimate = mean_estimate(returns)
     return Estimate(estimate.mean) if _alike([one for task in returns for one in task]) else estimate
+
+
+def are_successes(returns: Sequence[Sequence[float]], successes: Sequence[Sequence[bool]]) -> bool:
+    """Return whether returns, grouped by task, are 1 for each success, of which there are some, and 0 otherwise.
+
+    >>> are_successes([[1.0], [0.0]], [[True], [False]]), are_successes([[0.0]], [[False]])
+    (True, False)
+    """
+    return returns == successes and any(map(any, successes))
 
 
 def settled(estimate: Estimate, episodes: int) -> Estimate:

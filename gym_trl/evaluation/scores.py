@@ -12,6 +12,7 @@ from gym_trl.evaluation.estimates import (
     ROUNDING,
     Estimate,
     Reference,
+    are_successes,
     difference_estimate,
     exceed,
     pass_at,
@@ -277,10 +278,9 @@ def _difference(first: _Tally, second: _Tally, declaring: Collection[Hashable]) 
     shares = list(_deltas(declared, *successes))
     returns = list(_deltas(tasks, first.returns, second.returns))
     success = difference_estimate(shares, of_shares=True)
-    # Returns that are 1 for each success and 0 otherwise are shares, too (``return_estimate``).
-    pays = all(first.returns[task] == successes[0].get(task) for task in tasks)
-    pays = pays and all(second.returns[task] == successes[1].get(task) for task in tasks)
-    paid = success if pays else difference_estimate(returns)
+    earned = [one.returns[task] for one in (first, second) for task in tasks]
+    solved = [one.get(task, []) for one in successes for task in tasks]
+    paid = success if are_successes(earned, solved) else difference_estimate(returns)
     return Difference(
         first.env_id,
         first.env_kwargs,

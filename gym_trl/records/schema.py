@@ -273,7 +273,8 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
     messages, turns = episode.messages, episode.turns
     responses = [index for index, message in enumerate(messages) if message.role == "assistant"]
     opening = messages[: responses[0]] if responses else messages
-    last = messages[-1] if messages else Message("", "")
+    unanswered = messages[-1].content if len(responses) > len(turns) else None
+    last = messages[-1 if unanswered is None else -2] if turns and messages else Message("", "")
     return {
         "seat": episode.seat,
         "order": None if episode.seat is None else list(episode.order),
@@ -282,8 +283,8 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.
-        "last_observation": last.content if turns and last.role == "user" else None,
-        "unanswered": last.content if len(responses) > len(turns) else None,
+        "last_observation": last.content if last.role == "user" else None,
+        "unanswered": unanswered,
         "return": episode.episode_return,
         "success": episode.success,
         "scores": dict(episode.scores),

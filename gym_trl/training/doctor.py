@@ -47,7 +47,7 @@ from gym_trl.training.model_checks import (
     model_problems,
 )
 from gym_trl.training.models import ModelChoice, model_choice
-from gym_trl.training.options import one_seat
+from gym_trl.training.options import has_opponents, one_seat
 from gym_trl.training.references import references
 from gym_trl.types import EpisodeResult, Message
 
@@ -166,7 +166,8 @@ def diagnose(
         on_episode: Called with each finished episode.
 
     Raises:
-        ConfigError: an option is invalid, there is no such model, or an adapter does not fit its base.
+        ConfigError: an option is invalid, there is no such model, an adapter does not fit its base, or the environment
+            plays no seat of a game whose seats are all trained.
         EngineError: the model cannot generate.
     """
     choice = model_choice(options)
@@ -174,6 +175,11 @@ def diagnose(
         raise ConfigError("model must be a path or hub id, got None: the tiny model needs no diagnosis")
     check_counts(groups=groups)
     args = grpo_config(options)
+    if options.seats is not None and not has_opponents(options):
+        raise ConfigError(
+            f"a model is diagnosed in one seat, and {options.env} plays no other: give it an opponent of its own, or "
+            "see gym-trl tournament"
+        )
     spec = make_spec(one_seat(options), args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
     adds = appends(spec.rollout_config.history)

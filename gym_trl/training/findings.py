@@ -84,10 +84,16 @@ class Played:
             by_group[response.group].append(value)
         return share_estimate(by_group)
 
-    def score(self) -> dict[str, Estimate]:
-        """Return success and return of the scored episodes, with the intervals of groups as tasks."""
+    def score(self, *, declares: bool = False) -> dict[str, Estimate]:
+        """Return success and return of the scored episodes, with the intervals of groups as tasks.
+
+        If the environment is known to declare success (``declares``), episodes without a declaration have failed.
+        """
         paid = [[one.episode_return for one in group if one.episode_return is not None] for group in self.by_group]
-        return {"success": share_estimate(self._successes), "return": return_estimate(paid, self._successes)}
+        successes = self._successes
+        if declares and not any(successes):
+            successes = [[False] * len(group) for group in paid]
+        return {"success": share_estimate(successes), "return": return_estimate(paid, successes)}
 
     def without_legal_action(self) -> tuple[str, ...]:
         """Return examples of such responses, unreadable ones first."""
@@ -374,11 +380,12 @@ def scores(played: Played, known: Mapping[str, float | None]) -> Finding:
         played: The episodes.
         known: Scores by name, as ``gym_trl.training.references.references`` returns them.
     """
-    lines, estimates = [], played.score()
+    declares = any(value is not None for name, value in known.items() if name.startswith("success_"))
+    lines, estimates = [], played.score(declares=declares)
     own = {what: estimate.mean for what, estimate in estimates.items()}
     for what, value in own.items():
         others = [
-            f"{label} {known[f'{what}_{key}']:.3f}{_sample(known.get(f'episodes_{key}'))}"
+            f"{label} {Estimate(known[f'{what}_{key}'])}{_sample(known.get(f'episodes_{key}'))}"
             for key, label in (("random", "random"), ("blind", "blind baseline"), ("optimum", "optimum"))
             if known.get(f"{what}_{key}") is not None
         ]

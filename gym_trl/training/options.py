@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack, get_type_hints
 
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError, UntrustedError, needs
+from gym_trl.executors.step import close_env
 from gym_trl.kinds import check_option, check_options, option_types, types_in
 from gym_trl.option_args import TrainArgs, WarmStartArgs
 from gym_trl.options import (
@@ -26,10 +27,11 @@ from gym_trl.options import (
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
-from gym_trl.registration import did_you_mean
+from gym_trl.registration import did_you_mean, make_env
 from gym_trl.training.models import model_choice
 from gym_trl.training.untrusted import run_names
 from gym_trl.trust import REGISTERED, Named, Trust
+from gym_trl.wrappers.traits import traits
 
 _O = TypeVar("_O", bound=EpisodeOptions)
 
@@ -286,6 +288,19 @@ def one_seat(options: _O) -> _O:
     'episode'
     """
     return options if options.seats is None else replace(options, seats=None, credit="episode")
+
+
+def has_opponents(options: TrainOptions) -> bool:
+    """Return whether the environment plays the other seats against a model that plays one.
+
+    >>> has_opponents(choose("TrlEnv/Nim-v0", turn_limit=9, seats="self"))
+    True
+    """
+    env = make_env(options.env, **options.env_kwargs)
+    try:
+        return traits(env).num_seats == 1
+    finally:
+        close_env(env)
 
 
 def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:

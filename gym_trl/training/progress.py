@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.levels import Level, levels_of
 from gym_trl.evaluation.play import Score
 from gym_trl.text.textify import counted
@@ -211,7 +212,8 @@ def evaluation_of(summary: Mapping[str, Any]) -> str:
 
 def report(console: Console, folder: Path, summary: Mapping[str, Any], *, resume: str, check: str = "") -> None:
     """Print the result of the run in ``folder``, with the commands that continue it and check its steps."""
-    _print_levels(console, evaluation_of(summary), levels_of(summary), {})
+    if levels := levels_of(summary):
+        _print_levels(console, evaluation_of(summary), levels, {})
     console.print(f"The curve: {folder / 'curve.png'}", markup=False, highlight=False, soft_wrap=True)
     _say_end(console, folder, summary, resume, check)
 
@@ -259,7 +261,7 @@ def _print_levels(
     for column in ("", "success [95% interval]", "return", "episodes", *others):
         table.add_column(escape(column), justify="right" if column else "left")
     for when, one in levels.items():
-        paid = "-" if one.mean_return is None else f"{one.mean_return:.3f}"
         cells = [column.get(when, "-") for column in others.values()]
+        paid = str(Estimate(one.mean_return))
         table.add_row(when.replace("_", ", "), escape(str(one.success)), paid, one.size, *cells)
     console.print(table)

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError
 from gym_trl.evaluation.play import Score
-from gym_trl.executors.step import close_env
 from gym_trl.grpo.adapters import sync_weights
 from gym_trl.grpo.adopt import attach
 from gym_trl.grpo.generation_check import check_generation
@@ -23,14 +22,13 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import StepTotals, rows_of
 from gym_trl.options import TrainOptions, grpo_fields
 from gym_trl.policies.weights import free_memory, load_config, saving
-from gym_trl.registration import make_env
 from gym_trl.rollout.history import appends
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
 from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
-from gym_trl.training.options import check_command, one_seat, read_options, resume_command
+from gym_trl.training.options import check_command, has_opponents, one_seat, read_options, resume_command
 from gym_trl.training.progress import report
 from gym_trl.training.record_steps import RecordSteps
 from gym_trl.training.recording import Recorder
@@ -39,7 +37,6 @@ from gym_trl.training.run_folder import Checkpoint, is_warm_start, last_checkpoi
 from gym_trl.training.session import Session, SessionCallback
 from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import Task
-from gym_trl.wrappers.traits import traits
 
 try:
     import trl  # noqa: F401
@@ -286,7 +283,7 @@ class _Run(SessionCallback):
         self.trainer, self._spec = trainer, spec
         self._evaluated = self._against_others(spec)
         summary = self._folder.summary
-        summary |= {**self._references(), "eval_episodes": self.options.eval_episodes, **self._overlap()}
+        summary |= self._references() | self._overlap()
         self._folder.tokenizer(trainer.processing_class)
         if self.trained:
             trainer.state.global_step = self.start.step
@@ -330,12 +327,8 @@ class _Run(SessionCallback):
         """Return the specification for evaluations, in which the model plays one seat; ``None`` if it cannot."""
         if spec.env_spec.seats is None:
             return spec
-        options = one_seat(self.options)
-        env = make_env(options.env, **options.env_kwargs)
-        alone = traits(env).num_seats == 1
-        close_env(env)
-        if alone:
-            return make_spec(options, self.trainer.args, self.recorder.on_rollout)
+        if has_opponents(self.options):
+            return make_spec(one_seat(self.options), self.trainer.args, self.recorder.on_rollout)
         self._display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
         return None
 
@@ -375,14 +368,17 @@ class _Run(SessionCallback):
         return Score(totals.scored, totals.unscored, *values)
 
     def _overlap(self) -> dict[str, int]:
-        """Return the number of different games of the evaluation, and how many of them the training has, too.
+        """Return the numbers of the evaluation's episodes and different games, and how many the training has, too.
 
         Where instances are not counted these are seeds, of which several may give the same task.
         """
-        tasks = list((self._evaluated or self._spec).tasks("eval"))
+        if self._evaluated is None:
+            return {"eval_episodes": 0}
+        tasks = list(self._evaluated.tasks("eval"))
         played, trained = set(map(_game, tasks)), set(map(_game, self._spec.tasks("train")))
         what = "games" if all("instance" in task.options for task in tasks) else "seeds"
-        return {f"eval_{what}": len(played), f"eval_{what}_trained": len(played & trained)}
+        counts = {f"eval_{what}": len(played), f"eval_{what}_trained": len(played & trained)}
+        return {"eval_episodes": self.options.eval_episodes, **counts}
 
     def _references(self) -> dict[str, float | None]:
         """Return the scores of random play, the blind baseline and perfect play."""
@@ -392,7 +388,7 @@ class _Run(SessionCallback):
         if scores["success_blind"] is None and scores["return_blind"] is None:
             self._display.note(
                 "No blind baseline: fewer than 200 episodes could be played in two seconds, because the environment is "
-                "slow, or fails (gym-trl validate)"
+                "slow, fails, or does not end its episodes (gym-trl validate)"
             )
         return scores
 

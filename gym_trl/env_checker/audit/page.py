@@ -39,13 +39,13 @@ def summary(rows: Sequence[AuditRow], budget: Budget) -> str:
     return (
         f"{counted(len(rows), 'environment')}: {listed}. At most {counted(budget.episodes, 'episode')} of each policy "
         f"and {short_count(budget.search_steps)} steps of search were played in about {budget.seconds:g} s for each, "
-        f"with seed {budget.seed}. Scores have 95% intervals."
+        f"with seed {budget.seed}. Scores have 95% intervals, unless all are equal."
     )
 
 
 def scores_table(rows: Sequence[AuditRow]) -> str:
     """Return the table with a line for each environment."""
-    scores = ("without observations", "at random", "best known")
+    scores = ("without observations", "at random", "at best")
     header = ("environment", "verdict", *scores, *COLUMNS, "tokens", "steps/s", "package", "licence")
     return table(header, [_cells(row) for row in rows])
 

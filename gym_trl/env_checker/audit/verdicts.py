@@ -106,6 +106,9 @@ class _Scores(NamedTuple):
     random: Estimate
     blind: Estimate
     best: float | None
+    shown_random: Estimate
+    """As it was measured: without an interval where all returns are equal."""
+    shown_blind: Estimate
 
 
 def judge(card: Mapping[str, Any]) -> AuditRow:
@@ -139,8 +142,8 @@ def judge(card: Mapping[str, Any]) -> AuditRow:
         package=f"{source.get('package') or ''} {source.get('version') or ''}".strip(),
         licence=source.get("licence") or "",
         objective=scores.objective if scores else "",
-        random=scores.random if scores else Estimate(),
-        blind=scores.blind if scores else Estimate(),
+        random=scores.shown_random if scores else Estimate(),
+        blind=scores.shown_blind if scores else Estimate(),
         best=scores.best if scores else None,
         columns={column: _worst(findings, checks) for column, checks in COLUMNS.items()},
         tokens=tokens.get("longest"),
@@ -161,19 +164,23 @@ def _scores(card: Mapping[str, Any]) -> _Scores | None:
         return None
     objective = "success" if levels["random"]["success"]["mean"] is not None else "return"
     key = "success" if objective == "success" else "mean_return"
-    estimates = {name: settled(Estimate(**one[key]), one.get("episodes", 0)) for name, one in levels.items()}
-    blind = max(
-        (estimates[name] for name in BLIND_POLICIES if name in estimates and estimates[name].mean is not None),
-        key=lambda one: (one.low if one.low is not None else one.mean, one.mean),
-        default=Estimate(),
-    )
+    measured = {name: Estimate(**one[key]) for name, one in levels.items()}
+    estimates = {name: settled(one, levels[name].get("episodes", 0)) for name, one in measured.items()}
+
+    def height(name: str) -> tuple[float, float]:
+        one = estimates[name]
+        return (one.mean or 0.0) if one.low is None else one.low, one.mean or 0.0
+
+    known = [name for name in BLIND_POLICIES if name in estimates and estimates[name].mean is not None]
+    highest = max(known, key=height, default="")
+    blind = estimates.get(highest, Estimate())
     best = card.get("optimal_success" if objective == "success" else "optimal_return")
     solved = estimates.get("solver", Estimate()).mean
     if best is None and solved is not None:  # a solver need not be the best that there is
         best = max(solved, solved if blind.mean is None else blind.mean)
     elif best is None and objective == "success":
         best = 1.0
-    return _Scores(objective, estimates["random"], blind, best)
+    return _Scores(objective, estimates["random"], blind, best, measured["random"], measured.get(highest, Estimate()))
 
 
 def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple[AuditVerdict, str]:
@@ -185,7 +192,7 @@ def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple
     if scores is None or scores.random.mean is None:
         why = next((f"{name}: {got}" for name, got in problems.items()), "random play has no score")
         return NOT_MEASURED, why
-    reason = f"{scores.objective} {scores.blind} without observations, {scores.random} at random"
+    reason = f"{scores.objective} {scores.shown_blind} without observations, {scores.shown_random} at random"
     if scores.best is None:
         more = scores.blind.low is not None and scores.random.high is not None and scores.blind.low > scores.random.high
         return PARTLY_BLIND if more else NOT_MEASURED, f"no best score is known; {reason}"

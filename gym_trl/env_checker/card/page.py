@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gym_trl.env_checker.card.card import Card
 from gym_trl.env_checker.card.learning import Learning
 from gym_trl.env_checker.card.plays import Level
+from gym_trl.evaluation.estimates import Estimate
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.text.short_count import short_count
 from gym_trl.text.textify import counted
@@ -119,7 +120,7 @@ def _scores(card: Card) -> Iterator[str]:
         return
     rows = []
     if card.optimal_success is not None or card.optimal_return is not None:
-        exact = tuple("-" if score is None else f"{score:.3f}" for score in (card.optimal_success, card.optimal_return))
+        exact = tuple(str(Estimate(score)) for score in (card.optimal_success, card.optimal_return))
         rows.append(("optimum", *exact, "", "", "declared, exact"))
     rows += [_score(level) for level in (*card.levels, *card.others)]
     yield "Means with 95% intervals, all on the same held-out tasks except for published values."

@@ -106,8 +106,8 @@ def _variety(subject: Subject) -> Finding:
     if valid and not any(one is not False for one in valid):
         skip("no action that was tried is valid: define random_policy, or list the actions in info")
     fix = "draw the start in reset() from self.np_random; otherwise all tasks are the same"
-    after = counted(len(tried), "sequence") + " of actions"
-    return warning(f"{len(seeds)} seeds gave the same task: the same episode after each of {after}", fix)
+    after = "one sequence" if len(tried) == 1 else f"each of {len(tried)} sequences"
+    return warning(f"{len(seeds)} seeds gave the same task: the same episode after {after} of actions", fix)
 
 
 @check("end", "An episode that does not end fills the context.")

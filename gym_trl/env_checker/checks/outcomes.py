@@ -12,7 +12,7 @@ from gym_trl.env_checker.subject import Subject, check
 from gym_trl.env_checker.survey import skip
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import describe, is_near, search_blind
-from gym_trl.evaluation.estimates import exceed, settled
+from gym_trl.evaluation.estimates import Estimate, exceed, settled
 from gym_trl.evaluation.play import optimum
 from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.rollout.random_play import RANDOM_PLAY, random_play
@@ -133,9 +133,7 @@ def _blind_baseline(subject: Subject) -> Finding:
         best = optimum(env).success if solves else optimum(env).mean_return
     references = {"random": chance, "solver": solved, "optimum": best}
     names = {"random": "random play"}
-    beside = ", ".join(
-        f"{names.get(name, name)} {'-' if value is None else f'{value:.3f}'}" for name, value in references.items()
-    )
+    beside = ", ".join(f"{names.get(name, name)} {Estimate(value)}" for name, value in references.items())
     got, numbers = f"{describe(blind)}; {beside}", {**blind.as_dict(), **references}
     reached, level = blind.score.mean, solved if best is None else best
     level = 1.0 if level is None and solves else level
@@ -171,9 +169,9 @@ def _solver(subject: Subject) -> Finding:
         return problem(got, "the solver must handle every task")
     returns, solved = [game.total for game in games], [float(game.solved) for game in games]
     solves = f" and solves {statistics.fmean(solved):.3f}" if subject.shows_success else ""
-    got = f"returns {statistics.fmean(returns):.3f}{solves} of {len(games)} episodes"
+    got = f"returns {Estimate(statistics.fmean(returns))}{solves} of {len(games)} episodes"
     if (best := _missed(games, declared)) is not None:
-        return problem(f"{got}, but the declared optimum is {best:.3f}", fix)
+        return problem(f"{got}, but the declared optimum is {Estimate(best)}", fix)
     chance = _mean_score(subject.many, solves=False)
     if chance is not None and chance > statistics.fmean(returns) and _loses_to_chance(subject):
         return problem(f"{got}, less than random play", fix)
