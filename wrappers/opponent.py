@@ -50,7 +50,7 @@ class Opponent(FrozenAfterEnd):
     """
 
     num_seats: ClassVar[int] = 1
-    """That of the agent; the policy plays the other one."""
+    """The agent's seat; the policy plays the other one."""
     optimal_success: ClassVar[None] = None
     """Unknown, because the strength of the opponent is unknown."""
     optimal_return: ClassVar[None] = None

@@ -20,7 +20,7 @@ from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
 from gym_trl.cli.values import read_pairs
 from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
-from gym_trl.errors import ConfigError, InfrastructureError, described, raise_interrupt, safe_str
+from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import NamedPolicy
@@ -251,6 +251,6 @@ def _errors_in(function: str, *, debug: bool) -> Iterator[None]:
         raise_interrupt(error)
         if debug:
             raise
-        # A malformed result was not raised by the environment.
-        text = safe_str(error) if isinstance(error, InfrastructureError) else described(error)
+        # A malformed result has a message of its own.
+        text = described(error).removeprefix(f"InfrastructureError: {function} raised ")
         fail(f"{function} raised {' '.join(text.split())}")

@@ -165,7 +165,7 @@ def _played(env: TextEnvironment, log: EpisodeLog, action: str | None = None) ->
         log.answer(action)
         log.step(result := take_step(witness, action))
     if isinstance(result, EnvFailure):
-        raise witness.error or InfrastructureError(result.error.removeprefix("step raised "))
+        raise witness.error or InfrastructureError(result.error)
     return result
 
 

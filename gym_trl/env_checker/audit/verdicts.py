@@ -171,8 +171,8 @@ def _scores(card: Mapping[str, Any]) -> _Scores | None:
         one = estimates[name]
         return (one.mean or 0.0) if one.low is None else one.low, one.mean or 0.0
 
-    known = [name for name in BLIND_POLICIES if name in estimates and estimates[name].mean is not None]
-    highest = max(known, key=height, default="")
+    played = [name for name in BLIND_POLICIES if name in estimates and estimates[name].mean is not None]
+    highest = max(played, key=height, default="")
     blind = estimates.get(highest, Estimate())
     best = card.get("optimal_success" if objective == "success" else "optimal_return")
     solved = estimates.get("solver", Estimate()).mean
