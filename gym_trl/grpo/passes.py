@@ -2,6 +2,7 @@
 
 import logging
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,11 @@ _TOKENS = (
     *_OTHER_LOGPROBS,
 )
 """Entries of a batch that may have a column for each token of the completions."""
+_PADDED = (
+    "the model counts positions from the first column, padding or not, and TRL pads prompts without passing positions: "
+    "log-probabilities of rows with shorter prompts are not those that were sampled. Train such a model on one process "
+    "and one device, or take one with rotary positions"
+)
 _LOSSES_PER_STEP = frozenset({"cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
 """Loss types whose sum over the micro-batches of an optimizer step is the same for any division of its rows."""
 
@@ -54,6 +60,8 @@ class Passes:
         self._score = sampled_scores(trainer)
         self._sharing = prefix_sharing(trainer.model) if self._score is not None else "scores are computed by TRL"
         self._padding: Padding | None = None
+        if self._score is None and not trl_versions.shards_weights(trainer) and not _ignore_left_padding(trainer):
+            warnings.warn(_PADDED, UserWarning, stacklevel=2)
         if stays is None:
             self._padding = Padding(
                 prompts=not trl_versions.shards_weights(trainer) and _ignore_left_padding(trainer),

@@ -157,8 +157,23 @@ def _last_states(model: Any, rows: ScoredRows, shares: Sharing | str) -> tuple[A
         return _packed_states(rows, *joint.states(backbone, number))
     if not isinstance(shares, str) and (tree := shares.tree(token_rows(rows), rows.ids.device)) is not None:
         return _packed_states(rows, tree, hidden_states(backbone, tree))
-    states = backbone(input_ids=rows.ids, attention_mask=rows.attended, use_cache=False).last_hidden_state
+    states = (_states if ignores_left_padding(model) else _states_from_the_left)(backbone, rows.ids, rows.attended)
     return states[:, -completion - 1 : -1][rows.sampled], rows.ids[:, -completion:][rows.sampled], None
+
+
+def _states(backbone: Any, ids: Any, attended: Any) -> Any:
+    return backbone(input_ids=ids, attention_mask=attended, use_cache=False).last_hidden_state
+
+
+def _states_from_the_left(backbone: Any, ids: Any, attended: Any) -> Any:
+    """Return the hidden states of rows that are computed from the first column on, as they were sampled."""
+    import torch
+
+    padding, columns = attended.argmax(1)[:, None], torch.arange(ids.shape[1], device=ids.device)[None]
+    moved = (columns + padding) % ids.shape[1]
+    states = _states(backbone, ids.gather(1, moved), attended.gather(1, moved))
+    back = (columns - padding) % ids.shape[1]
+    return states.gather(1, back[..., None].expand_as(states))
 
 
 def _packed_states(rows: ScoredRows, tree: Tree, hidden: Any) -> tuple[Any, Any, Any]:
@@ -206,7 +221,8 @@ def is_plain(model: Any) -> bool:
 def ignores_left_padding(model: Any) -> bool:
     """Return whether a model's scores are the same without padding before a prompt, which is checked once.
 
-    They are not where positions count from the first column (GPT-2): TRL does not pass positions.
+    They are not where positions count from the first column (GPT-2): TRL does not pass positions. Rows of such a model
+    are computed without padding before them, as they were sampled.
     """
     return _holds(_SHIFTED, model, _compare_shifted)
 

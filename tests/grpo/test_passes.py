@@ -216,6 +216,12 @@ def test_padding_before_a_prompt_is_left_out_unless_positions_count_it():
         assert not ignores_left_padding(GPT2LMHeadModel(GPT2Config(**sized)).to(dtype))
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_rows_that_trl_computes_with_other_positions_are_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="counts positions from the first column"):
+        script().train(tmp_path, "ours", absolute=True, scored_by_trl=True)
+
+
 def test_the_last_columns_of_rows_without_any_are_0():
     assert last_columns(torch.zeros(2, 3)).tolist() == [0, 0]
 

@@ -28,6 +28,13 @@ class Overridden(GRPOTrainer):
         return super().compute_loss(*given, **named)
 
 
+def with_positions(module, args, named):
+    """Let the positions of a row begin with its first token."""
+    if named.get("attention_mask") is not None:
+        named = {**named, "position_ids": (named["attention_mask"].long().cumsum(-1) - 1).clamp(min=0)}
+    return args, named
+
+
 class Gradients(TrainerCallback):
     """Callback that keeps the gradient and the loss of each optimizer step."""
 
@@ -60,6 +67,8 @@ def train(
         ids = {"bos_token_id": 0, "eos_token_id": tokenizer.eos_token_id}
         small = {"n_embd": 16, "n_layer": 2, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
         model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_positions=64, **ids, **small))
+        if who == "theirs" and not scored_by_trl:  # TRL passes no positions: those of padded rows were not sampled
+            model.transformer.register_forward_pre_hook(with_positions, with_kwargs=True)
     torch.manual_seed(0)
     if lora:
         from peft import LoraConfig, get_peft_model
