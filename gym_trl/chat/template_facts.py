@@ -183,7 +183,11 @@ class TemplateChecks:
 
     def _check_chance(self) -> None:
         """Refuse templates that render the same conversation in different ways."""
-        spoken = [Message("system", "A"), *_SPOKEN] if self._keeps_system() else _SPOKEN
+        self._check_chance_of(_SPOKEN)  # also a default system message
+        if self._keeps_system():
+            self._check_chance_of([Message("system", "A"), *_SPOKEN])
+
+    def _check_chance_of(self, spoken: Sequence[Message]) -> None:
         text = self._text
         draws = re.search(r"\|\s*random\b|\blipsum\b", text.source)
         if draws or len({text.render(*spoken) for _ in range(4)}) > 1:

@@ -272,11 +272,21 @@ def uncompiled(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _configured(model: Any, config: Any) -> Iterator[None]:
-    """Replace the model's generation config, from which Transformers takes options that a config leaves open."""
+    """Replace the model's generation config, from which Transformers takes options that a config leaves open.
+
+    A mixture of experts does not return the scores of its router, of which Transformers computes a loss that fails
+    where keys and values are cached.
+    """
     if hasattr(model, "get_base_model"):  # PEFT generates with the wrapped model's
         model = model.get_base_model()
     previous, model.generation_config = model.generation_config, config
+    text = model.config.get_text_config()
+    routers = getattr(text, "output_router_logits", None)
+    if routers:
+        text.output_router_logits = False
     try:
         yield
     finally:
         model.generation_config = previous
+        if routers:
+            text.output_router_logits = routers

@@ -15,7 +15,7 @@ from gym_trl.files import check_tree
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.saved_state import state_name
 from gym_trl.grpo.trainer_engine import context_length, transformers_options
-from gym_trl.policies.model import Model, end_ids
+from gym_trl.policies.model import Model, declared_ends, end_ids
 from gym_trl.policies.weights import has_model, load_tokenizer, load_weights, loading, read_adapter
 from gym_trl.records.json_lines import read_object
 from gym_trl.rollout.config import RolloutConfig
@@ -49,7 +49,7 @@ def load_model(model: Model, trainer: Any, config: RolloutConfig) -> LoadedOppon
     with _quiet(trainer.accelerator.device):
         weights = load_weights(model.path)
     tokenizer = load_tokenizer(model.path)
-    chat = config.chat or config.template_chat(tokenizer, {})
+    chat = config.chat or config.template_chat(tokenizer, {}, end_ids=declared_ends(weights.generation_config))
     options = transformers_options(trainer, chat, {**config.sampling, **model.sampling})
     pad = tokenizer.pad_token_id
     options |= {

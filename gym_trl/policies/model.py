@@ -271,7 +271,7 @@ def _with_transformers(model: Model) -> LoadedModel:
     weights = load_weights(model.path)
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
-    chat = model.chat(tokenizer, _declared_ends(weights.generation_config))
+    chat = model.chat(tokenizer, declared_ends(weights.generation_config))
     engine = transformers_engine(weights, tokenizer, chat, sampling=model.sampling, max_batch=model.concurrency)
     return LoadedModel(model, engine, chat, context_of(weights.config), _with_cache(tokenizer.decode))
 
@@ -304,10 +304,11 @@ def transformers_engine(
 
 def end_ids(generation_config: Any, tokenizer: Any, chat: Chat) -> set[int]:
     """Return the ids that end a response: the model's, the tokenizer's and the chat template's."""
-    return {*_declared_ends(generation_config), tokenizer.eos_token_id, *chat.stop_ids} - {None}
+    return {*declared_ends(generation_config), tokenizer.eos_token_id, *chat.stop_ids} - {None}
 
 
-def _declared_ends(generation_config: Any) -> set[int]:
+def declared_ends(generation_config: Any) -> set[int]:
+    """Return the ids that end a response by the model's generation config, which the template may not know."""
     own = getattr(generation_config, "eos_token_id", None)
     return {*(own if isinstance(own, list) else [own])} - {None}
 

@@ -38,6 +38,7 @@ def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
         "save_steps": max(1, min(50, options.steps // 4)),
         "save_total_limit": 2,
         "disable_tqdm": True,
+        "disable_dropout": True,  # otherwise the model that is trained is not the one that sampled
         "report_to": "none",
     }
     batch = _batch(options, fields, processes)

@@ -1,5 +1,6 @@
 """Diagnosis before a training: a few groups of episodes, what was measured in them, and what to change first."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.options import TrainOptions, has_workers
-from gym_trl.policies.model import end_ids, transformers_engine
-from gym_trl.policies.weights import free_memory, load_tokenizer, load_weights
+from gym_trl.policies.model import declared_ends, end_ids, transformers_engine
+from gym_trl.policies.weights import free_memory, load_config, load_tokenizer, load_weights
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.history import appends
@@ -213,7 +214,9 @@ def diagnose(
             readable=readable.verdict,
             credit=one_seat(options).credit,
         ),
-        episode_length(played, max_completion=args.max_completion_length),
+        episode_length(
+            played, max_completion=args.max_completion_length, context=context_of(load_config(choice.model))
+        ),
         *input_dependence(played),
         steps.memory(played),
         *of_model,
@@ -256,8 +259,8 @@ def _rehearse(
 ) -> _Rehearsal:
     """Load the model, and play groups of training tasks with it."""
     config, tokenizer = spec.rollout_config, load_tokenizer(choice.model)
-    chat = config.template_chat(tokenizer, template)
     weights = _placed(load_weights(choice.model, dtype=choice.dtype or "float32"), args)
+    chat = config.template_chat(tokenizer, template, end_ids=declared_ends(weights.generation_config))
     sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
     engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
     limits = config.limits(args.max_completion_length, context=context_of(weights.config))
@@ -377,7 +380,8 @@ class _Steps:
         """Return the estimate for episodes as long as those that were played, and for the longest that are allowed."""
         prompt = max((len(one.prompt_ids) for one in played.results), default=0)
         now = max((len(one.prompt_ids) + len(one.completion_ids) for one in played.results), default=0)
-        longest = max(now, prompt + self.args.max_completion_length)
+        context = context_of(load_config(self.choice.model))
+        longest = max(now, min(prompt + self.args.max_completion_length, context or math.inf))
         batch = self._batch(self.choice, longest)
         needed, most = (self._needed(self.choice, tokens, batch) for tokens in (now, longest))
         again = " with gradient checkpointing" if batch.checkpointing else ""

@@ -335,8 +335,14 @@ def input_dependence(played: Played) -> list[Finding]:
     return [Finding(name, WARNING, got, fix, why, numbers=numbers)]
 
 
-def episode_length(played: Played, *, max_completion: int) -> Finding:
-    """Report the lengths of episodes and the share that the token budget or the context cut off."""
+def episode_length(played: Played, *, max_completion: int, context: int | None = None) -> Finding:
+    """Report the lengths of episodes and the share that the token budget or the context cut off.
+
+    Args:
+        played: The episodes.
+        max_completion: Token budget of an episode.
+        context: Tokens of the model's context; ``None`` if it has no limit.
+    """
     name = "length of an episode"
     lengths = [len(one.completion_ids) for one in played.scored]
     prompts = [len(one.prompt_ids) for one in played.scored]
@@ -346,24 +352,25 @@ def episode_length(played: Played, *, max_completion: int) -> Finding:
         share_estimate([[one.stop_reason is reason for one in group] for group in played.by_group])
         for reason in reasons
     ]
-    budget, context = (one.mean or 0.0 for one in cut)
+    budget, overflow = (one.mean or 0.0 for one in cut)
+    most = max_completion if context is None else min(max_completion, max(0, context - percentile(prompts, 50)))
     got = (
-        f"median {middle}, 95th percentile {high} of at most {max_completion} tokens after a prompt of "
+        f"median {middle}, 95th percentile {high} of at most {most} tokens after a prompt of "
         f"{percentile(prompts, 50)}; of {counted(len(played.results), 'episode')} {cut[0]} were "
         f"cut off there, {cut[1]} by the context"
     )
     numbers = {
         "median": middle,
         "p95": high,
-        "limit": max_completion,
+        "limit": most,
         "prompt": percentile(prompts, 50),
         "token_limit": budget,
-        "context_overflow": context,
+        "context_overflow": overflow,
     }
-    if budget + context <= CUT:
+    if budget + overflow <= CUT:
         return Finding(name, OK, got, numbers=numbers)
-    verdict = PROBLEM if budget + context > READABLE[1] else WARNING
-    if context > budget:
+    verdict = PROBLEM if budget + overflow > READABLE[1] else WARNING
+    if overflow > budget:
         fix = (
             "the model's context is too short for these episodes: shorten turns (--max-tokens-per-turn) or observations"
         )

@@ -39,7 +39,8 @@ def model_problems(
     """
     tokenizer, config = load_tokenizer(choice.model), load_config(choice.model)
     try:
-        chat = TemplateChat(tokenizer, appends=appends, **(chat_template_kwargs or {}))
+        models = declared_end_ids(choice.model, config)
+        chat = TemplateChat(tokenizer, appends=appends, end_ids=models, **(chat_template_kwargs or {}))
     except ChatTemplateError as error:
         return [_about(PROBLEM, f"{choice.model}: {first_line(error)}")]
     findings = []
@@ -48,7 +49,7 @@ def model_problems(
     if largest >= size:
         message = f"the tokenizer of {choice.model} has ids up to {largest}, but the model has {size} tokens only"
         findings.append(_about(PROBLEM, message))
-    own, models, ends = tokenizer.eos_token_id, _end_ids(choice.model, config), set(chat.stop_ids)
+    own, ends = tokenizer.eos_token_id, set(chat.stop_ids)
 
     def named(ids: Sequence[int] | set[int]) -> str:
         return " and ".join(f"{tokenizer.convert_ids_to_tokens(id_)!r} ({id_})" for id_ in sorted(ids)) or "none"
@@ -158,14 +159,29 @@ def estimate_memory(choice: ModelChoice, *, tokens: int, checkpointing: bool, re
         fixed = weights * width + trained * 16
     else:
         fixed = weights * (width + 12) + (weights * width if reference else 0)
-    layer, layers = _LAYER_BYTES * text.hidden_size, text.num_hidden_layers
-    kept = layer + layers * width * text.hidden_size if checkpointing else layers * layer
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    head_width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    cache = 2 * layers * heads * head_width * width
+    hidden = int(model.get_input_embeddings().weight.shape[-1])
+    blocks = max((len(part) for part in model.modules() if isinstance(part, torch.nn.ModuleList)), default=1)
+    layer, layers = _LAYER_BYTES * hidden, int(getattr(text, "num_hidden_layers", blocks))
+    kept = layer + layers * width * hidden if checkpointing else layers * layer
     return Memory(
-        fixed, tokens * kept, 3 * min(_CHUNK_BYTES, ROWS_AT_ONCE * tokens * text.vocab_size * 4), tokens * cache
+        fixed,
+        tokens * kept,
+        3 * min(_CHUNK_BYTES, ROWS_AT_ONCE * tokens * text.vocab_size * 4),
+        tokens * layers * width * _cached(text, hidden),
     )
+
+
+def _cached(text: Any, hidden: int) -> int:
+    """Return the number of keys and values that a layer of a model keeps for each token; 0 if it keeps none."""
+    try:
+        attending = text.num_attention_heads
+        heads = getattr(text, "num_key_value_heads", None) or attending
+        width = getattr(text, "head_dim", None) or hidden // attending
+    except AttributeError:  # a recurrent model
+        return 0
+    except RuntimeError:  # layers that differ
+        return 2 * hidden
+    return 2 * int(heads) * int(width)
 
 
 def check_memory(memory: Memory, free: int, rows: int = 1) -> None:
@@ -238,8 +254,8 @@ def choose_micro_batch(
     return next((batch for batch in made if batch.needed <= 0.8 * free), made[-1])
 
 
-def _end_ids(path: str, config: Any) -> set[int]:
-    """Return the ids at which the model's own generation ends."""
+def declared_end_ids(path: str, config: Any) -> set[int]:
+    """Return the ids at which the model's own generation ends, before it is loaded."""
     from transformers import GenerationConfig
 
     with loading(path):

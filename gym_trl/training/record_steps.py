@@ -1,6 +1,7 @@
 """Part of a training that records some steps with all that they were computed from, for ``gym-trl check``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -176,6 +177,7 @@ def _about(
         "version": VERSION,
         "step": place.step + 1,
         "call": place.call,
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "generation": place.generation,
         "seed": played.call.seed,
         "rows_by_process": rows_by_process,

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from gym_trl.engines.admission import context_of
 from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError
 from gym_trl.evaluation.play import Score
 from gym_trl.grpo.adapters import sync_weights
@@ -184,6 +185,7 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
     if args.use_vllm and args.vllm_mode == "colocate":
         free = int(free * (1 - args.vllm_gpu_memory_utilization))
     tokens = args.max_completion_length * (2 if history is not None and history.cuts else 1) + _PROMPT
+    tokens = min(tokens, context_of(load_config(choice.model)) or tokens)
     if history is not None:
         notes.append(
             "With a history an episode may be several rows, and a micro-batch as many times as large; if memory runs "

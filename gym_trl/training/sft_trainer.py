@@ -17,7 +17,8 @@ class LabelTrainer(SFTTrainer):  # type: ignore[misc]  # TRL is untyped
 
     def compute_loss(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
         """Return the loss of a micro-batch."""
-        if self.accelerator.num_processes == 1 and heads_without_label(self) and is_plain(model):
+        alone = self.accelerator.num_processes == 1 and not self.aux_loss_enabled  # of a mixture of experts
+        if alone and heads_without_label(self) and is_plain(model):
             model = partial(self._forward, model)
         return super().compute_loss(model, inputs, *given, **named)
 

@@ -107,6 +107,8 @@ class StepAbout(StepCredit):
     version: int
     step: int
     call: int
+    time: str | None
+    """Local time in ISO 8601, which a chat template may write; null in files of an earlier release."""
     generation: int
     seed: int
     rows_by_process: list[int]
@@ -151,7 +153,7 @@ class StepEpisode(TypedDict):
     role: str | None
 
 
-_ABOUT, _EPISODE = Fields(StepAbout, {"role_decay": None, "role_means": []}), Fields(StepEpisode, {})
+_ABOUT, _EPISODE = Fields(StepAbout, {"role_decay": None, "role_means": [], "time": None}), Fields(StepEpisode, {})
 _SETTINGS = Fields(StepSettings, {"sapo_temperature_neg": None, "sapo_temperature_pos": None})
 _NEEDED = ("row_prompt_ids", "row_completion_ids", "row_mask", "row_advantages")
 

@@ -24,7 +24,7 @@ from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec
-from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
+from gym_trl.training.model_checks import choose_micro_batch, declared_end_ids, model_problems, refuse
 from gym_trl.training.models import load_model, model_choice
 from gym_trl.training.options import read_options, resume_command, training_after
 from gym_trl.training.progress import Display, report_warm_start
@@ -256,13 +256,15 @@ class _WarmStart(SessionCallback):
         if self.choice is None:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
+            ends = set[int]()
         else:
             adds = appends(config.history)
             self.warnings = refuse(model_problems(self.choice, template, appends=adds))
             self.tokenizer = load_tokenizer(self.choice.model)
-            text = load_config(self.choice.model).get_text_config()
-            context = getattr(text, "max_position_embeddings", None)
-        self.chat = config.template_chat(self.tokenizer, template)
+            of_model = load_config(self.choice.model)
+            context = getattr(of_model.get_text_config(), "max_position_embeddings", None)
+            ends = declared_end_ids(self.choice.model, of_model)
+        self.chat = config.template_chat(self.tokenizer, template, end_ids=ends)
         self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
 
     def train(self, demonstrations: Demonstrations) -> WarmStart:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -103,10 +104,10 @@ def check_tokens(step: CheckedStep) -> Iterator[Found]:
 def _chat(step: CheckedStep, tokenizer: Any) -> TemplateChat:
     assert step.options is not None
     if step.about is not None:
-        template_options: dict[str, Any] = dict(step.about["template_options"])
+        template_options: dict[str, Any] = dict(step.about["template_options"]) | _clock(step, tokenizer)
         ends = step.about["end_ids"]
     else:
-        template_options = dict(step.options.grpo.get("chat_template_kwargs") or {})
+        template_options = dict(step.options.grpo.get("chat_template_kwargs") or {}) | _clock(step, tokenizer)
         ends = [tokenizer.eos_token_id]
     config = RolloutConfig(
         history=step.options.history,
@@ -114,6 +115,21 @@ def _chat(step: CheckedStep, tokenizer: Any) -> TemplateChat:
         max_tokens_per_turn=step.options.max_tokens_per_turn,
     )
     return config.template_chat(tokenizer, template_options, end_ids=ends)
+
+
+def _clock(step: CheckedStep, tokenizer: Any) -> dict[str, Any]:
+    """Return the option with which a chat template that writes the date writes that of the step.
+
+    Raises:
+        UncheckedError: The date is not known.
+    """
+    if "strftime_now" not in str(tokenizer.chat_template):
+        return {}
+    time = None if step.about is None else step.about["time"]
+    try:
+        return {"strftime_now": datetime.fromisoformat(time or "").strftime}
+    except ValueError as error:
+        raise UncheckedError("the chat template writes the date, and that of the step is not recorded") from error
 
 
 def _limits(step: CheckedStep) -> Limits:

@@ -33,6 +33,8 @@ def check_logprobs(step: CheckedStep) -> Iterator[Found]:
     exact = step.options is None or step.options.dtype in (None, "float32", "auto")
     own = LOGPROBS if exact else LOW_PRECISION
     columns = {"row_old": own} if "row_old" in rows else {}
+    if not columns:
+        yield "log-probabilities of the trainer, which computed them in the loss alone"
     if by_engine and "row_sampled" in rows:
         columns["row_sampled"] = LOW_PRECISION if settings["use_vllm"] else own
     names = {"row_old": "the trainer's log-probability", "row_sampled": "the log-probability"}
@@ -147,6 +149,12 @@ def _why_no_loss(about: StepAbout, rows: Mapping[str, Ragged]) -> str | None:
 def _logged(step: CheckedStep) -> tuple[float, str]:
     if step.options is not None and step.options.grpo.get("logging_steps", 1) != 1:
         raise UncheckedError("logging_steps averages the loss over several steps")
+    if step.options is not None and step.options.grpo.get("disable_dropout") is False:
+        raise UncheckedError("with disable_dropout=False the loss is that of a part of the model, drawn at random")
+    if "aux_loss" in (step.metrics or {}):
+        raise UncheckedError(
+            "the logged loss has the auxiliary loss of a mixture of experts, which is not computed here"
+        )
     for name in ("policy_loss", "loss"):
         value = (step.metrics or {}).get(name)
         if isinstance(value, int | float) and math.isfinite(value):
