@@ -475,6 +475,7 @@ WRITES = {"write_text", "write_bytes", "savefig", "rename", "touch", "mkdtemp", 
 WHY_IT_MAY = {
     "files.py": {"open for writing": "the owner", "unlink": "of its own new file"},
     "cli/import_records.py": {"mkdtemp": "a new folder, renamed at the end", "rmtree": "of that folder"},
+    "cli/terminal.py": {"open for writing": "standard output, by its number"},
     "env_checker/card/learning.py": {"open for writing": "in a temporary folder"},
     "envs/external/browser.py": {"mkdtemp": "a temporary folder", "rmtree": "of that folder"},
     "envs/external/textcraft.py": {"write_bytes": "in a temporary folder"},

@@ -29,6 +29,7 @@ HEADS: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "he
 KINDS: dict[str, dict[str, Any]] = {
     "mamba": {"state_size": 4, "expand": 2},
     "mixtral": {**HEADS, "num_local_experts": 2, "num_experts_per_tok": 1, "output_router_logits": True},
+    "rwkv": {"context_length": 512},  # of which a batch is generated otherwise than each prompt alone
     "gemma4_text": {**HEADS, "global_head_dim": 32, "num_global_key_value_heads": 1},
 }
 RUN: dict[str, Any] = {
@@ -63,7 +64,7 @@ def test_the_memory_of_each_kind_of_model_is_estimated(tmp_path: Path, kind: str
     memory = estimate_memory(ModelChoice(model=str(model)), tokens=100, checkpointing=False)
     assert memory.fixed > 0
     assert memory.row > 0
-    assert (memory.cache == 0) == (kind == "mamba")
+    assert (memory.cache == 0) == (kind in ("mamba", "rwkv"))
 
 
 @pytest.mark.full

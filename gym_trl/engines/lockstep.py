@@ -6,7 +6,8 @@ state-space models and linear attention.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -36,15 +37,26 @@ _LENGTHS = (29, 9)
 _TOKENS = 4
 # Differences of log probabilities, relative to their spread, that rounding can cause.
 _ROUNDING, _HALF_ROUNDING = 1e-3, 0.1
-_PADS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""Results of trying models: true if padding changes none of their responses."""
+
+
+class Batching(NamedTuple):
+    """Batches in which a model responds as to each prompt alone."""
+
+    pads: bool
+    """Those of prompts of different lengths."""
+    equal: bool
+    """Those of prompts of one length."""
+
+
+_TRIED: WeakKeyDictionary[Any, Batching] = WeakKeyDictionary()
+"""Results of trying models."""
 
 
 class Lockstep:
     """Batches of requests through ``model.generate``, one after the other.
 
     Prompts of several lengths are padded on the left, if the model is found to ignore that; otherwise a batch has
-    prompts of one length.
+    prompts of one length, or a single one if the model is found to mix those.
 
     Args:
         model: A decoder-only Transformers model.
@@ -82,20 +94,21 @@ class Lockstep:
         self._options = options
 
     @property
-    def pads(self) -> bool:
-        """True if the model ignores padding.
+    def batching(self) -> Batching:
+        """Batches that the model can have.
 
-        It is tried once for each model whose type ``gym_trl.engines.kv_support`` does not support: responses to prompts
-        of two lengths have the log probabilities of forward passes without padding.
+        They are tried once for each model whose type ``gym_trl.engines.kv_support`` does not support: responses to
+        prompts of two lengths, or of one, have the log probabilities of forward passes of each alone.
 
         Raises:
             ConfigError: responses to single prompts do not have them.
         """
-        if self._model not in _PADS:
-            _PADS[self._model] = support(self._model).why_not is None or self._tried()
-        return _PADS[self._model]
+        if self._model not in _TRIED:
+            supported = support(self._model).why_not is None
+            _TRIED[self._model] = Batching(pads=True, equal=True) if supported else self._tried()
+        return _TRIED[self._model]
 
-    def _tried(self) -> bool:
+    def _tried(self) -> Batching:
         model = self._model
         sampler, end = Sampler({}, model.device), End([], [], None)
         trial = Lockstep(model, pad_id=self._pad_id, sampler=sampler, end=end, images=None, options={})
@@ -104,20 +117,23 @@ class Lockstep:
             Request(str(length), ((np.arange(length) * 7919 + length) % vocabulary).tolist(), _TOKENS, seed=length)
             for length in _LENGTHS
         ]
+        shortest = min(_LENGTHS)
+        same = [replace(request, prompt_ids=request.prompt_ids[-shortest:]) for request in batch]
         try:
             alone = max(trial._off_by(request, trial._generate([request])[0]) for request in batch)
-            padded = max(map(trial._off_by, batch, trial._generate(batch)))
+            padded, equal = (max(map(trial._off_by, some, trial._generate(some))) for some in (batch, same))
         except EngineError:
             raise
         except Exception:  # of any type: the model needs other inputs, and what is not tried is not padded
-            return False
+            return Batching(pads=False, equal=True)
         whole = model.dtype in (torch.float32, torch.float64)
         if whole and not alone < _ROUNDING:
             raise ConfigError(
                 f"a model of type {model.config.model_type!r} generates with other log probabilities than those of its "
                 f"forward pass (by {alone:.2g} of their spread), so that it cannot be trained on what it samples"
             )
-        return padded < (_ROUNDING if whole else max(_HALF_ROUNDING, 2 * alone))
+        rounding = _ROUNDING if whole else max(_HALF_ROUNDING, 2 * alone)
+        return Batching(pads=padded < rounding, equal=equal < rounding)
 
     def _off_by(self, request: Request, completion: Completion) -> float:
         """Return the largest difference from the log probabilities of a forward pass, relative to their spread."""
@@ -132,8 +148,10 @@ class Lockstep:
         """Return the completions of a batch, when all have ended."""
         # A row that has ended is computed until the last one ends, maybe after the model's positions.
         end = max(len(request.prompt_ids) for request in batch) + max(request.max_tokens for request in batch)
-        if self.pads and end <= (context_of(self._model.config) or end):
+        if self.batching.pads and end <= (context_of(self._model.config) or end):
             return self._generate(batch)
+        if not self.batching.equal:
+            return [self._generate([request])[0] for request in batch]
         by_length: dict[int, list[Request]] = {}
         for request in batch:
             by_length.setdefault(len(request.prompt_ids), []).append(request)

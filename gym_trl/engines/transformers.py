@@ -169,7 +169,11 @@ class TransformersEngine(Engine):
         if self.model in _ANNOUNCED:
             return
         _ANNOUNCED.add(self.model)
-        padding = "" if self._whole.pads else "; padding changes its scores, so that a batch has prompts of one length"
+        can, padding = self._whole.batching, ""
+        if not can.equal:
+            padding = "; other prompts of a batch change its scores, so that each is generated alone"
+        elif not can.pads:
+            padding = "; padding changes its scores, so that a batch has prompts of one length"
         message = "%s is generated in lockstep, which takes several times as long as with keys and values kept: %s%s"
         _log.warning(message, type(self.model).__name__, self.lockstep, padding)
 
