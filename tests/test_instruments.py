@@ -42,6 +42,7 @@ from gym_trl.records import Record, as_record
 from gym_trl.records.files import RecordWriter
 from gym_trl.report import OK, SKIPPED, WARNING, Finding
 from gym_trl.rollout.log import EpisodeLog
+from gym_trl.spaces import AnyText
 from gym_trl.training.doctor import diagnose
 from gym_trl.training.findings import Played, input_dependence, scores
 from gym_trl.training.options import choose
@@ -460,3 +461,20 @@ def test_info_describes_the_environment_and_not_its_base_class_or_its_text() -> 
     assert "tasks" in output
     assert "The main Gymnasium class" not in output
     assert "AnyText" not in gym_trl_("info", "FrozenLake-v1").output
+
+
+class Endless(gym.Env[str, str]):
+    """Game that pays in each turn and has no end."""
+
+    observation_space = action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return str(seed), {"admissible_actions": ["on"]}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "on", 0.5, False, False, {"admissible_actions": ["on"]}
+
+
+def test_a_return_of_episodes_that_were_cut_says_where() -> None:
+    assert "500 in 20 episodes of random play, 20 of them cut after 1,000 turns" in look(Endless, "reward").got

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gym_trl.env_checker.leaks import find_leak
-from gym_trl.env_checker.play import PlayedEpisode, solver
+from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, solver
 from gym_trl.env_checker.state_keys import search_keys
 from gym_trl.env_checker.subject import Subject, check
 from gym_trl.env_checker.survey import skip
@@ -99,6 +99,8 @@ def judge_returns(games: Sequence[PlayedEpisode], policy: str) -> Finding:
     """
     returns = [game.total for game in games]
     got = f"{_mean(returns)} in {counted(len(games), 'episode')} of {policy}"
+    if endless := sum(not game.ended and game.error is None for game in games):
+        got += f", {endless} of them cut after {MOST_TURNS:,} turns"
     if len(set(returns)) == 1:
         fix = "reward something that random play reaches sometimes; GRPO learns from differences within a group"
         solved = " and always solved" if all(game.solved for game in games) else ""
