@@ -36,10 +36,6 @@ def clear_errors(command: Callable[_P, None]) -> Callable[_P, None]:
     return run
 
 
-_MAPPING, _PAIRS = "a mapping with names as keys", "NAME=VALUE, or an object in JSON"
-_WRONG, _NESTED = " must be ", "it has options of its own, such as"
-
-
 def by_flag(message: str, given: Mapping[str, Any]) -> str:
     """Return a message that begins with an option, with the flag that the user wrote.
 
@@ -47,8 +43,6 @@ def by_flag(message: str, given: Mapping[str, Any]) -> str:
     '--step-timeout must be a number above 0, got 0'
     >>> by_flag("cutoff.episode_s must be a number above 0, got 0", {"cutoff__episode_s": "0"})
     '--cutoff.episode-s must be a number above 0, got 0'
-    >>> by_flag("seats must be 'self' or a League, got 'x'", {"seats": "x", "seats__every": None})
-    "--seats must be 'self' or a League, got 'x'; it has options of its own, such as --seats.every"
     >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": None, "ids": ["run.yaml"]})
     'step_timeout must be a number above 0, got 0'
     """
@@ -57,9 +51,7 @@ def by_flag(message: str, given: Mapping[str, Any]) -> str:
     while name:
         written = [one for one in given if one == name or one.startswith(f"{name}__")]
         if any(given[one] not in (None, (), []) for one in written):
-            rest = message[len(name.replace("__", ".")) :].replace(_MAPPING, _PAIRS)
-            own = next((f"; {_NESTED} {option_name(one)}" for one in written if one != name and _WRONG in rest), "")
-            return f"{option_name(name)}{rest}{own}"
+            return f"{option_name(name)}{message[len(name.replace('__', '.')) :]}"
         name = name.rpartition("__")[0]
     return message
 
