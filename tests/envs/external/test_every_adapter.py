@@ -318,9 +318,10 @@ def test_a_game_that_does_not_exist_is_said(case):
 
 def test_an_evaluation_plays_it(case):
     env_id, kwargs, actions = case
-    options = {"action_format": None, "turn_limit": 3, "num_tasks": 2, "num_eval_tasks": 0}
-    seats = "self" if kwargs.get("opponent") == "self" else None  # otherwise all seats would be one episode
-    spec = gym_trl.GymSpec(env_id, env_kwargs=kwargs, seats=seats, **options)
+    limits: Any = {"turn_limit": 3, "num_tasks": 2, "num_eval_tasks": 0}
+    if kwargs.get("opponent") == "self":  # otherwise all seats would be one episode
+        limits["seats"] = "self"
+    spec = gym_trl.GymSpec(env_id, env_kwargs=kwargs, action_format=None, **limits)
     env = spec.make(env_id)
     env.reset(seed=0)
     assert isinstance(env.step(actions[0])[0], str)
