@@ -359,7 +359,8 @@ class _Folder(OutputFolder):
             raise self.not_ours()
         for name, value in now.items():
             if value != then[name]:
-                raise ConfigError(f"{self.path} is a tournament with {name}={then[name]!r:.200}, not {value!r:.200}")
+                ours = f"{name}={then[name]!r:.200}, not {value!r:.200}"
+                raise ConfigError(f"the folder {self.path} is a tournament with {ours}")
         self.save_settings({**now, "players": joined}, before)
 
     def begin(self, missing: int) -> None:
