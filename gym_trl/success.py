@@ -36,7 +36,7 @@ def counted_successes(
     return [False if success is None and env in declaring else success for env, success in scored]
 
 
-def successes_in(episodes: Sequence[EpisodeResult]) -> list[bool | None]:
+def successes_in(episodes: Sequence[EpisodeResult], declaring: Collection[Hashable] = ()) -> list[bool | None]:
     """Return the success of each episode as statistics over all of them count it; ``None`` for unscored ones.
 
     >>> from gym_trl.types import Answer, StopReason, Task, Turn
@@ -45,7 +45,7 @@ def successes_in(episodes: Sequence[EpisodeResult]) -> list[bool | None]:
     >>> [one.success for one in ends], successes_in(ends)
     ([True, None], [True, False])
 
-    ``counted_successes`` has the rule.
+    ``counted_successes`` has the rule, and explains ``declaring``.
     """
-    counted = iter(counted_successes([(one.task.env_id, one.success) for one in episodes if one.scored]))
+    counted = iter(counted_successes([(one.task.env_id, one.success) for one in episodes if one.scored], declaring))
     return [next(counted) if one.scored else None for one in episodes]

@@ -60,11 +60,13 @@ class Passes:
         self._score = sampled_scores(trainer)
         self._sharing = prefix_sharing(trainer.model) if self._score is not None else "scores are computed by TRL"
         self._padding: Padding | None = None
-        if self._score is None and not trl_versions.shards_weights(trainer) and not _ignore_left_padding(trainer):
+        sharded = trl_versions.shards_weights(trainer)
+        ignored = not sharded and _ignore_left_padding(trainer)
+        if self._score is None and not sharded and not ignored:
             warnings.warn(_PADDED, UserWarning, stacklevel=2)
         if stays is None:
             self._padding = Padding(
-                prompts=not trl_versions.shards_weights(trainer) and _ignore_left_padding(trainer),
+                prompts=ignored,
                 completions=True,
                 multiple=trainer.pad_to_multiple_of or 1,
             )

@@ -26,6 +26,9 @@ _AFTER_THE_HEAD = (
 _SIZES = (1.0, 30.0, 1000.0)
 """Largest scores at which a model is compared: a cap changes only scores that are not far below it."""
 
+_BY_COLUMN = "the model's positions count from the first column, padding or not"
+"""Why no common beginnings are computed for a model that does not ignore left padding."""
+
 # Results of the checks of models.
 _PLAIN: Checked[bool] = weakref.WeakKeyDictionary()
 _SHIFTED: Checked[bool] = weakref.WeakKeyDictionary()
@@ -157,7 +160,7 @@ def _last_states(model: Any, rows: ScoredRows, shares: Sharing | str) -> tuple[A
         return _packed_states(rows, *joint.states(backbone, number))
     if not isinstance(shares, str) and (tree := shares.tree(token_rows(rows), rows.ids.device)) is not None:
         return _packed_states(rows, tree, hidden_states(backbone, tree))
-    states = (_states if ignores_left_padding(model) else _states_from_the_left)(backbone, rows.ids, rows.attended)
+    states = (_states_from_the_left if shares == _BY_COLUMN else _states)(backbone, rows.ids, rows.attended)
     return states[:, -completion - 1 : -1][rows.sampled], rows.ids[:, -completion:][rows.sampled], None
 
 
@@ -196,7 +199,7 @@ def _packed_states(rows: ScoredRows, tree: Tree, hidden: Any) -> tuple[Any, Any,
 def prefix_sharing(model: Any) -> Sharing | str:
     """Return how a model for which ``is_plain`` holds computes common beginnings once, or why it does not."""
     if not ignores_left_padding(model):
-        return "the model's positions count from the first column, padding or not"
+        return _BY_COLUMN
     return sharing(_whole(model).base_model)
 
 

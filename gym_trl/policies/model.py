@@ -310,7 +310,7 @@ def end_ids(generation_config: Any, tokenizer: Any, chat: Chat) -> set[int]:
 def declared_ends(generation_config: Any) -> set[int]:
     """Return the ids that end a response by the model's generation config, which the template may not know."""
     own = getattr(generation_config, "eos_token_id", None)
-    return {*(own if isinstance(own, list) else [own])} - {None}
+    return {*(own if isinstance(own, list | tuple) else [own])} - {None}
 
 
 def _with_vllm(model: Model) -> LoadedModel:

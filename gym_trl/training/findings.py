@@ -65,8 +65,8 @@ class Played:
         scored = [[one for one in group if one.scored] for group in self.by_group]
         self.groups = [group for group in scored if len(group) > 1]
         """Groups whose scored episodes are compared: all but those with fewer than two."""
-        outcomes = _in_groups(successes_in(results), group_size)
-        self._successes = [[one for one in group if one is not None] for group in outcomes]
+        self._group_size = group_size
+        self._successes = self._outcomes()
         self.mixed = sum(len(set(one)) == 2 for one in self._successes) if any(self._successes) else None
         """Number of groups in which some succeed and some do not; ``None`` if success is not declared."""
         self.responses = [
@@ -76,6 +76,10 @@ class Played:
             for response in _responses(episode, ends, number)
         ]
         self.scored = [one for one in results if one.scored]
+
+    def _outcomes(self, declaring: Collection[str] = ()) -> list[list[bool]]:
+        outcomes = _in_groups(successes_in(self.results, declaring), self._group_size)
+        return [[one for one in group if one is not None] for group in outcomes]
 
     def share(self, chosen: Iterable[bool]) -> Estimate:
         """Return the share of true values among the responses, with the interval of groups as tasks."""
@@ -90,9 +94,7 @@ class Played:
         If the environment is known to declare success (``declares``), episodes without a declaration have failed.
         """
         paid = [[one.episode_return for one in group if one.episode_return is not None] for group in self.by_group]
-        successes = self._successes
-        if declares and not any(successes):
-            successes = [[False] * len(group) for group in paid]
+        successes = self._outcomes({one.task.env_id for one in self.results}) if declares else self._successes
         return {"success": share_estimate(successes), "return": return_estimate(paid, successes)}
 
     def without_legal_action(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
+from gym_trl.policies.model import declared_ends
 from gym_trl.policies.weights import base_of, first_line, load_config, load_tokenizer, loading
 from gym_trl.report import PROBLEM, WARNING, Finding, Verdict
 from gym_trl.training.models import ModelChoice
@@ -260,7 +261,6 @@ def declared_end_ids(path: str, config: Any) -> set[int]:
 
     with loading(path):
         try:
-            end_ids = GenerationConfig.from_pretrained(base_of(path)).eos_token_id
+            return declared_ends(GenerationConfig.from_pretrained(base_of(path)))
         except OSError:  # it has no file of its own
-            end_ids = getattr(config.get_text_config(), "eos_token_id", None)
-    return set(end_ids) if isinstance(end_ids, list | tuple) else set() if end_ids is None else {end_ids}
+            return declared_ends(config.get_text_config())

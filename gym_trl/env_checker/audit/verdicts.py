@@ -166,21 +166,22 @@ def _scores(card: Mapping[str, Any]) -> _Scores | None:
     key = "success" if objective == "success" else "mean_return"
     measured = {name: Estimate(**one[key]) for name, one in levels.items()}
     estimates = {name: settled(one, levels[name].get("episodes", 0)) for name, one in measured.items()}
-
-    def height(name: str) -> tuple[float, float]:
-        one = estimates[name]
-        return (one.mean or 0.0) if one.low is None else one.low, one.mean or 0.0
-
-    played = [name for name in BLIND_POLICIES if name in estimates and estimates[name].mean is not None]
-    highest = max(played, key=height, default="")
-    blind = estimates.get(highest, Estimate())
+    blind, shown_blind = max(
+        (
+            (estimates[name], measured[name])
+            for name in BLIND_POLICIES
+            if name in measured and measured[name].mean is not None
+        ),
+        key=lambda pair: (pair[0].low if pair[0].low is not None else pair[0].mean, pair[0].mean),
+        default=(Estimate(), Estimate()),
+    )
     best = card.get("optimal_success" if objective == "success" else "optimal_return")
     solved = estimates.get("solver", Estimate()).mean
     if best is None and solved is not None:  # a solver need not be the best that there is
         best = max(solved, solved if blind.mean is None else blind.mean)
     elif best is None and objective == "success":
         best = 1.0
-    return _Scores(objective, estimates["random"], blind, best, measured["random"], measured.get(highest, Estimate()))
+    return _Scores(objective, estimates["random"], blind, best, measured["random"], shown_blind)
 
 
 def _verdict(findings: list[Mapping[str, Any]], scores: _Scores | None) -> tuple[AuditVerdict, str]:

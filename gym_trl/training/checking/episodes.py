@@ -104,17 +104,17 @@ def check_tokens(step: CheckedStep) -> Iterator[Found]:
 def _chat(step: CheckedStep, tokenizer: Any) -> TemplateChat:
     assert step.options is not None
     if step.about is not None:
-        template_options: dict[str, Any] = dict(step.about["template_options"]) | _clock(step, tokenizer)
+        template_options: dict[str, Any] = dict(step.about["template_options"])
         ends = step.about["end_ids"]
     else:
-        template_options = dict(step.options.grpo.get("chat_template_kwargs") or {}) | _clock(step, tokenizer)
+        template_options = dict(step.options.grpo.get("chat_template_kwargs") or {})
         ends = [tokenizer.eos_token_id]
     config = RolloutConfig(
         history=step.options.history,
         chat_template_kwargs=step.options.chat_template_kwargs,
         max_tokens_per_turn=step.options.max_tokens_per_turn,
     )
-    return config.template_chat(tokenizer, template_options, end_ids=ends)
+    return config.template_chat(tokenizer, template_options | _clock(step, tokenizer), end_ids=ends)
 
 
 def _clock(step: CheckedStep, tokenizer: Any) -> dict[str, Any]:

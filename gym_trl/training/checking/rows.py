@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from gym_trl.grpo.credit.columns import TurnRow
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, RAE, Estimator, TurnRewards, scales
 from gym_trl.grpo.credit.groups import Member, compared
 from gym_trl.grpo.credit.role_baselines import RoleBaselines
+from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.records.schema import Record
 from gym_trl.training.checking.step import (
     CheckedStep,
@@ -154,8 +155,10 @@ def check_advantages(step: CheckedStep) -> Iterator[Found]:
     if step.full()[0]["credit"] is None:
         yield from _of_episodes(step, weighted)
     else:
-        yield from _of_turns(step, weighted, turn_advantages(step))
-        yield from _role_means(step)
+        judged = _judged(step)
+        yield from _of_turns(step, weighted, turn_advantages(step, judged))
+        if isinstance(judged.estimator, RoleBaselines):
+            yield from _role_means(step, judged.estimator, judged.groups)
 
 
 def _of_episodes(step: CheckedStep, weighted: Sequence[tuple[ExpectedRow, float]]) -> Iterator[Found]:
@@ -295,41 +298,52 @@ def _estimator(step: CheckedStep) -> Estimator:
     return estimator
 
 
-def _role_means(step: CheckedStep) -> Iterator[Found]:
-    """Yield baselines of roles that are not those before, moved by the step's returns."""
+class _Judged(NamedTuple):
+    """Scored episodes of a step in the groups that are compared, and the estimator that compares them."""
+
+    estimator: Estimator
+    groups: list[list[TurnRewards]]
+    places: list[list[int]]
+    """Indices of the episodes of each group."""
+
+
+def _judged(step: CheckedStep) -> _Judged:
     about, episodes, _ = step.full()
-    baselines = _estimator(step)
-    if not isinstance(baselines, RoleBaselines):
-        return
-    members, turns, _ = _members(about, episodes, step.records)
-    baselines.count([[turns[one] for one in group] for group in compared(members, baselines)])
-    recorded = {one["role"]: one["after"] for one in about["role_means"]}
+    estimator = _estimator(step)
+    members, turns, places = _members(about, episodes, step.records)
+    groups = compared(members, estimator)
+    compared_turns = [[turns[one] for one in group] for group in groups]
+    return _Judged(estimator, compared_turns, [[places[one] for one in group] for group in groups])
+
+
+def _role_means(
+    step: CheckedStep, baselines: RoleBaselines, groups: Sequence[Sequence[TurnRewards]]
+) -> Iterator[Found]:
+    """Yield baselines of roles that are not those before, moved by the step's returns."""
+    baselines.count(groups)
+    recorded = {one["role"]: one["after"] for one in step.full()[0]["role_means"]}
     for role, now in baselines.state.items():
         then = recorded.get(role)
         if then is None or not math.isclose(now, then, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             yield Difference.of(None, "", f"the baseline of role {role!r:.80} after the step", now, then)
 
 
-def turn_advantages(step: CheckedStep) -> list[list[float]]:
+def turn_advantages(step: CheckedStep, judged: _Judged) -> list[list[float]]:
     """Return the advantages of each episode's turns, by the estimator of the training; none for an unscored one.
 
     Raises:
-        UncheckedError: The estimator, or what it compares with, is not known.
+        UncheckedError: The estimator cannot be called again, or the scale is not known.
     """
     about, episodes, _ = step.full()
-    estimator = _estimator(step)
-    members, turns, places = _members(about, episodes, step.records)
-    groups = compared(members, estimator)
-    together = [[turns[one] for one in group] for group in groups]
-    estimated = _estimates(estimator, together)
+    estimated = _estimates(judged.estimator, judged.groups)
     advantages: list[list[float]] = [[] for _ in episodes]
     scale = about["settings"]["scale_rewards"]
     if scale not in ("group", "batch", "none"):
         raise UncheckedError(f"scale_rewards={scale!r} is not known")
-    divisors = scales(together, estimated, scale)  # type: ignore[arg-type]  # checked
-    for group, estimates, divisor in zip(groups, estimated, divisors, strict=True):
-        for member, values in zip(group, estimates, strict=True):
-            advantages[places[member]] = [value / divisor for value in values]
+    divisors = scales(judged.groups, estimated, scale)  # type: ignore[arg-type]  # checked
+    for group, estimates, divisor in zip(judged.places, estimated, divisors, strict=True):
+        for place, values in zip(group, estimates, strict=True):
+            advantages[place] = [value / divisor for value in values]
     return advantages
 
 
@@ -339,13 +353,13 @@ def _estimates(estimator: Estimator, groups: Sequence[Sequence[TurnRewards]]) ->
     Raises:
         UncheckedError: A user's estimator raises, or returns something else.
     """
+    credit = TurnCredit(estimator)
     try:
-        estimated = [[[float(value) for value in values] for values in estimator(group)] for group in groups]
+        return [credit.estimated(group) for group in groups]
+    except ConfigError as error:
+        raise UncheckedError(f"the estimator of credit per turn does not return a number per turn: {error}") from error
     except Exception as error:
         raise UncheckedError(f"the estimator of credit per turn raises {described(error)}") from error
-    if [list(map(len, one)) for one in estimated] != [[len(turns.rewards) for turns in group] for group in groups]:
-        raise UncheckedError("the estimator of credit per turn does not return a number per turn")
-    return estimated
 
 
 def _members(
