@@ -154,8 +154,7 @@ def find_maker(env: EnvSource) -> EnvMaker:
         return env
     if env.rpartition(":")[2] in gym.registry:
         return partial(gym.make, env)  # keeps Gymnasium's checks, and its import of module:id
-    if (maker := env_maker(env)) is None:
-        raise ConfigError(unknown_id(env))
+    maker = env_maker(env)
     return partial(gym.make, env) if env.rpartition(":")[2] in gym.registry else maker
 
 
@@ -275,8 +274,8 @@ def is_ours(env_id: str) -> bool:
     return env_id.startswith("TrlEnv/")
 
 
-def env_maker(name: str) -> EnvMaker | None:
-    """Return a function that makes the environment of this name; ``None`` for an id that is nowhere registered.
+def env_maker(name: str) -> EnvMaker:
+    """Return a function that makes the environment of this name, without Gymnasium's own checks, which hide errors.
 
     >>> env_maker("TrlEnv/Echo-v0")(turns=2)
     <OrderEnforcing<Echo<TrlEnv/Echo-v0>>>
@@ -289,13 +288,15 @@ def env_maker(name: str) -> EnvMaker | None:
     another process.
 
     Raises:
-        ConfigError: there is no such module, it contains no such environment, or importing it raised.
+        ConfigError: there is no such id or module, it contains no such environment, or importing it raised.
     """
     module_name, colon, attribute = name.rpartition(":")
     if name.endswith(".py"):
         module_name, colon, attribute = name, ":", ""
     if not colon:
-        return _registered(name) if is_registered(name) else None
+        if not is_registered(name):
+            raise ConfigError(unknown_id(name))
+        return _registered(name)
     before = set(gym.registry)
     from pathlib import Path  # only here: every import of gym_trl imports this module
 
@@ -310,7 +311,7 @@ def env_maker(name: str) -> EnvMaker | None:
     if made is not None:
         return _checked(made, module, name)
     if "-v" in attribute or "/" in attribute:
-        return None
+        raise ConfigError(unknown_id(name))
     classes = ", ".join(_classes(module)) or "none"
     raise ConfigError(
         f"{module_name} has nothing called {attribute!r} that makes an environment; its classes: {classes}"

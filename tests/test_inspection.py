@@ -160,9 +160,7 @@ def test_a_state_key_that_another_process_does_not_know_is_found(tmp_path: Path,
     path.write_text(path.read_text("utf-8").replace('"Say it.", {}', '"Say it.", {"state_key": hash("here")}'), "utf-8")
     from gym_trl.registration import env_maker
 
-    hashing = env_maker("hashing_game:Game")
-    assert hashing is not None
-    report = inspect_env(hashing, episodes=2, search_steps=0)
+    report = inspect_env(env_maker("hashing_game:Game"), episodes=2, search_steps=0)
     [found] = [one for one in report.findings if one.name == "processes"]
     assert found.verdict == PROBLEM
     assert re.fullmatch(r"a state key is -?\d+, then -?\d+", found.got)
@@ -188,7 +186,6 @@ if mark.read_text() != str(os.getpid()):
     from gym_trl.registration import env_maker
 
     game = env_maker("late_game:Game")
-    assert game is not None
     (tmp_path / "first").unlink()  # of this process
     report = inspect_env(game, episodes=3, search_steps=0)
     [found] = [one for one in report.findings if one.name == "processes"]
@@ -202,8 +199,7 @@ def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path,
     written(tmp_path, "hanging_game", act="__import__('time').sleep(60) if action in ('\\0', 'xyzzy') else 0")
     from gym_trl.registration import env_maker
 
-    hanging, dying = env_maker("hanging_game:Game"), None
-    assert hanging is not None
+    hanging = env_maker("hanging_game:Game")
     report = inspect_env(hanging, episodes=3, patience_s=2.0, search_steps=2_000, search_seconds=1.0)
     found = {one.name: one for one in report.findings}
     assert found["invalid actions"].got == "no answer within 2 s"
@@ -212,7 +208,6 @@ def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path,
     assert found["solver"].got == "not checked: see above"
     written(tmp_path, "dying_game", act="__import__('os').kill(__import__('os').getpid(), 9) if action == '' else 0")
     dying = env_maker("dying_game:Game")
-    assert dying is not None
     found = {one.name: one for one in inspect_env(dying, episodes=3, search_steps=2_000).findings}
     assert (found["invalid actions"].verdict, found["instructions"].verdict) == (PROBLEM, OK)
     assert found["invalid actions"].got.endswith("has ended by signal SIGKILL")

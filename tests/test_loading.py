@@ -45,15 +45,12 @@ def test_a_name_may_be_of_a_class_a_function_or_an_id_in_a_module_or_file(folder
     module = f"loaded_{abs(hash(name)) % 10**6}"
     write(folder, module)
     maker = env_maker(name.replace("{}", module))
-    assert maker is not None
     assert maker(size=3).unwrapped.size == 3  # type: ignore[attr-defined]
 
 
 def test_a_file_with_one_environment_needs_no_more(folder: Path) -> None:
     write(folder, "only_class", MODULE.split("class Second", maxsplit=1)[0])
-    maker = env_maker("only_class.py")
-    assert maker is not None
-    assert type(maker()).__name__ == "First"
+    assert type(env_maker("only_class.py")()).__name__ == "First"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +64,8 @@ def test_a_file_with_one_environment_needs_no_more(folder: Path) -> None:
         ("wanting:First", "importing wanting raised ModuleNotFoundError: No module named 'not_to_be_had'"),
         ("json.py", "cannot be imported: another module is called 'json'"),
         ("two.py", "two.py has several environments; name one: two.py:First or two.py:Second"),
+        ("Nobody/Has-v0", "there is no environment 'Nobody/Has-v0'"),
+        ("json:Nobody/Has-v0", "there is no environment 'json:Nobody/Has-v0'"),
     ],
 )
 def test_what_makes_no_environment_is_refused_with_what_there_is(folder: Path, name: str, said: str) -> None:
@@ -77,11 +76,6 @@ def test_what_makes_no_environment_is_refused_with_what_there_is(folder: Path, n
     with pytest.raises(ConfigError) as caught:
         env_maker(name)
     assert said in str(caught.value)
-
-
-def test_an_id_that_nobody_registered_is_none() -> None:
-    assert env_maker("Nobody/Has-v0") is None
-    assert env_maker("json:Nobody/Has-v0") is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

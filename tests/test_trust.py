@@ -157,9 +157,7 @@ def test_an_environment_after_a_colon_is_checked_before_it_is_called(name: str) 
 
 
 def test_a_partial_function_of_a_module_makes_an_environment(mark: Path) -> None:
-    maker = env_maker("stranger:made")
-    assert maker is not None
-    assert maker().get_wrapper_attr("turns") == 1
+    assert env_maker("stranger:made")().get_wrapper_attr("turns") == 1
 
 
 nested = st.recursive(

@@ -18,7 +18,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
 from gym_trl.kinds import option_types
 from gym_trl.options import Text, TrainOptions
-from gym_trl.registration import env_maker, unknown_id
+from gym_trl.registration import env_maker
 
 if TYPE_CHECKING:
     from gym_trl.env_checker.card import Card
@@ -85,8 +85,6 @@ def card(
         if path.suffix and path.suffix not in _SUFFIXES and not path.is_dir():
             raise ConfigError(f"--out must end in {', '.join(_SUFFIXES)}, or be a folder, got {path}")
     maker = env_maker(env_id)
-    if maker is None:
-        raise ConfigError(unknown_id(env_id))
     Text.of(options)
     kwargs = read_pairs(env_kwargs)
     made = _measure(

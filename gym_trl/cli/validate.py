@@ -21,7 +21,7 @@ from gym_trl.envs.baselines import Measured
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import SECONDS as BLIND_SECONDS, STEPS as BLIND_STEPS, describe
 from gym_trl.options import Text
-from gym_trl.registration import EnvMaker, env_maker, unknown_id
+from gym_trl.registration import env_maker
 
 if TYPE_CHECKING:
     from gym_trl.env_checker.validation import Game, Validation
@@ -103,7 +103,7 @@ def validate(
             raise ConfigError(
                 f"{option} requires environments of this library without options of their own, got {others[0]}"
             )
-    makers = {env_id: _unchecked_maker(env_id) for env_id in others}  # before anything is played
+    makers = {env_id: env_maker(env_id) for env_id in others}  # before anything is played
     chosen = _presets(own, difficulty) if own else []
     jobs = min(jobs or os.cpu_count() or 1, max(len(chosen), 1))
     if remeasure:
@@ -125,13 +125,6 @@ def _ids(env_ids: list[str] | None, *, everything: bool) -> list[str]:
     if everything == bool(env_ids):
         raise ConfigError("expected ids of environments or --all")
     return sorted(gym_trl.GAMES) if everything else list(dict.fromkeys(env_ids or ()))
-
-
-def _unchecked_maker(env_id: str) -> EnvMaker:
-    """Return the maker of an environment without Gymnasium's own checks, which would hide errors."""
-    if (maker := env_maker(env_id)) is None:
-        raise ConfigError(unknown_id(env_id))
-    return maker
 
 
 def _presets(ids: list[str], difficulty: str | None) -> list["Game"]:
