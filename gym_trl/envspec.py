@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import gymnasium as gym
@@ -24,7 +24,7 @@ from gym_trl.kinds import Arguments, option_types
 from gym_trl.options import Envs, EpisodeOptions, ExecutorName, Text, check_seats, has_workers, signed
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, probe_functions, watched
-from gym_trl.rollout.random_play import random_play
+from gym_trl.rollout.random_play import random_play, solver_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.trust import Named, argument_names, names_in
@@ -337,29 +337,17 @@ _REFUSES_RENDER_MODE = re.compile(r"argument 'render_mode'|takes no (keyword )?a
 
 def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
     """Yield the ``info`` of some steps of an environment's solver, if it has one, and of random play."""
-    for number in range(_EPISODES):
-        for solver in (True, False):
-            infos = list[Mapping[str, Any]]()
-            with failures_ignored():  # what fails here is left to the first rollout, which counts it
-                _play(env, derive_seed(number, "success", solver), infos, solver=solver)
-            yield from infos
-
-
-def _play(env: TextEnvironment, seed: int, infos: list[Mapping[str, Any]], *, solver: bool) -> None:
-    """Play some steps of an episode and add the ``info`` of each to ``infos``; none if there is no solver."""
-    observation, info = env.reset(seed=seed)
-    if not solver:
-        act = random_play(env, seed)
-    elif (make := solver_of(env)) is not None:
-        policy = make()
-        act = lambda observation, info: policy(observation)  # noqa: E731 -- the other one is a function as well
-    else:
-        return
-    for _ in range(_STEPS):
-        observation, _, terminated, truncated, info = env.step(act(observation, info))
-        infos.append(info)
-        if terminated or truncated:
-            return
+    policies = (random_play,) if solver_of(env) is None else (solver_play, random_play)
+    for number, policy_for in product(range(_EPISODES), policies):
+        seed, infos = derive_seed(number, "success", policy_for is solver_play), list[Mapping[str, Any]]()
+        with failures_ignored():  # what fails here is left to the first rollout, which counts it
+            observation, info = env.reset(seed=seed)
+            act, over = policy_for(env, seed), False
+            while not over and len(infos) < _STEPS:
+                observation, _, terminated, truncated, info = env.step(act(observation, info))
+                infos.append(info)
+                over = terminated or truncated
+        yield from infos
 
 
 _EPISODES, _STEPS = 8, 200

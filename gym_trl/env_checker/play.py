@@ -15,7 +15,6 @@ from gym_trl.rollout.log import EpisodeLog
 from gym_trl.rollout.random_play import Actor
 from gym_trl.text.textify import counted
 from gym_trl.types import EpisodeResult, StepResult, StopReason, Task
-from gym_trl.wrappers.traits import solver_of
 
 MOST_TURNS = 1_000
 SHORT = 160
@@ -84,14 +83,6 @@ class PlayedEpisode:
     def solved(self) -> bool:
         """Success is declared."""
         return self.result.success is True
-
-
-def solver(env: TextEnvironment, seed: int) -> Actor:
-    """Return the environment's solver, which ignores ``info``."""
-    make = solver_of(env)
-    assert make is not None
-    policy = make()
-    return lambda observation, info: policy(observation)
 
 
 def play_one(

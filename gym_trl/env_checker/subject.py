@@ -10,14 +10,14 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.env_checker.leaks import SeatGame
-from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, play_one, play_seats, solver
+from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, play_one, play_seats
 from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
 from gym_trl.evaluation.as_trained import as_trained, text_env
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.report import Checks, Finding, ok, problem
-from gym_trl.rollout.random_play import description_of, random_play
+from gym_trl.rollout.random_play import description_of, random_play, solver_play
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.seats import Seats
@@ -95,7 +95,7 @@ class Subject:
             if len(games) >= 2 and perf_counter() - began > LONGEST_S:
                 break
             with self.open() as env:
-                games.append(play_one(env, seed, solver(env, seed)))
+                games.append(play_one(env, seed, solver_play(env)))
         return games
 
     def affordable(self, wanted: int) -> int:

@@ -15,7 +15,14 @@ from gymnasium import spaces
 
 from gym_trl.evaluation.blind_play import Actions, Arena, PolicyEpisode, PolicyMaker, Spent
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.rollout.random_play import Actor, own_random_policy, played_space, plays_characters, random_play
+from gym_trl.rollout.random_play import (
+    Actor,
+    own_random_policy,
+    played_space,
+    plays_characters,
+    random_play,
+    solver_play,
+)
 from gym_trl.seeding import derive_seed
 from gym_trl.text.action_samples import holds_numbers, numbers_within, ranges_in, spread
 from gym_trl.text.textify import write
@@ -80,7 +87,7 @@ class Pool:
             self.actions = self._mined = self._understood(list(islice(mined(env, observations), _MINED)))
         for number in range(_SURVEYED):
             seed = self.arena.training(number)
-            policies = [self.explorer(derive_seed(seed, "blind")), *([solver_policy] if self._with_solver else [])]
+            policies = [self.explorer(derive_seed(seed, "blind")), *([solver_play] if self._with_solver else [])]
             for policy in policies:
                 if (episode := self.arena.follow(policy, seed)) is not None:
                     self.episodes.append(episode)
@@ -184,14 +191,6 @@ def collected(arena: Arena, longest: int, extra: Sequence[Actions]) -> Pool:
             collect()
     pool.settle(extra)
     return pool
-
-
-def solver_policy(env: TextEnvironment) -> Actor:
-    """Return the environment's solver."""
-    make = solver_of(env)
-    assert make is not None
-    policy = make()
-    return lambda observation, info: policy(observation)
 
 
 def _exploring(seed: int, pool: Sequence[str], env: TextEnvironment) -> Actor:

@@ -20,7 +20,7 @@ from gym_trl.seeding import task_seed
 from gym_trl.types import StepResult, Task
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
-from gym_trl.wrappers.traits import traits
+from gym_trl.wrappers.traits import layers_of, traits
 
 Actions: TypeAlias = tuple[str, ...]
 PolicyMaker: TypeAlias = Callable[[TextEnvironment], Actor]
@@ -109,12 +109,8 @@ class Arena(Closing):
     @property
     def converter(self) -> TextAction | None:
         """Wrapper that converts texts to actions of another space; ``None`` if the actions are text."""
-        env: gym.Env[Any, Any] = self.env
-        while isinstance(env, gym.Wrapper):
-            if isinstance(env, TextAction) and env.converted_space is not None:
-                return env
-            env = env.env
-        return None
+        texts = (layer for layer in reversed(layers_of(self.env)) if isinstance(layer, TextAction))
+        return next((layer for layer in texts if layer.converted_space is not None), None)
 
     def readable(self, text: str) -> str | None:
         """Return a text as it is written in sequences; ``None`` if it is not an action of the space."""

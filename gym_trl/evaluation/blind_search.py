@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from itertools import count, product
 from typing import Literal, TypeAlias
 
-from gym_trl.evaluation.blind_actions import MANY, collected, solver_policy
+from gym_trl.evaluation.blind_actions import MANY, collected
 from gym_trl.evaluation.blind_play import LONGEST, Actions, Arena, Outcome, Spent
+from gym_trl.rollout.random_play import solver_play
 
 Objective: TypeAlias = Literal["success", "return"]
 
@@ -371,7 +372,7 @@ class Search:
         at = min(self._rng.choice((0, before.turns, self._rng.randint(0, before.turns))), LONGEST)
         policy = self._pool.explorer(self._rng.getrandbits(32))
         if self._pool.solvable and self._rng.random() < 0.8:
-            policy = solver_policy
+            policy = solver_play
         episode = self._arena.follow(policy, self._arena.training(number), tuple(parent.unrolled(at)))
         if episode is None or episode.outcome is None or self._worth(episode.outcome) < self._worth(before):
             return ()

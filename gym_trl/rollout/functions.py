@@ -26,7 +26,7 @@ from gym_trl.wrappers.as_text import TextAction
 from gym_trl.wrappers.own_global_random import OwnGlobalRandom
 from gym_trl.wrappers.parse_action import action_writer
 from gym_trl.wrappers.state_key import as_text_key
-from gym_trl.wrappers.traits import has_policies, layers_of, solver_of
+from gym_trl.wrappers.traits import has_policies, layer_of, layers_of, solver_of
 
 
 class _Contract(NamedTuple):
@@ -185,7 +185,7 @@ def _choose(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> 
     text = ""
     with failures_ignored():
         text = random_play(env, 0)(observation, info)
-    reader = _reader(env)
+    reader = layer_of(env, TextAction)
     takes = played_space(env) if reader is None else reader.env.action_space
     owners = [layer for layer in layers if not isinstance(layer, TextAction)]
     declares = any(map(has_policies, owners))
@@ -201,14 +201,9 @@ def _response(env: TextEnvironment, action: str) -> str | None:
         return None
 
 
-def _reader(env: TextEnvironment) -> TextAction | None:
-    """Return the outermost wrapper that reads actions."""
-    return next((layer for layer in reversed(layers_of(env)) if isinstance(layer, TextAction)), None)
-
-
 def _check_act(env: TextEnvironment, act: Callable[[str], Any], text: str) -> None:
     """Check that a text becomes an action; one that raises is no action, as far as is known."""
-    if (reader := _reader(env)) is None:
+    if (reader := layer_of(env, TextAction)) is None:
         return
     try:
         made = act(text)

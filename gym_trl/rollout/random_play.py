@@ -1,4 +1,4 @@
-"""Random play of any environment, for all that compares with it: checks, searches, evaluations and games."""
+"""Random play of any environment, and that of its solver, for checks, searches, evaluations and games."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import baselines_of, layer_of, random_policy_of
+from gym_trl.wrappers.traits import baselines_of, layer_of, random_policy_of, solver_of
 
 Actor: TypeAlias = Callable[[str, Mapping[str, Any]], str]
 """Function from an observation and its ``info`` to an action."""
@@ -54,6 +54,19 @@ def random_play(env: TextEnvironment, seed: int) -> Actor:
         return rng.choice(listed) if listed else str(draw([instructions_of(env), observation]))
 
     return act
+
+
+def solver_play(env: TextEnvironment, seed: int = 0) -> Actor:
+    """Return the environment's solver as the policy of one episode; it needs neither the seed nor ``info``.
+
+    >>> import gymnasium as gym
+    >>> solver_play(gym.make("TrlEnv/GuessNumber-v0"))("Guess 1 to 50 in 6 tries.", {})
+    '25'
+    """
+    make = solver_of(env)
+    assert make is not None
+    policy = make()
+    return lambda observation, info: policy(observation)
 
 
 def played_space(env: TextEnvironment) -> spaces.Space[Any]:

@@ -19,7 +19,7 @@ from gym_trl.env_checker.card.tokens import Tokens, count_tokens
 from gym_trl.env_checker.checks import CHECKS
 from gym_trl.env_checker.checks.outcomes import judge_returns
 from gym_trl.env_checker.inspection import NO_ANSWER, inspect_env
-from gym_trl.env_checker.play import PlayedEpisode, solver
+from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.errors import raise_interrupt, refused
 from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.evaluation.blind import named
@@ -29,7 +29,7 @@ from gym_trl.executors.step import close_env
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
 from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict, ok, warning
-from gym_trl.rollout.random_play import description_of, random_play
+from gym_trl.rollout.random_play import description_of, random_play, solver_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.inner import instructions_of
@@ -229,7 +229,7 @@ def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None 
 def _shown(plays: Plays) -> tuple[list[PlayedEpisode], str]:
     """Return the episodes that examples are from, with their policy: of the solver, or of random play."""
     if solver_of(plays.env) is not None:
-        return plays.of("solver", solver), "solver"
+        return plays.of("solver", solver_play), "solver"
     return plays.of("random", random_play), "random play"
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, TypeAlias
 
-import gymnasium as gym
-
 from gym_trl.env_checker.card.plays import ActorFor, Level, Plays, References, level_of
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.evaluation.estimates import exceed
@@ -14,6 +12,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.rollout.random_play import Actor
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
+from gym_trl.wrappers.traits import layer_of
 
 NOTHING_TO_COPY = "xyzzy"
 """Action where an observation does not have the part."""
@@ -141,9 +140,5 @@ def _actions_of(env: TextEnvironment, info: Mapping[str, Any]) -> Sequence[str]:
     """Return the actions that are listed or named."""
     if listed := listed_actions(env, info):
         return listed
-    inner: gym.Env[Any, Any] = env
-    while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, TextAction):
-            return inner.names
-        inner = inner.env
-    return ()
+    converter = layer_of(env, TextAction)
+    return () if converter is None else converter.names

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 
 from gym_trl.bases import Closing
-from gym_trl.env_checker.play import PlayedEpisode, play_one, solver
+from gym_trl.env_checker.play import PlayedEpisode, play_one
 from gym_trl.errors import failures_ignored
 from gym_trl.evaluation.as_trained import text_env
 from gym_trl.evaluation.blind import is_near
@@ -16,7 +16,7 @@ from gym_trl.evaluation.estimates import Estimate, exceed, return_estimate, sett
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.rollout.random_play import Actor, random_play
+from gym_trl.rollout.random_play import Actor, random_play, solver_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes
 from gym_trl.wrappers.traits import solver_of, traits
@@ -56,7 +56,7 @@ def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "", *, de
 
     >>> from gym_trl.envs.echo import Echo
     >>> with Plays(Echo, episodes=20) as plays:
-    ...     level = level_of("solver", plays.of("solver", solver))
+    ...     level = level_of("solver", plays.of("solver", solver_play))
     >>> str(level.success), level.turns, level.episodes
     ('1.000 [0.813, 1.000]', 1.0, 20)
     """
@@ -171,7 +171,7 @@ class References:
         """Return the levels of random play and the solver, and the declared optimum."""
         games = {"random": plays.of("random", random_play)}
         if solver_of(plays.env) is not None:
-            games["solver"] = plays.of("solver", solver)
+            games["solver"] = plays.of("solver", solver_play)
         levels = {name: level_of(name, each, declares=plays.declares) for name, each in games.items()}
         return cls(levels["random"], levels.get("solver"), optimum(plays.env))
 

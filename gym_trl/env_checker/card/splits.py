@@ -7,10 +7,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from gym_trl.env_checker.card.plays import Plays
-from gym_trl.env_checker.play import solver
 from gym_trl.envspec import TaskPlan
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.rollout.random_play import Actor, random_play
+from gym_trl.rollout.random_play import Actor, random_play, solver_play
 from gym_trl.types import Task
 from gym_trl.wrappers.traits import solver_of, task_key_of, traits
 
@@ -70,7 +69,7 @@ class PlannedTasks:
                 plays.play(same_random, task.seed, most=0, options=task.options)
                 keys.append(repr(task_key_of(plays.env)))
             else:
-                game = plays.play(solver if solves else same_random, task.seed, options=task.options)
+                game = plays.play(solver_play if solves else same_random, task.seed, options=task.options)
                 keys.append(repr([seen[:3] for seen in game.seen]))
         episode = "the solver's episode" if solves else "an episode of random play"
         return cls(tasks[: len(keys)], keys, "the environment's task_key" if own else episode, num_instances)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gym_trl.env_checker.leaks import find_leak
-from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, solver
+from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode
 from gym_trl.env_checker.state_keys import search_keys
 from gym_trl.env_checker.subject import Subject, check
 from gym_trl.env_checker.survey import skip
@@ -15,7 +15,7 @@ from gym_trl.evaluation.blind import describe, is_near, search_blind
 from gym_trl.evaluation.estimates import Estimate, exceed, settled
 from gym_trl.evaluation.play import optimum
 from gym_trl.report import Finding, ok, problem, skipped, warning
-from gym_trl.rollout.random_play import RANDOM_PLAY, random_play
+from gym_trl.rollout.random_play import RANDOM_PLAY, random_play, solver_play
 from gym_trl.text.textify import counted
 from gym_trl.wrappers.traits import observer_of
 
@@ -213,7 +213,7 @@ def _state_key(subject: Subject) -> Finding:
     _ = subject.some  # raises NotCheckedError if nothing can be played
     players = [*(partial(random_play, seed=seed) for seed in range(4))]
     if subject.has_solver:
-        players.append(partial(solver, seed=0))
+        players.append(partial(solver_play, seed=0))
     try:
         search = search_keys(subject.text_env, players, range(3), key=subject.state_key, walks=subject.affordable(40))
     except ConfigError as error:
