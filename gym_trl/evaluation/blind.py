@@ -5,7 +5,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -14,10 +14,9 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, check_counts, refused
 from gym_trl.evaluation.blind_play import LONGEST, Actions, Arena, Outcome, Spent
 from gym_trl.evaluation.blind_search import Objective, Search
-from gym_trl.evaluation.estimates import Estimate, Reference, return_estimate, share_estimate
+from gym_trl.evaluation.estimates import Estimate, Reference
 from gym_trl.executors.step import close_env
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.success import counted_successes
 from gym_trl.text.textify import counted
 from gym_trl.wrappers.traits import baselines_of
 
@@ -106,11 +105,9 @@ def blind_reference(
     published = baselines_of(env, "blind_baselines")
     close_env(env)
     if published:
-        of_success = published["success"].measured
-        of_return = published.get("return", published["success"]).measured
-        numbers = [(one.success, one.mean_return, one.deviation, one.episodes) for one in (of_success, of_return)]
-        success, paid = (Reference.published(*one) for one in numbers)
-        return Reference(success.success, paid.mean_return, success.episodes)
+        of_success = Reference.published(published["success"].measured)
+        of_return = Reference.published(published.get("return", published["success"]).measured)
+        return replace(of_success, mean_return=of_return.mean_return)
     starts = list(extra)
     episodes = 5 * _LEAST if starts else _LEAST
     searched = search_blind(make, steps=5_000, seconds=2.0, episodes=episodes, seed=seed, extra=starts)
@@ -228,11 +225,10 @@ def _held_out(arena: Arena, actions: Actions, episodes: int, seed: int) -> HeldO
     with suppress(Spent):
         seeds = (task_seed(seed, "eval", number) for number in range(episodes))
         outcomes.extend(outcome for each in seeds if (outcome := arena.play(actions, each)) is not None)
-    counted = counted_successes([("", one.success) for one in outcomes], [""] if arena.declares else ())
-    successes = [[success] for success in counted if success is not None]
+    score = Reference.of([(one.total, one.success) for one in outcomes], declares=arena.declares)
     return HeldOut(
-        success=share_estimate(successes),
-        mean_return=return_estimate([[one.total] for one in outcomes], successes),
+        success=score.success,
+        mean_return=score.mean_return,
         deviation=statistics.pstdev([one.total for one in outcomes]) if outcomes else 0.0,
         turns=statistics.fmean(one.turns for one in outcomes) if outcomes else 0.0,
         episodes=len(outcomes),

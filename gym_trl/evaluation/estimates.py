@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from gym_trl.envs.baselines import Measured
 from gym_trl.errors import ConfigError
+from gym_trl.success import counted_successes
 
 _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}  # the expansion is not accurate enough for these
 _SMALL, _LARGE = 0.0005, 1e6  # what is not between them has an exponent
@@ -202,7 +204,7 @@ _SIGNS = 6  # equal signs have a probability below 5%: 2 / 2**6
 class Reference:
     """Score of a policy that others are compared with, such as random play, and the number of its episodes.
 
-    >>> str(Reference.of([1.0, 0.0, 1.0, 1.0], [True, False, True, True]))
+    >>> str(Reference.of([(1.0, True), (0.0, None), (1.0, True), (1.0, True)]))
     'success 0.750 [0.142, 0.982], return 0.750 [0.142, 0.982] (4 episodes)'
     """
 
@@ -211,20 +213,23 @@ class Reference:
     episodes: int
 
     @classmethod
-    def of(cls, returns: Sequence[float], successes: Sequence[bool]) -> "Reference":
-        """Return the score of these episodes, each of another task; ``successes`` are empty if none is counted."""
-        tasks, solved = [[one] for one in returns], [[one] for one in successes]
-        return cls(share_estimate(solved), return_estimate(tasks, solved), len(returns))
+    def of(cls, scored: Sequence[tuple[float, bool | None]], *, declares: bool = False) -> "Reference":
+        """Return the score of an environment's episodes, each of another task, from their returns and successes.
+
+        ``declares``: other episodes have shown that the environment declares success (``counted_successes``).
+        """
+        counted = counted_successes([("", success) for _, success in scored], [""] if declares else ())
+        solved = [[success] for success in counted if success is not None]
+        return cls(share_estimate(solved), return_estimate([[worth] for worth, _ in scored], solved), len(scored))
 
     @classmethod
-    def published(cls, success: float, mean_return: float, deviation: float, episodes: int) -> "Reference":
-        """Return a score that was measured before, with the standard deviation of the return."""
-        share = share_of(success, episodes)
-        if mean_return == success:
+    def published(cls, measured: Measured) -> "Reference":
+        """Return a score that was measured before."""
+        share, paid, episodes = share_of(measured.success, measured.episodes), measured.mean_return, measured.episodes
+        if paid == measured.success:
             return cls(share, share, episodes)
-        reach = student_quantile(episodes - 1) * deviation / math.sqrt(episodes)
-        paid = Estimate(mean_return, mean_return - reach, mean_return + reach) if reach else Estimate(mean_return)
-        return cls(share, paid, episodes)
+        reach = student_quantile(episodes - 1) * measured.deviation / math.sqrt(episodes)
+        return cls(share, Estimate(paid, paid - reach, paid + reach) if reach else Estimate(paid), episodes)
 
     def __str__(self) -> str:
         values = {"success": self.success, "return": self.mean_return}

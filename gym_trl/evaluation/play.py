@@ -222,9 +222,7 @@ def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> 
             return None
         published = baselines_of(env).get("random")
         if published is not None and published.measured is not None:
-            measured = published.measured
-            scores = measured.success, measured.mean_return, measured.deviation
-            return Reference.published(*scores, measured.episodes)
+            return Reference.published(published.measured)
         episodes, steps, end = list[EpisodeResult](), 0, perf_counter() + seconds
         for number in range(_EPISODES):
             task = Task(env_id, task_seed(0, "eval", number))
@@ -236,8 +234,7 @@ def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> 
     turns = sum(len(one.turns) for one, _ in scored)
     if not scored or sum(one.invalid_actions for one, _ in scored) > _MOST_INVALID * turns:
         return None
-    successes = counted_successes([(one.task.env_id, one.success) for one, _ in scored])
-    return Reference.of([worth for _, worth in scored], [one for one in successes if one is not None])
+    return Reference.of([(worth, one.success) for one, worth in scored])
 
 
 def _random_until(end: float, seed: int, env: TextEnvironment) -> Policy:

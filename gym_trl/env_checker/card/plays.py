@@ -12,13 +12,12 @@ from gym_trl.env_checker.play import PlayedEpisode, play_one
 from gym_trl.errors import failures_ignored
 from gym_trl.evaluation.as_trained import text_env
 from gym_trl.evaluation.blind import is_near
-from gym_trl.evaluation.estimates import Estimate, exceed, return_estimate, settled, share_estimate
+from gym_trl.evaluation.estimates import Estimate, Reference, exceed, settled
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.rollout.random_play import Actor, random_play, solver_play
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.success import counted_successes
 from gym_trl.wrappers.traits import solver_of, traits
 
 MakeEnv: TypeAlias = Callable[[], gym.Env[Any, Any]]
@@ -64,16 +63,9 @@ def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "", *, de
     scored = [game for game in games if game.result.scored]
     if unscored := len(games) - len(scored):
         about = f"{about}; " * bool(about) + f"{unscored} more could not be scored"
-    declared = counted_successes([("", game.result.success) for game in scored], [""] if declares else ())
-    solved = [[success] for success in declared if success is not None]
-    return Level(
-        policy,
-        share_estimate(solved),
-        return_estimate([[game.total] for game in scored], solved),
-        sum(len(game.result.turns) for game in scored) / len(scored) if scored else None,
-        len(scored),
-        about,
-    )
+    score = Reference.of([(game.total, game.result.success) for game in scored], declares=declares)
+    turns = sum(len(game.result.turns) for game in scored) / len(scored) if scored else None
+    return Level(policy, score.success, score.mean_return, turns, len(scored), about)
 
 
 class Plays(Closing):
