@@ -445,7 +445,7 @@ def test_what_stays_published_keeps_the_effort_that_found_it(tmp_path: Path) -> 
     game, path = Game("TrlEnv/LightsOut-v0", "easy"), tmp_path / "blind.json"
     best = published(game)["success"]
     shutil.copy(MEASURED_BLIND, path)
-    write_blind(path, [(game, measure_blind(game, steps=20))])
+    write_blind(path, game, measure_blind(game, steps=20))
     assert json.loads(path.read_text()) == json.loads(MEASURED_BLIND.read_text())
     assert (best.steps, best.rounds) != (20, 1)
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 import gym_trl
 from gym_trl.cli.app import app
-from gym_trl.env_checker.validation import write_measurements
+from gym_trl.env_checker.validation import Game, write_measurements
 from gym_trl.envs.judge import Judge
 from gym_trl.errors import GymTRLError
 from gym_trl.evaluation.evaluation import evaluate
@@ -341,7 +341,7 @@ def judged(folder: Path) -> None:
 
 
 def measured(folder: Path) -> None:
-    write_measurements(folder / "table.json", [])
+    write_measurements(folder / "table.json", Game("TrlEnv/Echo-v0", None), {})
 
 
 def drawn(folder: Path) -> None:

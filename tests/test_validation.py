@@ -97,7 +97,7 @@ def test_measuring_is_repeatable_and_leaves_other_games_alone(tmp_path: Path) ->
     path.write_text('{"Other": {"easy": {}}}', encoding="utf-8")
     first, again = (measure(game, episodes=20, seed=0, split="train") for _ in range(2))
     assert first == again
-    write_measurements(path, [(game, first)])
+    write_measurements(path, game, first)
     table = json.loads(path.read_text(encoding="utf-8"))
     assert table["Other"] == {"easy": {}}
     assert Measured(**table["GuessNumber"]["easy"]["solver"]).success == 1.0

@@ -143,13 +143,13 @@ def _measure(chosen: list["Game"], episodes: int, search_steps: int, jobs: int) 
 
     play = functools.partial(validation.measure, episodes=episodes, seed=0, split="train")
     for game, measured in zip(chosen, validation.on_all(play, chosen, jobs=jobs), strict=True):
-        validation.write_measurements(validation.MEASURED, [(game, measured)])
+        validation.write_measurements(validation.MEASURED, game, measured)
         say(_line(game, measured))
     if not search_steps:
         return
     search = functools.partial(validation.measure_blind, episodes=episodes, steps=search_steps)
     for game, baselines in zip(chosen, validation.on_all(search, chosen, jobs=jobs), strict=True):
-        validation.write_blind(validation.MEASURED_BLIND, [(game, baselines)])
+        validation.write_blind(validation.MEASURED_BLIND, game, baselines)
         for one in baselines.values():
             say(f"{game.env_id:<26} {game.difficulty or '':<7} a blind policy {describe(one)}")
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +36,7 @@ from gym_trl.report import PROBLEM
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.testing.checks import check_text_env
 from gym_trl.types import Policy, Task
+from gym_trl.wrappers.traits import baselines_of
 
 _T = TypeVar("_T")
 
@@ -70,6 +71,17 @@ class Game(NamedTuple):
         """Make the environment."""
         return gym.make(self.env_id, **self.arguments)
 
+    def text_env(self) -> TextEnv:
+        """Make the environment without its wrappers."""
+        env = self.make().unwrapped
+        assert isinstance(env, TextEnv)
+        return env
+
+    @property
+    def entry(self) -> tuple[str, str]:
+        """Class and difficulty, by which the tables of measurements name it."""
+        return type(self.text_env()).__name__, self.difficulty or "medium"
+
     @property
     def arguments(self) -> dict[str, Any]:
         """Arguments that select the preset."""
@@ -92,7 +104,7 @@ class Validation:
     def near_optimum(self) -> bool:
         """True if a blind policy comes near the best score, so that scores do not show reading."""
         best = self.measured["solver"].success if self.optimal_success is None else self.optimal_success
-        reached = [self.measured[name].success for name in ("blind",) if name in self.measured]
+        reached = [self.measured["blind"].success] if "blind" in self.measured else []
         if self.blind is not None and self.blind.success.mean is not None:
             reached.append(self.blind.success.mean)
         return bool(reached) and is_near(max(reached), self.measured["random"].success, best)
@@ -145,38 +157,36 @@ def validate(
         search_steps: Number of environment steps in the search for a blind policy; 0 for no search.
         search_seconds: Maximum seconds for this search.
     """
-    problems = []
+    env, problems = game.text_env(), []
     try:
         check_text_env(game.make, episodes=min(episodes, 20))
     except AssertionError as broken:
         problems.append(str(broken))
-    best = optimum(game.make())
+    best = optimum(env)
     measured = measure(game, episodes=episodes, seed=seed, split="eval")
     if best.success is not None:
         problems += _compare("solver", "optimum", measured["solver"], best.success, exact=True)
-    for name, baseline in _text_env(game.make()).baselines.items():
+    for name, baseline in env.baselines.items():
         if baseline.measured is None:
             problems.append(f"{name} was never measured: gym-trl validate --measure")
         else:
             problems += _compare(name, "reference", measured[name], baseline.measured)
-    if _text_env(game.make()).reward_modes[0] == "success":
+    if env.reward_modes[0] == "success":
         problems += _farmed(measured)
     key = Inspector(game.make, episodes=episodes, seed=seed).look_at("state key")
     if key.verdict is PROBLEM:
         problems.append(f"state key: {key.got}")
     blind = None
     if search_steps:
-        published = _text_env(game.make()).blind_baselines
-        published_actions = [one.actions for one in published.values()]
         blind = search_blind(
             _unchecked(game),
             steps=search_steps,
             seconds=search_seconds,
             episodes=EPISODES,
             seed=seed,
-            extra=published_actions,
+            extra=[one.actions for one in env.blind_baselines.values()],
         )
-        problems += _beaten(published, blind)
+        problems += _beaten(env.blind_baselines, blind)
     return Validation(game, measured, best.success, tuple(problems), blind)
 
 
@@ -220,8 +230,7 @@ def measure_blind(game: Game, *, episodes: int = 2000, steps: int = STEPS) -> di
     different training seeds, and starts with the results of the earlier ones and with the published sequences. These
     stay unless a result is better on the same held-out episodes.
     """
-    env = game.make().unwrapped
-    assert isinstance(env, TextEnv)
+    env = game.text_env()
     name = type(env).__name__
     most = _FEWER_STEPS_OF.get((name, str(game.difficulty)), _FEWER_STEPS.get(name, math.inf))
     budget = int(min(steps, most))
@@ -254,22 +263,19 @@ def _level(baseline: BlindBaseline) -> tuple[float, int]:
     return baseline.score.mean or 0.0, -len(baseline.actions)
 
 
-def write_blind(path: Path, found: Iterable[tuple[Game, dict[str, BlindBaseline]]]) -> None:
-    """Write the table of ``TextEnv.blind_baselines`` by class, difficulty and objective; other entries are kept.
+def write_blind(path: Path, game: Game, baselines: dict[str, BlindBaseline]) -> None:
+    """Write an environment's part of the table of ``TextEnv.blind_baselines``, by objective.
 
     A sequence that is kept keeps the steps and rounds of the search that found it.
     """
-    table: dict[str, dict[str, Any]] = loads(read_text(path)) if path.exists() else {}
-    for game, baselines in found:
-        name, preset = type(game.make().unwrapped).__name__, game.difficulty or "medium"
-        before = table.setdefault(name, {}).get(preset, {})
-        now = {objective: {**_as_published(one), "rounds": _ROUNDS} for objective, one in baselines.items()}
-        for one in now.values():
-            for earlier in before.values():
-                if earlier["actions"] == one["actions"]:
-                    one |= {"steps": earlier["steps"], "rounds": earlier["rounds"]}
-        table[name][preset] = now
-    replace_text(path, _lines(table))
+    name, preset = game.entry
+    before = _table(path).get(name, {}).get(preset, {})
+    now = {objective: {**_as_published(one), "rounds": _ROUNDS} for objective, one in baselines.items()}
+    for one in now.values():
+        for earlier in before.values():
+            if earlier["actions"] == one["actions"]:
+                one |= {"steps": earlier["steps"], "rounds": earlier["rounds"]}
+    _write(path, game, now)
 
 
 def _as_published(baseline: BlindBaseline) -> dict[str, Any]:
@@ -288,17 +294,25 @@ def _as_published(baseline: BlindBaseline) -> dict[str, Any]:
 def measure(game: Game, *, episodes: int, seed: int, split: str) -> dict[str, Measured]:
     """Play ``episodes`` of an environment with each of its baselines."""
     tasks = [Task(game.env_id, task_seed(seed, split, number)) for number in range(episodes)]
-    names = [name for name in _text_env(game.make()).baselines if name != "blind" or split == "eval"]
+    names = [name for name in game.text_env().baselines if name != "blind" or split == "eval"]
     return {name: _measure(game, name, tasks) for name in names}
 
 
-def write_measurements(path: Path, found: Iterable[tuple[Game, dict[str, Measured]]]) -> None:
-    """Write the table of ``TextEnv.baselines`` by class, difficulty and policy; other entries are kept."""
+def write_measurements(path: Path, game: Game, measured: dict[str, Measured]) -> None:
+    """Write an environment's part of the table of ``TextEnv.baselines``, by policy."""
+    _write(path, game, {policy: _rounded(numbers) for policy, numbers in measured.items()})
+
+
+def _table(path: Path) -> dict[str, dict[str, Any]]:
+    """Return a table by class and difficulty; empty if it was never written."""
     table: dict[str, dict[str, Any]] = loads(read_text(path)) if path.exists() else {}
-    for game, measured in found:
-        name = type(game.make().unwrapped).__name__
-        policies = {policy: _rounded(numbers) for policy, numbers in measured.items()}
-        table.setdefault(name, {})[game.difficulty or "medium"] = policies
+    return table
+
+
+def _write(path: Path, game: Game, entries: Mapping[str, Any]) -> None:
+    """Replace an environment's part of a table, and keep all others."""
+    table, (name, preset) = _table(path), game.entry
+    table.setdefault(name, {})[preset] = entries
     replace_text(path, _lines(table))
 
 
@@ -324,18 +338,12 @@ def _register() -> None:
     import gym_trl  # noqa: F401 -- registers the games
 
 
-def _text_env(env: gym.Env[Any, Any]) -> TextEnv:
-    """Return the text game inside of the wrappers of an environment."""
-    game = env.unwrapped
-    assert isinstance(game, TextEnv)
-    return game
-
-
 def _measure(game: Game, name: str, tasks: list[Task]) -> Measured:
     numbers = iter(range(len(tasks)))
 
     def policy_for(env: TextEnvironment) -> Policy:
-        return _text_env(env).baselines[name].policy(derive_seed("baseline", next(numbers)))
+        policy: Policy = baselines_of(env)[name].policy(derive_seed("baseline", next(numbers)))
+        return policy
 
     results = play_tasks(lambda _: game.make(), tasks, policy_for)
     returns = [result.episode_return for result in results if result.episode_return is not None]
