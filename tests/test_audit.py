@@ -1,8 +1,6 @@
 """An audit's verdicts are those of planted environments, and follow from intervals."""
 
-import inspect
 import json
-from dataclasses import asdict
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,8 +8,7 @@ from support.audited import VERDICTS
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.cli.audit import audit as command
-from gym_trl.env_checker.audit import Budget, judge
+from gym_trl.env_checker.audit import judge
 from gym_trl.env_checker.audit.audits import rows_in
 from gym_trl.env_checker.audit.subjects import envs_of, newest
 from gym_trl.errors import ConfigError
@@ -114,11 +111,6 @@ def test_what_has_one_task_does_not_read_however_little_was_found():
     row = judge(card(0, 0, 100, findings=[finding]))
     assert (row.verdict, row.reason[:38]) == ("not measured", "every seed seems to give the same task")
     assert judge(card(0, 99, 100, findings=[finding])).verdict == "blind"
-
-
-def test_the_command_has_the_budget_of_the_function():
-    defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
-    assert asdict(Budget()) == {name: defaults[name] for name in asdict(Budget())}
 
 
 def test_only_the_newest_version_of_an_id_is_measured():

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -11,12 +11,10 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options, write_flags
 from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.terminal import say, say_aside
+from gym_trl.env_checker.audit import AuditRow, Budget, audit as measure, envs_of
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
 from gym_trl.options import Text
-
-if TYPE_CHECKING:
-    from gym_trl.env_checker.audit import AuditRow
 
 EXAMPLES = """
 gym-trl audit TrlEnv/Wordle-v0 FrozenLake-v1
@@ -41,12 +39,14 @@ def audit(
     out: Annotated[Path, Option(help="Folder of the cards and the table; the same command continues it.")] = Path(
         "audit"
     ),
-    seconds: Annotated[float, Option(min=1.0, help="Seconds for each environment, about.")] = 30.0,
-    episodes: Annotated[int, Option(min=2, help="Episodes of each policy.")] = 100,
-    search_steps: Annotated[int, Option(min=0, help="Steps of each search for a blind policy; 0 for none.")] = 3_000,
+    seconds: Annotated[float, Option(min=1.0, help="Seconds for each environment, about.")] = Budget.seconds,
+    episodes: Annotated[int, Option(min=2, help="Episodes of each policy.")] = Budget.episodes,
+    search_steps: Annotated[
+        int, Option(min=0, help="Steps of each search for a blind policy; 0 for none.")
+    ] = Budget.search_steps,
     processes: Annotated[int, Option(min=1, help="Environments that are measured at the same time.")] = 1,
     limit: Annotated[int | None, Option(min=1, help="Most environments; the first ones by name. Default: all.")] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = Budget.seed,
     as_json: JsonOption = False,
     debug: DebugOption = False,
     options: dict[str, Any],
@@ -62,7 +62,6 @@ def audit(
 
     Exit status: 0, 2 for an error of the command.
     """
-    from gym_trl.env_checker.audit import Budget, audit as measure, envs_of
     from gym_trl.env_checker.audit.page import html, markdown, picture
 
     Text.of(options)
@@ -73,7 +72,7 @@ def audit(
         raise ConfigError(f"--out must be a folder, got {out}")
     done = 0
 
-    def on_row(row: "AuditRow", took: float) -> None:
+    def on_row(row: AuditRow, took: float) -> None:
         nonlocal done
         done += 1
         how_long = f"{took:.0f} s" if took else "measured before"

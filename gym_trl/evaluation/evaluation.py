@@ -119,7 +119,7 @@ def evaluate(
         table = _Table(folder, own.seed, tokens=own.tokens, on_episode=on_episode)
         todo = [(plan, plan.attempts(own.seed, own.episodes, own.attempts, table.done)) for plan in plans]
         missing = sum(len(left) for _, left in todo)
-        folder.begin(missing)
+        folder.begin(missing, RecordWriter)
         if on_begin:
             on_begin(len(plans) * own.episodes, len(plans) * own.episodes - missing)
         for plan, left in todo:
@@ -294,15 +294,6 @@ class _Folder(OutputFolder):
 
     noun, key, unit, doing = "an evaluation", "evaluation", "episodes", "evaluating into"
 
-    def __init__(self, path: Path | None) -> None:
-        super().__init__(path)
-        self._writer: RecordWriter | None = None
-
-    def close(self) -> None:
-        if self._writer:
-            self._writer.close()
-        super().close()
-
     def agree(self, policies: Mapping[str, Any]) -> None:
         """Check that the folder's episodes of these policies were played with the same settings, and save the settings.
 
@@ -313,16 +304,6 @@ class _Folder(OutputFolder):
             before = self.read_settings()
             self.save_settings({"policies": self.joined(before, "policies", policies)}, before)
 
-    def begin(self, missing: int) -> None:
-        """Prepare for so many episodes, before the first is played.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        if self.path is not None and missing:
-            self.check_writable()
-            self._writer = RecordWriter(self.path)
-
     def forget_failures(self, policies: Collection[str]) -> None:
         """Drop the unscored episodes of these policies."""
         if self.path is not None and (self.path / FAILURES).exists():
@@ -331,10 +312,6 @@ class _Folder(OutputFolder):
     def records(self) -> Iterator[Record]:
         if self.path is not None and any(self.path.glob("*.jsonl")):
             yield from read_records(self.path)
-
-    def write(self, record: Record) -> None:
-        if self._writer:
-            self._writer.write(record)
 
 
 class _Table:

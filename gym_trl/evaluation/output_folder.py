@@ -1,14 +1,15 @@
 """Folder that an evaluation or a tournament is played into, by one process at a time."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
 from gym_trl.files import is_unwritable, open_to_append, replace_text
-from gym_trl.records.json_lines import read_object, to_json
+from gym_trl.records.files import RecordWriter
+from gym_trl.records.json_lines import JsonLinesWriter, read_object, to_json
 
 
 class OutputFolder(Closing):
@@ -31,6 +32,7 @@ class OutputFolder(Closing):
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self._writer: RecordWriter | JsonLinesWriter | None = None
         self._lock: Any = None
         self._unwritable: OSError | None = None
 
@@ -49,9 +51,26 @@ class OutputFolder(Closing):
         return self
 
     def close(self) -> None:
-        """Release the lock."""
+        """Close the file that is written, and release the lock."""
+        if self._writer is not None:
+            self._writer.close()
         if self._lock is not None:
             self._lock.close()
+
+    def begin(self, missing: int, open_writer: Callable[[Path], RecordWriter | JsonLinesWriter]) -> None:
+        """Prepare for so many episodes or games, before the first is played.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if self.path is not None and missing:
+            self.check_writable()
+            self._writer = open_writer(self.path)
+
+    def write(self, record: Any) -> None:
+        """Append what was played, if it is recorded."""
+        if self._writer is not None:
+            self._writer.write(record)
 
     def check_writable(self) -> None:
         """Check that something can be written; to be called before it is played.

@@ -241,23 +241,26 @@ def tournament(
         played = {record.seating: record for record in folder.records()}
         wanted = list(chain.from_iterable(plan))
         missing = sum(seating not in played for seating in wanted)
-        folder.begin(missing)
+        folder.begin(missing, lambda path: JsonLinesWriter(path / GAMES))
         if on_begin:
             on_begin(len(wanted), len(wanted) - missing)
 
         def write(record: GameRecord, _: GameResult) -> None:
             played[record.seating] = record
-            folder.write(record)
+            folder.write(record._asdict())
             if on_game:
                 on_game(record)
 
-        todo = _todo(plan, played)
+        left = ([seating for seating in pairing if seating not in played] for pairing in plan)
+        todo = [pairing for pairing in left if pairing]
         models = _Models(by_name, todo, note)
         for pairing in todo:
             marks: dict[str, Any] = {"seed": own.seed, "action_format": own.action_format, "on_game": write}
             play_seated(spec, pairing, by_name, loaded=models.of(_names(pairing)), **marks)
     records = tuple(map(played.__getitem__, wanted))
-    return Tournament(env_id, _standings(records, by_name, own.anchor), records, missing, folder.path)
+    scored = (PlayedGame(one.players, one.payoffs, one.forfeit) for one in records if one.payoffs is not None)
+    standings = rate(scored, players=list(by_name), anchor=own.anchor)
+    return Tournament(env_id, standings, records, missing, folder.path)
 
 
 def _spec_of(env: EnvSource, env_kwargs: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> tuple[EnvSpec, int]:
@@ -272,19 +275,8 @@ def _spec_of(env: EnvSource, env_kwargs: Mapping[str, Any], policies: Sequence[N
         return spec, traits(made).num_seats
 
 
-def _todo(plan: Iterable[Sequence[Seating]], played: Collection[Seating]) -> list[list[Seating]]:
-    """Return the games of each pairing that were not played, without pairings that have none left."""
-    left = ([seating for seating in pairing if seating not in played] for pairing in plan)
-    return [pairing for pairing in left if pairing]
-
-
 def _names(pairing: Iterable[Seating]) -> set[str]:
     return {name for seating in pairing for name in seating.players}
-
-
-def _standings(records: Iterable[GameRecord], players: Iterable[str], anchor: str | None) -> Standings:
-    scored = (PlayedGame(one.players, one.payoffs, one.forfeit) for one in records if one.payoffs is not None)
-    return rate(scored, players=list(players), anchor=anchor)
 
 
 def _settings(policy: NamedPolicy, action_format: str | None) -> dict[str, Any]:
@@ -336,15 +328,6 @@ class _Folder(OutputFolder):
 
     noun, key, unit, doing = "a tournament", "tournament", "games", "playing a tournament into"
 
-    def __init__(self, path: Path | None) -> None:
-        super().__init__(path)
-        self._writer: JsonLinesWriter | None = None
-
-    def close(self) -> None:
-        if self._writer:
-            self._writer.close()
-        super().close()
-
     def agree(self, settings: Mapping[str, Any], players: Mapping[str, Any]) -> None:
         """Check that the games in the folder were played with the same settings, and save these.
 
@@ -362,16 +345,6 @@ class _Folder(OutputFolder):
                 ours = f"{name}={then[name]!r:.200}, not {value!r:.200}"
                 raise ConfigError(f"the folder {self.path} is a tournament with {ours}")
         self.save_settings({**now, "players": joined}, before)
-
-    def begin(self, missing: int) -> None:
-        """Prepare for so many games, before the first is played.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        if self.path is not None and missing:
-            self.check_writable()
-            self._writer = JsonLinesWriter(self.path / GAMES)
 
     def forget_failures(self, players: Collection[str]) -> None:
         """Drop the unscored games between these players."""
@@ -391,8 +364,3 @@ class _Folder(OutputFolder):
             return iter(())
         path = self.path / GAMES
         return (read_game(line, f"line {number} of {path}") for number, line in numbered(path))
-
-    def write(self, record: GameRecord) -> None:
-        """Append a game."""
-        if self._writer:
-            self._writer.write(record._asdict())
