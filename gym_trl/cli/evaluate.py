@@ -14,12 +14,12 @@ from gym_trl.cli.environments import format_arguments, named_environments
 from gym_trl.cli.errors import clear_errors, option_name
 from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import ENV_KWARGS_PLACE, DebugOption, JsonOption, TrustOption
-from gym_trl.cli.policies import OF_MODELS, read_model, read_policy
+from gym_trl.cli.policies import OF_MODELS, read_model, read_policy, trained_kwargs
 from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
 from gym_trl.envspec import END_AFTER_INVALID, kwargs_by_id
 from gym_trl.errors import ConfigError
-from gym_trl.options import PLAYED, TOKENS_PER_TURN, EvalOptions, Learning, TrainOptions, defaults
+from gym_trl.options import OF_EVALUATE, PLAYED, TOKENS_PER_TURN, EvalOptions, Learning, TrainOptions, defaults
 from gym_trl.outcome import FailureNotes
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
@@ -106,7 +106,8 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
     success = next((run.success for run in runs.values() if run.env in ids and run.success is not None), None)
     played = ({} if success is None else {"success": success}) | played
     given_kwargs = kwargs_by_id(ids, options.env_kwargs)
-    kwargs = {one: {**_trained_kwargs(one, list(runs.values())), **given_kwargs[one]} for one in ids}
+    fix = "evaluate one run at a time"
+    kwargs = {one: {**trained_kwargs(one, runs.values(), fix), **given_kwargs[one]} for one in ids}
     for name, run in runs.items():
         say_aside(_as_trained(name, run, kwargs, trust))
     console = Console(quiet=True) if "person" in options.policy else lasting_console(sys.stderr)
@@ -127,20 +128,9 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
             played = min(of, round(means.pop("episodes")))
             count.add(policy=name, played=played, of=of, **{f"env/{key}": value for key, value in means.items()})
 
-        result = run_evaluation(
-            ids,
-            policies,
-            episodes=options.episodes,
-            attempts=options.attempts,
-            seed=options.seed,
-            env_kwargs=kwargs,
-            out=options.out,
-            tokens=options.tokens,
-            retry=options.retry,
-            on_begin=on_begin,
-            on_episode=on_episode,
-            **played,
-        )
+        own: Any = {name: vars(options)[name] for name in OF_EVALUATE if name not in PLAYED}
+        own |= {**played, "env_kwargs": kwargs}
+        result = run_evaluation(ids, policies, on_begin=on_begin, on_episode=on_episode, **own)
     say(to_json(result.as_dict(), indent=2)) if as_json else show_columns(_columns(result.rows))
     _check_scores(result.rows, [one.name for one in policies], kwargs, options.fail_under)
 
@@ -207,14 +197,6 @@ def _trained_ids(runs: Mapping[str, TrainOptions]) -> list[str]:
     if len(ids) > 1:
         raise ConfigError(f"the runs trained on {' and '.join(ids)}: give the id of one of them")
     return ids
-
-
-def _trained_kwargs(env_id: str, runs: Sequence[TrainOptions]) -> dict[str, Any]:
-    """Return the arguments that runs made an environment with; empty for one that they did not train on."""
-    arguments = [dict(run.env_kwargs) for run in runs if run.env == env_id]
-    if any(one != arguments[0] for one in arguments):
-        raise ConfigError(f"the runs trained on {env_id} with different arguments: evaluate one run at a time")
-    return arguments[0] if arguments else {}
 
 
 def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]], trust: Trust) -> str:

@@ -1,13 +1,13 @@
 """Policies that the command line's arguments name."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import option_types
-from gym_trl.options import Playing
+from gym_trl.options import Playing, TrainOptions
 from gym_trl.policies.weights import is_run
 from gym_trl.training.run_folder import run_of, saved_models, trained
 from gym_trl.trust import Trust
@@ -91,6 +91,27 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any],
     names = ("concurrency", "max_tokens_per_turn", "system_prompt")
     shared = {one: given[one] for one in names if given.get(one) is not None}
     return server(base_url, model=name, api_key=os.environ.get("OPENAI_API_KEY"), sampling=sampling, **shared)
+
+
+def trained_kwargs(
+    env_id: str, runs: Iterable[TrainOptions], fix: str, *, without: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the arguments that runs made an environment with; empty for one that they did not train on.
+
+    Args:
+        env_id: The environment.
+        runs: Options of the runs.
+        fix: End of the message about different arguments.
+        without: Arguments that are left out.
+
+    Raises:
+        ConfigError: runs made it with different arguments.
+    """
+    every = [run.env_kwargs for run in runs if run.env == env_id]
+    arguments = [{name: value for name, value in each.items() if name not in without} for each in every]
+    if any(one != arguments[0] for one in arguments):
+        raise ConfigError(f"the runs trained on {env_id} with different arguments: {fix}")
+    return arguments[0] if arguments else {}
 
 
 OF_MODELS = (*option_types(Playing), "max_tokens_per_turn", "system_prompt")

@@ -11,11 +11,11 @@ from typer import Argument
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import ENV_KWARGS_PLACE, ID_HELP, DebugOption, JsonOption, TrustOption, read_trust
-from gym_trl.cli.policies import OF_MODELS, read_players
+from gym_trl.cli.policies import OF_MODELS, read_players, trained_kwargs
 from gym_trl.cli.terminal import say, say_aside, show_columns
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.files import is_unwritable, replace_text
-from gym_trl.options import TOKENS_PER_TURN, TournamentOptions
+from gym_trl.options import OF_TOURNAMENT, TOKENS_PER_TURN, TournamentOptions
 from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
 from gym_trl.training.options import read_options
@@ -77,27 +77,22 @@ def tournament(
     from gym_trl.training.progress import lasting_console
 
     chosen = TournamentOptions.of({"env": env_id, **options})
+    own: Any = {name: vars(chosen)[name] for name in OF_TOURNAMENT}
     out, picture = chosen.out, chosen.picture
     if picture is not None:
         check_picture(picture)
     command = shlex.join(["gym-trl", "tournament", env_id, *players])
     trusted = read_trust(trust, [env_id, players, options], command, [ENV_KWARGS_PLACE])
     policies = _policies(players, {name: one for name, one in options.items() if name in OF_MODELS}, trusted)
-    used_env = {**_trained_kwargs(env_id, policies, trusted), **chosen.env_kwargs}
+    own["env_kwargs"] = {**_trained_kwargs(env_id, policies, trusted), **chosen.env_kwargs}
     with Count("game", lasting_console(sys.stderr), resumes=out is not None) as count:
         result = play_tournament(
             env_id,
             policies,
-            games=chosen.games,
-            seed=chosen.seed,
-            env_kwargs=used_env,
-            action_format=chosen.action_format,
-            anchor=chosen.anchor,
-            out=out,
-            retry=chosen.retry,
             on_begin=count.begin,
             on_game=lambda record: count.add(),
             note=count.note,
+            **own,
         )
     as_json_text = to_json(result.as_dict(), indent=2)
     say(as_json_text) if as_json else _show(result)
@@ -127,15 +122,9 @@ def _trained_kwargs(env_id: str, policies: Sequence[Any], trust: Trust) -> dict[
     """Return the arguments with which the runs of players made the environment, without those of the opponent."""
     from gym_trl.policies.model import Model
 
-    runs = {run_of(Path(one.path)) for one in policies if isinstance(one, Model)} - {None}
-    arguments = []
-    for run in sorted(map(str, runs)):
-        options = read_options(Path(run), trust=trust)
-        if options.env == env_id:
-            arguments.append({name: value for name, value in options.env_kwargs.items() if name not in _OF_OPPONENTS})
-    if any(one != arguments[0] for one in arguments):
-        raise ConfigError(f"the runs trained on {env_id} with different arguments: they cannot meet in one tournament")
-    return arguments[0] if arguments else {}
+    folders = {run_of(Path(one.path)) for one in policies if isinstance(one, Model)} - {None}
+    runs = [read_options(Path(folder), trust=trust) for folder in sorted(map(str, folders))]
+    return trained_kwargs(env_id, runs, "they cannot meet in one tournament", without=_OF_OPPONENTS)
 
 
 def _show(result: "Tournament") -> None:
