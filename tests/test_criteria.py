@@ -11,7 +11,6 @@ from gym_trl.env_checker.card.plays import Level, References
 from gym_trl.env_checker.card.splits import Splits
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.evaluation.estimates import Estimate
-from gym_trl.evaluation.play import Optimum
 from gym_trl.report import OK, SKIPPED, WARNING, Verdict
 from gym_trl.rollout.log import EpisodeLog
 from gym_trl.types import StepResult, Task
@@ -49,7 +48,7 @@ class Measured:
     """Evidence with given measurements."""
 
     env_id: str = "Sound/Sound-v0"
-    references: References = References(level("random", 0.25), level("solver", 1.0), Optimum(1.0, 1.0))  # noqa: RUF009
+    references: References = References(level("random", 0.25), level("solver", 1.0), level("optimum", 1.0))  # noqa: RUF009
     games: Mapping[str, Sequence[PlayedEpisode]] = field(default_factory=GAMES.copy)
     levels: Mapping[str, Level] = field(default_factory=levels)
     splits: Splits | None = COUNTED
@@ -65,7 +64,7 @@ class Measured:
 
 
 SOUND = Measured()
-UNSOLVED = References(level("random", 0.0), level("solver", 0.0), Optimum(1.0, 1.0))
+UNSOLVED = References(level("random", 0.0), level("solver", 0.0), level("optimum", 1.0))
 PLANTED: dict[str, dict[str, Any]] = {
     "statistical.reward_reachability": {"references": UNSOLVED},
     "statistical.difficulty_separation": {"games": {**SOUND.games, "solver": LOST}},

@@ -32,7 +32,6 @@ from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.estimates import Estimate, return_estimate, share_of
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.levels import levels_of
-from gym_trl.evaluation.play import Optimum
 from gym_trl.evaluation.ratings import Standings
 from gym_trl.evaluation.seated import GameRecord
 from gym_trl.evaluation.tournament import Tournament
@@ -247,7 +246,8 @@ def test_a_flat_curve_improves_once_in_a_thousand_times(steps: int) -> None:
 def test_a_level_of_few_equal_returns_is_not_near_the_best() -> None:
     def near(episodes: int) -> bool:
         alike = Level("constant", Estimate(), Estimate(1.0), 1.0, episodes)
-        return References(Level("random", Estimate(), Estimate(0.0), 1.0, 40), None, Optimum(None, 1.0)).is_near(alike)
+        chance, best = (Level(name, Estimate(), Estimate(mean), 1.0, 40) for name, mean in (("random", 0.0), ("", 1.0)))
+        return References(chance, None, best).is_near(alike)
 
     assert [near(episodes) for episodes in (1, 5, 40)] == [False, False, True]
 

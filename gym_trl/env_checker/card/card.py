@@ -1,7 +1,7 @@
 """Card of an environment: everything that one asks before training on it, measured."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, Unpack
 
@@ -119,8 +119,8 @@ class Card:
             "action_space": self.actions,
             "num_seats": self.num_seats,
             "example": plain(self.example),
-            "levels": [level.as_dict() for level in self.levels],
-            "others": [level.as_dict() for level in self.others],
+            "levels": [asdict(level) for level in self.levels],
+            "others": [asdict(level) for level in self.others],
             "optimal_success": self.optimal_success,
             "optimal_return": self.optimal_return,
             "tokens": plain(self.tokens),
@@ -359,7 +359,7 @@ def _with_published(level: Level, env: gym.Env[Any, Any]) -> Level:
     about = (
         f"published: success {measured.success:.3f}, return {measured.mean_return:.3f}, {measured.episodes} episodes"
     )
-    return level._replace(about=about)
+    return replace(level, about=about)
 
 
 def _near_blind(level: Level, references: References) -> Finding:

@@ -1,12 +1,12 @@
 """Measurements of an environment that the checks and criteria of its card share."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gym_trl.env_checker.card.plays import Level, Plays, References
+from gym_trl.env_checker.card.plays import Level, Plays, References, level_of
 from gym_trl.env_checker.card.splits import PlannedTasks, Splits
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.executors.protocol import TextEnvironment
@@ -69,9 +69,10 @@ class Evidence:
         """Return the episodes of a policy as far as they have been played."""
         return self.plays.played(policy)
 
-    def add(self, levels: Iterable[Level]) -> None:
-        """Note the levels that a check has compared."""
-        self.levels |= {level.policy: level for level in levels}
+    def level_of(self, policy: str, games: Sequence[PlayedEpisode], about: str) -> Level:
+        """Return the level of a policy that a check compares, and note it."""
+        self.levels[policy] = level_of(policy, games, about, declares=self.declares)
+        return self.levels[policy]
 
 
 def _listed_play(env: TextEnvironment, seed: int) -> Actor:

@@ -1,9 +1,9 @@
 """Episodes of several policies on the same held-out tasks, and their levels."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 
@@ -13,7 +13,7 @@ from gym_trl.errors import failures_ignored
 from gym_trl.evaluation.as_trained import text_env
 from gym_trl.evaluation.blind import is_near
 from gym_trl.evaluation.estimates import Estimate, Reference, exceed, settled
-from gym_trl.evaluation.play import Optimum, optimum
+from gym_trl.evaluation.play import optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.rollout.random_play import Actor, random_play, solver_play
@@ -26,26 +26,19 @@ ActorFor: TypeAlias = Callable[[TextEnvironment, int], Actor]
 """Function that makes the policy of one episode from its environment, after the reset, and a seed."""
 
 
-class Level(NamedTuple):
+@dataclass(frozen=True)
+class Level:
     """Score of a policy on held-out tasks."""
 
     policy: str
-    success: Estimate = Estimate()
+    success: Estimate = field(default_factory=Estimate)
     """Share of the episodes that are solved; its mean is ``None`` if success is not declared."""
-    mean_return: Estimate = Estimate()
+    mean_return: Estimate = field(default_factory=Estimate)
     turns: float | None = None
     """Per episode."""
     episodes: int = 0
     about: str = ""
     """Remark, such as the actions of a blind policy."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the level as plain JSON values."""
-        own = self._asdict()
-        for name in ("success", "mean_return"):
-            one: Estimate = own[name]
-            own[name] = {"mean": one.mean, "low": one.low, "high": one.high}
-        return own
 
 
 def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "", *, declares: bool = False) -> Level:
@@ -144,11 +137,6 @@ def always(action: str) -> ActorFor:
     return lambda env, seed: lambda observation, info: action
 
 
-def _is_beyond(reached: Estimate, episodes: int, chance: float) -> bool:
-    low = settled(reached, episodes).low
-    return low is not None and low > chance
-
-
 @dataclass(frozen=True)
 class References:
     """Levels that other policies are compared with."""
@@ -156,7 +144,8 @@ class References:
     chance: Level
     solver: Level | None
     """``None`` if the environment has no solver."""
-    best: Optimum
+    best: Level
+    """Declared optimum, without intervals."""
 
     @classmethod
     def of(cls, plays: Plays) -> "References":
@@ -165,39 +154,38 @@ class References:
         if solver_of(plays.env) is not None:
             games["solver"] = plays.of("solver", solver_play)
         levels = {name: level_of(name, each, declares=plays.declares) for name, each in games.items()}
-        return cls(levels["random"], levels.get("solver"), optimum(plays.env))
+        success, paid = optimum(plays.env)
+        best = Level("optimum", Estimate(success), Estimate(paid))
+        return cls(levels["random"], levels.get("solver"), best)
 
     @property
     def objective(self) -> str:
         """``"success"`` if the environment declares it, else ``"return"``."""
         return "success" if self.chance.success.mean is not None else "return"
 
-    def value(self, level: Level) -> Estimate:
-        """Return the estimate of the objective."""
-        return level.success if self.objective == "success" else level.mean_return
+    def value(self, level: Level, *, paid: bool = False) -> Estimate:
+        """Return the estimate of the objective, or of the return if ``paid``."""
+        return level.mean_return if paid or self.objective == "return" else level.success
 
     def top(self, *, paid: bool = False) -> float | None:
         """Return the best known value of the objective, or of the return if ``paid``."""
-        wins = self.objective == "success" and not paid
-        scores = [self.best.success if wins else self.best.mean_return]
-        if self.solver is not None:
-            scores.append((self.solver.success if wins else self.solver.mean_return).mean)
-        values = [one for one in scores if one is not None]
-        return values[0] if values else (1.0 if wins else None)
+        levels = (self.best, self.solver) if self.solver is not None else (self.best,)
+        known = [mean for level in levels if (mean := self.value(level, paid=paid).mean) is not None]
+        return known[0] if known else (1.0 if self.objective == "success" and not paid else None)
 
     def is_near(self, level: Level, *, paid: bool = False) -> bool:
         """Return whether a level is near the best known one, and above random play beyond chance."""
-        wins = self.objective == "success" and not paid
-        reached, chance = (one.success if wins else one.mean_return for one in (level, self.chance))
+        reached, chance = (self.value(one, paid=paid).mean for one in (level, self.chance))
         top = self.top(paid=paid)
-        if top is None or reached.mean is None or chance.mean is None or top <= chance.mean:
+        if top is None or reached is None or chance is None or top <= chance:
             return False
-        return _is_beyond(reached, level.episodes, chance.mean) and is_near(reached.mean, chance.mean, top)
+        return self.beats_its_mean(level, paid=paid) and is_near(reached, chance, top)
 
-    def beats_its_mean(self, level: Level) -> bool:
-        """Return whether the objective of a level is above the mean of random play beyond chance."""
-        chance = self.value(self.chance).mean
-        return chance is not None and _is_beyond(self.value(level), level.episodes, chance)
+    def beats_its_mean(self, level: Level, *, paid: bool = False) -> bool:
+        """Return whether the objective, or the return, of a level is above the mean of random play beyond chance."""
+        low = settled(self.value(level, paid=paid), level.episodes).low
+        chance = self.value(self.chance, paid=paid).mean
+        return low is not None and chance is not None and low > chance
 
     def beats_chance(self, games: Sequence[PlayedEpisode], chance: Sequence[PlayedEpisode]) -> bool:
         """Return whether episodes pay more than those of random play on the same tasks, beyond chance."""
