@@ -1,12 +1,14 @@
 """Inspection of an environment in a separate process, which may hang or die."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pickle import PicklingError
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any, Unpack
 
 import gymnasium as gym
 
+from gym_trl.bases import Closing
 from gym_trl.env_checker.checks import CHECKS
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.env_checker.play import difference, shortened
@@ -62,6 +64,8 @@ def inspect_env(
         ConfigError: ``make`` cannot be sent to another process, a number is out of range, or an option is unknown or
             has a wrong value.
     """
+    import cloudpickle
+
     trained_with = chosen(options, by="a check")
     as_trained(make, trained_with)  # reports wrong values now
     if episodes < 2 or not patience_s > 0:
@@ -70,10 +74,19 @@ def inspect_env(
         raise ConfigError(
             f"search_steps must be at least 0 and search_seconds above 0, got {search_steps} and {search_seconds}"
         )
+    try:
+        cloudpickle.dumps((make, trained_with))
+    except (PicklingError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"make, or spec, cannot be sent to another process ({error}): give a function or a class without open "
+            "files, locks or connections"
+        ) from error
+    inspector = partial(Inspector, make, episodes, search_steps, search_seconds, seed=seed, options=trained_with)
     findings, late = [], 0
-    with _Process(make, episodes, patience_s, (search_steps, search_seconds, seed), trained_with) as process:
+    with _Process(inspector, patience_s) as process:
         for check in CHECKS:
-            finding = _not_tried(check) if late >= _LATE else _look(process, check)
+            patience = patience_s + (search_seconds if check == _BLIND else 0.0)
+            finding = CHECKS[check].named(skipped("see above") if late >= _LATE else _look(process, check, patience))
             late += finding.verdict is PROBLEM and finding.got.startswith(NO_ANSWER)
             findings.append(finding)
             if on_finding:
@@ -87,22 +100,18 @@ NO_ANSWER = "no answer within "
 """Beginning of the finding of a check that timed out."""
 
 
-def _not_tried(name: str) -> Finding:
-    return CHECKS[name].named(skipped("see above"))
-
-
-def _look(process: "_Process", name: str) -> Finding:
+def _look(process: "_Process", name: str, patience_s: float) -> Finding:
     try:
         if name == "processes":
-            return CHECKS[name].named(_compare_processes(process))
-        finding: Finding = process.ask("look_at", name, more_s=process.blind[1] if name == _BLIND else 0.0)
+            return _compare_processes(process)
+        finding: Finding = process.ask("look_at", name, patience_s=patience_s)
         return finding
     except _TimeoutError as error:
         fix = "look for an endless loop, a wait for input, or a service that does not answer; set time limits on waits"
-        return CHECKS[name].named(problem(f"{NO_ANSWER}{error} s", fix))
+        return problem(f"{NO_ANSWER}{error} s", fix)
     except WorkerError as error:
         fix = "no code of an environment may end the process; see its output above"
-        return CHECKS[name].named(problem(shortened(str(error).strip().splitlines()[-1]), fix))
+        return problem(shortened(str(error).strip().splitlines()[-1]), fix)
 
 
 def _compare_processes(process: "_Process") -> Finding:
@@ -132,31 +141,21 @@ class _TimeoutError(Exception):
     """The process did not answer in time."""
 
 
-class _Process:
+class _Process(Closing):
     """Process that runs the checks, replaced by another one when it is lost."""
 
-    def __init__(
-        self,
-        make: Callable[[], gym.Env[Any, Any]],
-        episodes: int,
-        patience_s: float,
-        blind: tuple[int, float, int],
-        options: Mapping[str, Any],
-    ) -> None:
-        self._options = options
-        self._make, self._episodes, self._patience_s, self.blind = make, episodes, patience_s, blind
+    def __init__(self, inspector: Callable[[], Inspector], patience_s: float) -> None:
+        self._inspector, self._patience_s = inspector, patience_s
         self._worker: Worker | None = None
-
-    def __enter__(self) -> "_Process":
         self._start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         if self._worker is not None:
             self._worker.kill()
 
-    def ask(self, method: str, *arguments: Any, more_s: float = 0.0) -> Any:
-        return self._answer(self._worker or self._start(), self._patience_s + more_s, method, *arguments)
+    def ask(self, method: str, *arguments: Any, patience_s: float | None = None) -> Any:
+        return self._answer(self._worker or self._start(), patience_s or self._patience_s, method, *arguments)
 
     def _answer(self, worker: Worker, patience_s: float, method: str, *arguments: Any) -> Any:
         try:
@@ -173,21 +172,10 @@ class _Process:
 
     def restart(self) -> None:
         """Replace the process by a new one."""
-        if self._worker is not None:
-            self._worker.kill()
+        self.close()
         self._start()
 
     def _start(self) -> Worker:
-        import cloudpickle
-
-        make, episodes, blind, options = self._make, self._episodes, self.blind, self._options
-        try:
-            cloudpickle.dumps((make, options))
-        except (PicklingError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                f"make, or spec, cannot be sent to another process ({error}): give a function or a class without open "
-                "files, locks or connections"
-            ) from error
-        self._worker = worker = Worker(lambda: Inspector(make, episodes, *blind[:2], seed=blind[2], options=options))
+        self._worker = worker = Worker(self._inspector)
         self._answer(worker, _START_S, "ready")  # the start of the process is not limited by patience_s
         return worker
