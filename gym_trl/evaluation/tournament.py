@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 from random import Random
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from gym_trl.envspec import SELF_PLAY, EnvSpec
 from gym_trl.errors import ConfigError, check_counts
@@ -35,17 +35,7 @@ GAMES = "games.jsonl"
 _AT_A_TIME = 2  # models that play each other
 
 
-class _Line(TypedDict):
-    players: list[str]
-    seed: int
-    payoffs: list[float] | None
-    forfeit: int | None
-    stop_reasons: list[str]
-    moves: list[list[int | str]]
-    error: str | None
-
-
-_LINE = Fields(_Line, {})
+_LINE = Fields(GameRecord, {})
 
 
 def read_game(line: dict[str, Any], where: str) -> GameRecord:

@@ -23,7 +23,7 @@ _NAMES = {
 
 
 class Fields:
-    """Fields of an object in a file, with the types that a ``TypedDict`` declares.
+    """Fields of an object in a file, with the types that a ``TypedDict`` or ``NamedTuple`` declares.
 
     >>> from typing import TypedDict
     >>> Point = TypedDict("Point", {"x": float, "of": list[int]})
@@ -35,11 +35,11 @@ class Fields:
     >>> fields.problem({"x": 2.0, "of": [1]}, {"x": 2.0, "of": [0.5]})
     (1, 'of must be a list of integers, got [0.5]')
 
-    Integers are numbers, and truth values are not. Numbers are at most ``LARGEST``, and integers in lists, which are
-    ids or positions, have 32 bits. Other fields than the declared ones may have any value.
+    Tuples are lists in a file. Integers are numbers, and truth values are not. Numbers are at most ``LARGEST``, and
+    integers in lists, which are ids or positions, have 32 bits. Other fields than the declared ones may have any value.
 
     Args:
-        kind: The ``TypedDict``.
+        kind: The class that declares them.
         defaults: Values of fields that may be missing; they may have that value, too.
         apart: Field with a list of which the elements are not checked here.
     """
@@ -172,14 +172,13 @@ def _kinds(hint: Any) -> set[type]:
     if isinstance(hint, UnionType):
         return set[type]().union(*map(_kinds, get_args(hint)))
     kind = get_origin(hint) or (dict if is_typeddict(hint) else hint)
-    return {int, float} if kind is float else {kind}
+    return {int, float} if kind is float else {list if kind is tuple else kind}
 
 
 def _list_in(hint: Any) -> Any:
-    """Return the type of the elements of a list; ``None`` for other types."""
-    found = next(
-        (one for one in (get_args(hint) if isinstance(hint, UnionType) else [hint]) if get_origin(one) is list), None
-    )
+    """Return the type of the elements of a list, all of which have one; ``None`` for other types."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    found = next((one for one in kinds if get_origin(one) is list or get_args(one)[1:] == (...,)), None)
     return None if found is None else get_args(found)[0]
 
 
