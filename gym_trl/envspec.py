@@ -337,10 +337,11 @@ _REFUSES_RENDER_MODE = re.compile(r"argument 'render_mode'|takes no (keyword )?a
 
 def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
     """Yield the ``info`` of some steps of an environment's solver, if it has one, and of random play."""
-    policies = (random_play,) if solver_of(env) is None else (solver_play, random_play)
-    for number, policy_for in product(range(_EPISODES), policies):
+    for number, policy_for in product(range(_EPISODES), (solver_play, random_play)):
         seed, infos = derive_seed(number, "success", policy_for is solver_play), list[Mapping[str, Any]]()
         with failures_ignored():  # what fails here is left to the first rollout, which counts it
+            if policy_for is solver_play and solver_of(env) is None:
+                continue
             observation, info = env.reset(seed=seed)
             act, over = policy_for(env, seed), False
             while not over and len(infos) < _STEPS:

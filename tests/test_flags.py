@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import Command, flags_of, with_options, write_flags
-from gym_trl.cli.values import is_optional, is_repeatable, read_text
+from gym_trl.cli.values import is_optional, read_text
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import ByName, literals_in, marks_in, option_types, types_in
 from gym_trl.options import (
@@ -355,9 +355,3 @@ def test_an_option_that_is_not_declared_cannot_be_chosen() -> None:
 )
 def test_a_text_is_read_by_the_type_of_its_option(kind, text, value) -> None:
     assert same(read_text(kind, text), value)
-
-
-def test_lists_and_mappings_are_repeatable_and_texts_are_not() -> None:
-    assert is_repeatable(Sequence[str] | None)
-    assert is_repeatable(Mapping[str, Any])
-    assert not is_repeatable(str | None)

@@ -115,7 +115,7 @@ def _show(diagnosis: "Diagnosis", commands: Mapping[str, str]) -> None:
     for one in diagnosis.findings:
         say_styled(f"{coloured(f'{one.verdict:<8}', fg=_COLOURS[one.verdict])} {one.name}: {one.got}")
         if one.fix:
-            say(f"         {_arrow(one)} {one.fix}")
+            say(f"         {'  ' if one.verdict == 'ok' else '->'} {one.fix}")
         for example in one.examples:
             say(f"         e.g. {example!r}")
     if diagnosis.prompt:
@@ -137,10 +137,6 @@ def _show(diagnosis: "Diagnosis", commands: Mapping[str, str]) -> None:
 
 def _names(findings: "list[Finding]") -> str:
     return ", ".join(one.name for one in findings)
-
-
-def _arrow(one: "Finding") -> str:
-    return "->" if one.verdict != "ok" else "  "
 
 
 def _indented(text: str) -> str:

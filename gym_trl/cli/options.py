@@ -9,10 +9,11 @@ from typing import Annotated, Any, TypeAlias
 from typer import Argument, Option
 
 from gym_trl.errors import ConfigError
+from gym_trl.options import TrainOptions, declared
 from gym_trl.records.schema import FAILURES, ROLLOUTS
 from gym_trl.trust import Named, Trust, texts_in
 
-ID_HELP = "Environment: a registered id, module:id, package.module:Class, file.py, or file.py:Class."
+ID_HELP: str = declared(TrainOptions)["env"].metadata["sentence"]
 
 EnvKwargsOption = Annotated[
     list[str] | None,

@@ -328,5 +328,5 @@ def declared(options: type[Options]) -> Mapping[str, Field[Any]]:
 
 def again(group: type[Options], name: str) -> Any:
     """Declare an option as a group does, for options that have this one of the group only."""
-    one = next(one for one in fields(group) if one.name == name)
+    one = declared(group)[name]
     return field(default=one.default, metadata=one.metadata)

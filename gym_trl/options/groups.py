@@ -386,8 +386,8 @@ class SpecOptions(EpisodeOptions):
         """Check the options together."""
         super().__post_init__()
         check_chat(self.history, self.chat)
-        draws = {"resample_dead_groups": self.resample_dead_groups, "curriculum": self.curriculum}
-        draws["curriculum"] = isinstance(self.curriculum, PrioritizedTasks)
+        prioritized = isinstance(self.curriculum, PrioritizedTasks)
+        draws = {"resample_dead_groups": self.resample_dead_groups, "curriculum": prioritized}
         if self.num_tasks < 2 and (drawing := [name for name, given in draws.items() if given]):
             raise ConfigError(
                 f"num_tasks must be at least 2 for {drawing[0]}, which plays other tasks; got {self.num_tasks}"

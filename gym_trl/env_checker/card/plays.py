@@ -104,8 +104,8 @@ class Plays(Closing):
     @property
     def declares(self) -> bool:
         """The environment declares success: by its attribute, or in an episode of any policy."""
-        games = (game for each in self._played.values() for game in each)
-        return traits(self.env).declares_success or any(game.result.success is not None for game in games)
+        shown = (game.result.success is not None for game in self.all_played())
+        return traits(self.env).declares_success or any(shown)
 
     def all_played(self) -> list[PlayedEpisode]:
         """Return the episodes of all policies."""
