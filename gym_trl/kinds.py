@@ -107,16 +107,6 @@ def check_options(options: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
             check_option(name, value, kinds[name])
 
 
-def check_fields(options: Any) -> None:
-    """Check the fields of a data class against their types, in its ``__post_init__``.
-
-    Raises:
-        ConfigError: One has a value of another type.
-    """
-    kinds = option_types(type(options))
-    check_options({name: getattr(options, name) for name in kinds}, kinds)
-
-
 def option_types(owner: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the types of a function's arguments, or of the arguments that make a class.
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gym_trl.bases import Settling
 from gym_trl.errors import ConfigError, safe_str
-from gym_trl.kinds import Count, check_fields, check_option
+from gym_trl.kinds import Count, check_option, check_options, option_types
 from gym_trl.types import Policy
 from gym_trl.wrappers.text_wrapper import TextWrapper
 
@@ -68,7 +68,7 @@ class EnvTraits:
 
     def __post_init__(self) -> None:
         """Check the types."""
-        check_fields(self)
+        check_options(vars(self), option_types(type(self)))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class LayerTraits:
 
     def __post_init__(self) -> None:
         """Check the types."""
-        check_fields(self)
+        check_options(vars(self), option_types(type(self)))
 
 
 _OF_LAYERS = tuple(one.name for one in fields(LayerTraits))

@@ -254,9 +254,7 @@ class _Plan:
 
     def settings(self, seed: int, attempts: int) -> dict[str, Any]:
         """Return the settings that a policy's episodes must share to be counted together."""
-        settings = {**self.policy.settings, "seed": seed, "attempts": attempts, "spec": self.wrapping}
-        read: dict[str, Any] = json.loads(to_json(settings))
-        return read
+        return {**self.policy.settings, "seed": seed, "attempts": attempts, "spec": self.wrapping}
 
     def make_pool(self) -> GuardedPool | OrderedPool:
         """Return the pool of a model's environments."""

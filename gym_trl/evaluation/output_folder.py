@@ -1,5 +1,6 @@
 """Folder that an evaluation or a tournament is played into, by one process at a time."""
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -114,7 +115,7 @@ class OutputFolder(Closing):
         Raises:
             ConfigError: Somebody's settings differ, or the folder has none by name.
         """
-        stored = {} if before is None else before.get(key)
+        stored, now = {} if before is None else before.get(key), json.loads(to_json(now))
         if not isinstance(stored, dict) or not all(isinstance(one, dict) for one in stored.values()):
             raise self.not_ours()
         for name in now.keys() & stored.keys():

@@ -272,9 +272,7 @@ def _names(pairing: Iterable[Seating]) -> set[str]:
 def _settings(policy: NamedPolicy, action_format: str | None) -> dict[str, Any]:
     """Return the settings that a player's games must share to be counted together."""
     spec = {"action_format": action_format, **(policy.options if isinstance(policy, Model) else {})}
-    settings = {**policy.settings, "spec": spec} if policy.marks else dict(policy.settings)
-    read: dict[str, Any] = json.loads(to_json(settings))
-    return read
+    return {**policy.settings, "spec": spec} if policy.marks else dict(policy.settings)
 
 
 class _Models:
