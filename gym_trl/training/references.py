@@ -35,10 +35,9 @@ def references(options: TrainOptions) -> dict[str, float | None]:
     # Evaluations have the last level.
     own = partial(make_env, options.env, **{**options.env_kwargs, **(levels[-1] if levels else {})})
     make = _maker(own, {name: value for name, value in changed(options).items() if name in option_types(Text)})
-    env, task = own(), make()
-    sequences = [one.actions for one in baselines_of(env, "blind_baselines").values()]
+    task = make()
+    sequences = [one.actions for one in baselines_of(task.unwrapped, "blind_baselines").values()]
     best, has_random, for_all = optimum(task), own_random_policy(task) is not None, plays_all_seats(task)
-    close_env(env)
     close_env(task)
     # With several seats to play, what a policy is worth depends on the other ones.
     chance = None if for_all else random_reference(lambda name: text_env(make), options.env)
