@@ -241,8 +241,7 @@ def tournament(
             if on_game:
                 on_game(record)
 
-        left = ([seating for seating in pairing if seating not in played] for pairing in plan)
-        todo = [pairing for pairing in left if pairing]
+        todo = _todo(plan, played)
         models = _Models(by_name, todo, note)
         for pairing in todo:
             marks: dict[str, Any] = {"seed": own.seed, "action_format": own.action_format, "on_game": write}
@@ -263,6 +262,12 @@ def _spec_of(env: EnvSource, env_kwargs: Mapping[str, Any], policies: Sequence[N
             if isinstance(policy, TextPolicy):
                 policy.check(made)
         return spec, traits(made).num_seats
+
+
+def _todo(plan: Iterable[Sequence[Seating]], played: Collection[Seating]) -> list[list[Seating]]:
+    """Return the games of each pairing that were not played, without pairings that have none left."""
+    left = ([seating for seating in pairing if seating not in played] for pairing in plan)
+    return [pairing for pairing in left if pairing]
 
 
 def _names(pairing: Iterable[Seating]) -> set[str]:

@@ -170,8 +170,8 @@ class References:
     def top(self, *, paid: bool = False) -> float | None:
         """Return the best known value of the objective, or of the return if ``paid``."""
         levels = (self.best, self.solver) if self.solver is not None else (self.best,)
-        known = [mean for level in levels if (mean := self.value(level, paid=paid).mean) is not None]
-        return known[0] if known else (1.0 if self.objective == "success" and not paid else None)
+        means = [mean for level in levels if (mean := self.value(level, paid=paid).mean) is not None]
+        return means[0] if means else (1.0 if self.objective == "success" and not paid else None)
 
     def is_near(self, level: Level, *, paid: bool = False) -> bool:
         """Return whether a level is near the best known one, and above random play beyond chance."""
