@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -76,11 +76,6 @@ class Game(NamedTuple):
         env = self.make().unwrapped
         assert isinstance(env, TextEnv)
         return env
-
-    @property
-    def entry(self) -> tuple[str, str]:
-        """Class and difficulty, by which the tables of measurements name it."""
-        return type(self.text_env()).__name__, self.difficulty or "medium"
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -264,18 +259,19 @@ def _level(baseline: BlindBaseline) -> tuple[float, int]:
 
 
 def write_blind(path: Path, game: Game, baselines: dict[str, BlindBaseline]) -> None:
-    """Write an environment's part of the table of ``TextEnv.blind_baselines``, by objective.
+    """Write an environment's part of the table of ``TextEnv.blind_baselines``, by objective; all others are kept.
 
     A sequence that is kept keeps the steps and rounds of the search that found it.
     """
-    name, preset = game.entry
-    before = _table(path).get(name, {}).get(preset, {})
+    table: dict[str, dict[str, Any]] = loads(read_text(path)) if path.exists() else {}
+    presets, preset = table.setdefault(type(game.text_env()).__name__, {}), game.difficulty or "medium"
     now = {objective: {**_as_published(one), "rounds": _ROUNDS} for objective, one in baselines.items()}
     for one in now.values():
-        for earlier in before.values():
+        for earlier in presets.get(preset, {}).values():
             if earlier["actions"] == one["actions"]:
                 one |= {"steps": earlier["steps"], "rounds": earlier["rounds"]}
-    _write(path, game, now)
+    presets[preset] = now
+    replace_text(path, _lines(table))
 
 
 def _as_published(baseline: BlindBaseline) -> dict[str, Any]:
@@ -299,20 +295,10 @@ def measure(game: Game, *, episodes: int, seed: int, split: str) -> dict[str, Me
 
 
 def write_measurements(path: Path, game: Game, measured: dict[str, Measured]) -> None:
-    """Write an environment's part of the table of ``TextEnv.baselines``, by policy."""
-    _write(path, game, {policy: _rounded(numbers) for policy, numbers in measured.items()})
-
-
-def _table(path: Path) -> dict[str, dict[str, Any]]:
-    """Return a table by class and difficulty; empty if it was never written."""
+    """Write an environment's part of the table of ``TextEnv.baselines``, by policy; all others are kept."""
     table: dict[str, dict[str, Any]] = loads(read_text(path)) if path.exists() else {}
-    return table
-
-
-def _write(path: Path, game: Game, entries: Mapping[str, Any]) -> None:
-    """Replace an environment's part of a table, and keep all others."""
-    table, (name, preset) = _table(path), game.entry
-    table.setdefault(name, {})[preset] = entries
+    policies = {policy: _rounded(numbers) for policy, numbers in measured.items()}
+    table.setdefault(type(game.text_env()).__name__, {})[game.difficulty or "medium"] = policies
     replace_text(path, _lines(table))
 
 
