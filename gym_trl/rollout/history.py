@@ -5,7 +5,6 @@ template renders the conversation anew.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.errors import ConfigError, described, raise_interrupt
@@ -13,7 +12,7 @@ from gym_trl.options import History
 from gym_trl.rollout.context import Context
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.log import EpisodeLog, conversation
-from gym_trl.types import Answer, Completion, Message, StopReason, TokenIds
+from gym_trl.types import Completion, Message, StopReason, TokenIds
 
 ASK = (
     "The conversation has become too long. Write down everything that you need to go on: the goal, what you have found "
@@ -27,103 +26,26 @@ def appends(history: History | None) -> bool:
     return history is None or not history.template
 
 
-def needed(history: History, turn: int, ask: int) -> int:
-    """Return the number of tokens for which a segment keeps room: a turn, and a request for a summary after it.
+class HistoryContext(Context):
+    r"""Context of one episode with a history that is cut, summarised or rendered anew.
 
-    >>> needed(History(last=8), 24, 10), needed(History(summary="model"), 24, 10)
-    (24, 58)
-    """
-    return turn + (turn + ask if history.summary == "model" else 0)
-
-
-class Exchange(NamedTuple):
-    """Response of the model, split into thinking and answer, and the observation that followed it."""
-
-    answer: Answer
-    observation: str
-
-
-class Shown:
-    r"""Part of one episode's conversation that the model sees now.
-
-    >>> shown = Shown(History(last=1), [Message("system", "Be brief.")], "Guess 1 to 9.", "Start.")
+    >>> from gym_trl.testing import ByteChat
+    >>> from gym_trl.types import StepResult, Task
+    >>> chat, log = ByteChat(), EpisodeLog(Task("Guess", seed=1), preamble=[Message("system", "Be brief.")])
+    >>> context = HistoryContext(log, chat, Limits(tokens_per_turn=9), History(last=1))
+    >>> log.begin(StepResult("Start.", instructions="Guess 1 to 9."))
+    >>> context.open()
     >>> for response, observation in (("5", "Higher."), ("8", "Lower."), ("6", "Higher.")):
-    ...     shown.add(Answer("", response), observation)
-    >>> shown.is_long
-    True
-    >>> shown.cut()  # to as many turns as the history keeps
-    >>> for message in shown.messages():
+    ...     _ = context.commit(Completion("0", chat.say(response), [-0.1] * 2))
+    ...     log.answer(response)
+    ...     log.step(StepResult(observation))
+    ...     context.reply()
+    >>> for message in context.messages:
     ...     print(f"{message.role}: {message.content!r}")
     system: 'Be brief.'
     user: 'Guess 1 to 9.\n\n[2 earlier turns are left out.]\n\nLower.'
     assistant: '6'
     user: 'Higher.'
-    """
-
-    def __init__(self, history: History, preamble: Sequence[Message], instructions: str, observation: str) -> None:
-        self.history = history
-        self._preamble = preamble
-        self._instructions = instructions
-        self._first = observation
-        """Observation before the first turn that is shown."""
-        self._turns: list[Exchange] = []
-        self.left_out = 0
-        """Number of turns that are not shown."""
-        self.summary = ""
-        self._opening = 0  # number of shown turns in the prompt of the segment
-
-    @property
-    def is_long(self) -> bool:
-        """True if there are more turns than the history may have."""
-        return self.history.most is not None and len(self._turns) > self.history.most
-
-    @property
-    def count(self) -> int:
-        """Number of turns that are shown."""
-        return len(self._turns)
-
-    @property
-    def answers(self) -> int:
-        """Number of responses after the prompt of the segment."""
-        return len(self._turns) - self._opening
-
-    def add(self, answer: Answer, observation: str) -> None:
-        """Add a turn."""
-        self._turns.append(Exchange(answer, observation))
-
-    def messages(self, keep: int | None = None) -> list[Message]:
-        """Return the conversation that the model sees, or would see if it were cut to ``keep`` turns."""
-        gone = 0 if keep is None else len(self._turns) - keep
-        count, first = self.left_out + gone, self._turns[gone - 1].observation if gone else self._first
-        note = self.summary and f"Notes of the {_turns(count)} before:\n{self.summary}"
-        if count and not note:
-            note = f"[{_turns(count)} {'is' if count == 1 else 'are'} left out.]"
-        return shown(self._preamble, [self._instructions, note, first], self._turns[gone:])
-
-    def cut(self, summary: str = "", *, keep: int | None = None) -> None:
-        """Leave out the turns before the last ``keep``, and show ``summary`` in their place."""
-        count = len(self._turns) - (self.most_kept if keep is None else keep)
-        if count:
-            self._first = self._turns[count - 1].observation
-            del self._turns[:count]
-            self.left_out += count
-        self.summary = summary
-        self._opening = len(self._turns)
-
-    @property
-    def most_kept(self) -> int:
-        """Number of turns that a cut keeps, if they have room."""
-        return min(self.history.last or 0, len(self._turns))
-
-    def dropped(self, keep: int) -> list[Message]:
-        """Return what a summary replaces: the messages before the ``keep`` last turns, with the summary so far."""
-        gone = self._turns[: len(self._turns) - keep]
-        before = [Message("user", self.summary)] if self.summary else []
-        return [*before, *shown([], [self._first], gone)]
-
-
-class HistoryContext(Context):
-    """Context of one episode with a history that is cut, summarised or rendered anew.
 
     Args:
         log: Log of the episode before its reset.
@@ -139,11 +61,14 @@ class HistoryContext(Context):
         super().__init__(log, chat)
         self._history, self._limits = history, limits
         self._preamble = tuple(log.messages)
-        self._shown: Shown
+        self._instructions = ""
+        self._left_out = 0  # number of turns that are not shown
+        self._summary = ""  # of these
+        self._begun = 0  # number of turns before the prompt of the segment
         self._prompt: TokenIds | None = None  # of the segment that the next turn begins
         ask = self._chat.reply(history.ask or ASK, closed=False) if history.summary == "model" else []
         turn, most = limits.tokens_per_turn or 1, limits.tokens
-        self._room = needed(history, turn, len(ask))  # tokens of a turn, and of a summary after it
+        self._room = turn + (turn + len(ask) if history.summary == "model" else 0)  # for a turn, and a summary after it
         if history.cuts and most is not None and self._room > most:
             asks = f", a summary of as many and {len(ask)} that ask for it" if ask else ""
             raise ConfigError(
@@ -154,15 +79,13 @@ class HistoryContext(Context):
     def open(self) -> None:
         """Begin with the messages of the log, after the reset."""
         super().open()
-        reset = self._log.last
-        self._shown = Shown(self._history, self._preamble, reset.instructions, reset.observation)
+        self._instructions = self._log.last.instructions
 
     def commit(self, completion: Completion) -> bool:
         """Append what was sampled after ``ids``, and return True if it is the response of a turn."""
-        shown = self._shown
         if self._prompt is not None:
             turn = len(self._log.turns)
-            self.transcript.restart(self._prompt, turn=turn, left_out=shown.left_out, summary=shown.summary)
+            self.transcript.restart(self._prompt, turn=turn, left_out=self._left_out, summary=self._summary)
             self._prompt = None
         super().commit(completion)
         if not self.asking:
@@ -174,10 +97,8 @@ class HistoryContext(Context):
     def reply(self) -> None:
         """Add the observation of the last step, and cut the history where it is too long."""
         self._take_images()
-        shown, observation = self._shown, self._log.last.observation
-        shown.add(self._log.turns[-1].answer, observation)
-        self._append(self.messages, observation)
-        if not shown.is_long and (not self._history.cuts or self._has_room(self.lengths)):
+        self._append(self.messages, self._log.last.observation)
+        if not self._is_long and (not self._history.cuts or self._has_room(self.lengths)):
             return
         if self._history.summary != "model":
             self._shorten()
@@ -189,7 +110,7 @@ class HistoryContext(Context):
     @property
     def messages(self) -> list[Message]:
         """Conversation that the model is shown."""
-        return self._shown.messages()
+        return self._without(self._left_out)
 
     @property
     def ids(self) -> TokenIds:
@@ -215,7 +136,7 @@ class HistoryContext(Context):
         """Continue the segment with ``text``, the last of ``messages``, or begin another one with all of them."""
         self._delta = self._chat.reply(text, closed=self._closed)
         if not self._history.template:
-            self.differences += not self._chat.follow(messages, self._shown.answers)
+            self.differences += not self._chat.follow(messages, len(self._log.turns) - self._begun)
         elif not self._chat.renders(messages, self.transcript.prompt(self._delta)):
             self._restart(messages)
 
@@ -227,12 +148,17 @@ class HistoryContext(Context):
         most = self._limits.tokens, self._limits.context
         return all(limit is None or count + self._room <= limit for limit, count in zip(most, used, strict=True))
 
+    @property
+    def _is_long(self) -> bool:
+        """True if more turns are shown than the history may have."""
+        return self._history.most is not None and len(self._log.turns) - self._left_out > self._history.most
+
     def _shorten(self, summary: str = "") -> None:
         """Begin a segment with ``summary`` in place of the turns left out; stop the log if there is no room for it."""
-        shown, keep = self._shown, self._kept()
+        count = self._number_to_leave_out()
         if callable(self._history.summary):
             try:
-                summary = self._history.summary(shown.dropped(keep))
+                summary = self._history.summary(self._replaced(count))
             except BaseException as error:
                 raise_interrupt(error)
                 self._log.stop(StopReason.ENV_ERROR, f"history.summary raised {described(error)}")
@@ -240,7 +166,7 @@ class HistoryContext(Context):
             if not isinstance(summary, str):
                 self._log.stop(StopReason.ENV_ERROR, f"history.summary must return a text, got {summary!r:.100}")
                 return
-        shown.cut(summary, keep=keep)
+        self._left_out, self._summary, self._begun = count, summary, len(self._log.turns)
         self._restart(self.messages)
         if self._has_room(self.lengths):
             return
@@ -252,26 +178,43 @@ class HistoryContext(Context):
             f"shortened further (max_completion_length={self._limits.tokens}, context={self._limits.context})",
         )
 
-    def _kept(self) -> int:
-        """Return the number of turns to keep: as many as have room beside a summary, so that more turns follow.
+    def _number_to_leave_out(self) -> int:
+        """Return the number of turns to leave out: the others have room beside a summary, so that more turns follow.
 
         A history that is cut for lack of room keeps at most half of its turns, or it would be cut at every turn.
         """
-        shown = self._shown
-        keep = shown.most_kept if shown.is_long else min(shown.most_kept, shown.count // 2)
+        played = len(self._log.turns)
+        shown = played - self._left_out
+        keep = min(self._history.last or 0, shown if self._is_long else shown // 2)
         reserve = (self._limits.tokens_per_turn or 1) if self._history.summary else 0
-        while keep and not self._has_room((0, len(self._chat.open(shown.messages(keep))) + reserve)):
+        while keep and not self._has_room((0, len(self._chat.open(self._without(played - keep))) + reserve)):
             keep -= 1
-        return keep
+        return played - keep
+
+    def _without(self, count: int) -> list[Message]:
+        """Return the conversation without the first ``count`` turns, with a note in their place."""
+        note = self._summary and f"Notes of the {_turns(count)} before:\n{self._summary}"
+        if count and not note:
+            note = f"[{_turns(count)} {'is' if count == 1 else 'are'} left out.]"
+        texts = self._instructions, note, self._observation(count)
+        return conversation(self._preamble, texts) + self._exchanges(count, len(self._log.turns))
+
+    def _replaced(self, count: int) -> list[Message]:
+        """Return what a summary replaces: the shown messages of the first ``count`` turns, with the summary so far."""
+        before = [Message("user", self._summary)] if self._summary else []
+        return [*before, Message("user", self._observation(self._left_out)), *self._exchanges(self._left_out, count)]
+
+    def _observation(self, turn: int) -> str:
+        """Return the observation before a turn, which may be the next one."""
+        turns = self._log.turns
+        return turns[turn].observation if turn < len(turns) else self._log.last.observation
+
+    def _exchanges(self, start: int, stop: int) -> list[Message]:
+        """Return the responses of some turns, each with the observation that followed it."""
+        messages = self._log.messages
+        first = len(messages) - 2 * len(self._log.turns)
+        return messages[first + 2 * start : first + 2 * stop]
 
 
 def _turns(count: int) -> str:
     return f"{count} earlier turn{'s' * (count != 1)}"
-
-
-def shown(preamble: Sequence[Message], texts: Sequence[str], turns: Sequence[Exchange]) -> list[Message]:
-    """Return ``preamble`` with ``texts`` in its last user message, or in a new one, and then the turns."""
-    messages = conversation(preamble, texts)
-    for answer, observation in turns:
-        messages += [answer.as_message(), Message("user", observation)]
-    return messages
