@@ -2,13 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from gym_trl.engines.shared_requests import Choice
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
-
-if TYPE_CHECKING:
-    import httpx
 
 SERVE = "vllm serve MODEL --logprobs-mode processed_logprobs"
 CONNECT_S = 10.0
@@ -40,23 +37,6 @@ _TOO_BUSY = {429, 500}
 _UNREACHABLE = {502, 503, 504}
 
 
-class Reply(NamedTuple):
-    """HTTP response with the field names of ``httpx.Response``."""
-
-    url: str
-    status_code: int
-    content: bytes
-
-    @property
-    def text(self) -> str:
-        """Content as text."""
-        return self.content.decode(errors="replace")
-
-    def json(self) -> Any:
-        """Return the content, read as JSON."""
-        return json.loads(self.content)
-
-
 class UnansweredError(Exception):
     """Failed request that may be repeated."""
 
@@ -69,21 +49,23 @@ class RefusedError(Exception):
     """Failed request that would fail again."""
 
 
-def read_choice(response: Reply) -> Choice:
-    """Return the choice in a server's response.
+def read_choice(url: str, status: int, content: bytes) -> Choice:
+    """Return the choice in a response of a server.
 
     Raises:
         UnansweredError: a failure that may not happen again.
         RefusedError: the server rejected the request.
     """
-    if response.status_code != 200:
-        _raise_status(response)
+    if status != 200:
+        message = f"{url} answered {status}: {error_text(content.decode(errors='replace'))}"
+        if status in _TOO_BUSY | _UNREACHABLE:
+            raise UnansweredError(message, unreachable=status in _UNREACHABLE)
+        raise RefusedError(message)
     try:
-        choice: Choice = response.json()["choices"][0]
+        choice: Choice = json.loads(content)["choices"][0]
     except (ValueError, LookupError, TypeError) as error:
-        raise UnansweredError(f"{response.url} returned no completion: {response.text:.200}", unreachable=False) from (
-            error
-        )
+        shown = content.decode(errors="replace")
+        raise UnansweredError(f"{url} returned no completion: {shown:.200}", unreachable=False) from error
     return choice
 
 
@@ -114,19 +96,12 @@ def sampled(choice: Mapping[str, Any]) -> tuple[list[int] | None, Logprobs | Non
     return choice.get("token_ids"), logprobs
 
 
-def _raise_status(response: Reply) -> None:
-    message = f"{response.url} answered {response.status_code}: {error_text(response)}"
-    if response.status_code in _TOO_BUSY | _UNREACHABLE:
-        raise UnansweredError(message, unreachable=response.status_code in _UNREACHABLE)
-    raise RefusedError(message)
-
-
-def error_text(response: "Reply | httpx.Response") -> str:
-    """Return the message of an error response; vLLM wraps it as ``{"error": {"message": ...}}``."""
+def error_text(text: str) -> str:
+    """Return the message in an error response; vLLM wraps it as ``{"error": {"message": ...}}``."""
     try:
-        return str(response.json()["error"]["message"])
+        return str(json.loads(text)["error"]["message"])
     except (ValueError, LookupError, TypeError):
-        return response.text[:200]
+        return text[:200]
 
 
 def unreachable(url: str, error: Exception) -> str:

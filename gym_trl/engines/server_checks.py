@@ -17,7 +17,7 @@ _LOCKED = {401, 403}
 
 def check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | None]:
     """Return the name of the model and the length of its context."""
-    response = _get(client, "/v1/models")
+    response = _ask(client, "GET", "/v1/models")
     if response.status_code in _LOCKED:
         raise EngineError(f"the vLLM server at {client.base_url} rejects the api_key: {_error_text(client, response)}")
     try:
@@ -35,7 +35,7 @@ def check_model(client: "httpx.Client", model: str | None) -> tuple[str, int | N
 
 def check_options(client: "httpx.Client", model: str, options: Mapping[str, Any]) -> None:
     """Check the sampling options on the server, which ignores unknown ones."""
-    response = _get(client, "/openapi.json")
+    response = _ask(client, "GET", "/openapi.json")
     if response.status_code == 200:  # vLLM leaves it out with --disable-fastapi-docs
         schemas = response.json().get("components", {}).get("schemas", {})
         supported = schemas.get("CompletionRequest", {}).get("properties", options)
@@ -79,24 +79,18 @@ def check_logprobs(client: "httpx.Client", model: str, options: Mapping[str, Any
     )
 
 
-def _get(client: "httpx.Client", path: str) -> "httpx.Response":
-    import httpx
-
-    try:
-        return client.get(path)
-    except httpx.TransportError as error:
-        raise EngineError(f"{unreachable(str(client.base_url), error)}: start one with `{SERVE}`") from error
-
-
 def _sample_one(client: "httpx.Client", options: Mapping[str, Any]) -> "httpx.Response":
+    return _ask(client, "POST", "/v1/completions", {**options, "prompt": [0], "seed": 0, **at_most(1, options)})
+
+
+def _ask(client: "httpx.Client", method: str, path: str, body: Mapping[str, Any] | None = None) -> "httpx.Response":
     import httpx
 
-    body = {**options, "prompt": [0], "seed": 0, **at_most(1, options)}
     try:
-        return client.post("/v1/completions", json=body)
+        return client.request(method, path, json=body)
     except httpx.TransportError as error:
         raise EngineError(f"{unreachable(str(client.base_url), error)}: start one with `{SERVE}`") from error
 
 
 def _error_text(client: "httpx.Client", response: "httpx.Response") -> str:
-    return redact(error_text(response), client.headers.get("Authorization"))
+    return redact(error_text(response.text), client.headers.get("Authorization"))

@@ -5,8 +5,8 @@ import json
 import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -17,14 +17,13 @@ from urllib.request import getproxies
 from gym_trl.engines.server_api import (
     CONNECT_S,
     RefusedError,
-    Reply,
     UnansweredError,
     at_most,
     completion_of,
     read_choice,
     unreachable,
 )
-from gym_trl.engines.shared_requests import GATHER_S, SharedRequests
+from gym_trl.engines.shared_requests import GATHER_S, Choice, SharedRequests
 from gym_trl.errors import EngineError, needs
 from gym_trl.text.credentials import redact
 from gym_trl.types import Completion, FinishReason, Request
@@ -70,14 +69,9 @@ class Server:
     def __post_init__(self) -> None:
         self.room = asyncio.Semaphore(self.concurrency)
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Count a request."""
-        self.requests += 1
-        try:
-            yield
-        finally:
-            self.requests -= 1
+    def heard(self) -> None:
+        """Note that it has answered a request, or a part of one."""
+        self.answered_at = asyncio.get_running_loop().time()
 
 
 class Sender:
@@ -220,38 +214,35 @@ class Sender:
         import aiohttp
 
         url, choice = f"{server.url}/v1/completions", None
-        with server.used():
-            async with _room(server, deadline, self._deadline_s):
-                asked_at = self._loop.time()
-                try:
-                    if shared:
-                        choice = await self._shared_with(server).ask(request.prompt_ids, self._tokens(server, request))
-                    if choice is None:
-                        choice = read_choice(await self._post(server, url, request))
-                except aiohttp.ClientError as error:
-                    raise UnansweredError(unreachable(server.url, error), unreachable=True) from error
-                except asyncio.CancelledError:
-                    if deadline.expired() and server.answered_at < asked_at:
-                        server.failed_at = server.hung_at = self._loop.time()
-                    raise
+        async with _room(server, deadline, self._deadline_s):
+            asked_at = self._loop.time()
+            try:
+                if shared:
+                    choice = await self._shared_with(server).ask(request.prompt_ids, self._tokens(server, request))
+                if choice is None:
+                    choice = await self._post(server, url, request)
+            except aiohttp.ClientError as error:
+                raise UnansweredError(unreachable(server.url, error), unreachable=True) from error
+            except asyncio.CancelledError:
+                if deadline.expired() and server.answered_at < asked_at:
+                    server.failed_at = server.hung_at = self._loop.time()
+                raise
         return completion_of(url, choice, request)
 
-    async def _post(self, server: Server, url: str, request: Request) -> Reply:
-        async with self._connections().post(url, data=self._body(server, request)) as response:
+    async def _post(self, server: Server, url: str, request: Request) -> Choice:
+        own = {"seed": request.seed} if self._seeded else {}
+        body = self._body(server, request.prompt_ids, self._tokens(server, request), own)
+        async with self._connections().post(url, data=body) as response:
             content = await response.read()
         if response.status != 200:
             content = redact(content.decode("utf-8", "replace"), self._headers.get("Authorization")).encode()
-        server.answered_at = self._loop.time()
-        return Reply(url, response.status, content)
+        server.heard()
+        return read_choice(url, response.status, content)
 
     def _shared_with(self, server: Server) -> SharedRequests:
         """Return the shared requests to a server, made on the thread that uses them."""
         if (shared := self._shared.get(server.url)) is None:
-
-            def heard() -> None:
-                server.answered_at = self._loop.time()
-
-            shared = SharedRequests(server.url, self._connections, partial(self._fields, server), heard)
+            shared = SharedRequests(server.url, self._connections, partial(self._body, server), server.heard)
             self._shared[server.url] = shared
         return shared
 
@@ -262,11 +253,7 @@ class Sender:
         room = math.inf if server.context is None else max(1, server.context - len(request.prompt_ids))
         return int(min(request.max_tokens, self._max_tokens, room))
 
-    def _body(self, server: Server, request: Request) -> bytes:
-        own = {"seed": request.seed} if self._seeded else {}
-        return self._fields(server, request.prompt_ids, self._tokens(server, request), own)
-
-    def _fields(self, server: Server, prompt: Sequence[Any], tokens: int, own: Mapping[str, Any]) -> bytes:
+    def _body(self, server: Server, prompt: Sequence[Any], tokens: int, own: Mapping[str, Any]) -> bytes:
         """Return the body of a request for one prompt or several."""
         model = {} if server.model is None else {"model": server.model}
         fields = {**self._options, **model, "prompt": prompt, **own, **at_most(tokens, self._options)}
@@ -289,7 +276,8 @@ class Sender:
     def _home(self, episode: str) -> Server:
         """Return the server of an episode; another one if it is down and another is up."""
         home = self._homes.get(episode)
-        up = [server for server in self._servers if self._up(server)]
+        rested = self._loop.time() - _REST_S
+        up = [server for server in self._servers if server.failed_at is None or server.failed_at <= rested]
         if home is None or (up and home not in up):
             home = self._homes[episode] = min(
                 up or self._servers, key=lambda server: (server.requests, server.episodes)
@@ -297,13 +285,10 @@ class Sender:
             home.episodes += 1
         return home
 
-    def _up(self, server: Server) -> bool:
-        return server.failed_at is None or self._loop.time() - server.failed_at >= _REST_S
-
 
 @asynccontextmanager
 async def _room(server: Server, deadline: asyncio.Timeout, deadline_s: float) -> AsyncIterator[None]:
-    """Wait for a free slot for one request on the server, without counting the wait against its deadline.
+    """Count a request, and wait for a free slot for it on the server, without counting the wait to its deadline.
 
     Raises:
         UnansweredError: the server was found to hang meanwhile, so this request would exceed its own deadline.
@@ -312,12 +297,16 @@ async def _room(server: Server, deadline: asyncio.Timeout, deadline_s: float) ->
     came, due = time(), deadline.when()
     left_s = deadline_s if due is None else due - came
     deadline.reschedule(None)
-    async with server.room:
-        if server.hung_at >= came:
-            error = f"{server.url} hangs: it has answered no request for {deadline_s:g} s"
-            raise UnansweredError(error, unreachable=True)
-        deadline.reschedule(time() + left_s)
-        yield
+    server.requests += 1
+    try:
+        async with server.room:
+            if server.hung_at >= came:
+                error = f"{server.url} hangs: it has answered no request for {deadline_s:g} s"
+                raise UnansweredError(error, unreachable=True)
+            deadline.reschedule(time() + left_s)
+            yield
+    finally:
+        server.requests -= 1
 
 
 def _failed(request: Request, error: str) -> Completion:
