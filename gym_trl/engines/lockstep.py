@@ -167,6 +167,8 @@ class Lockstep:
         ids = torch.tensor(prompts, device=device)
         pictured = any(request.images for request in batch)
         inputs = self._images([request.images for request in batch], ids) if self._images and pictured else {}
+        # Of the scores of its routers a mixture of experts computes a loss, which fails where keys are cached.
+        routed = hasattr(self._model.config.get_text_config(), "output_router_logits")
         processor = _Processor(batch, padding, self._sampler)
         finished = _Finished(batch, width, self._end)
         config = GenerationConfig(
@@ -181,6 +183,7 @@ class Lockstep:
                 ids,
                 attention_mask=torch.tensor(mask, device=device),
                 **{name: value.to(device) for name, value in inputs.items()},
+                **({"output_router_logits": False} if routed else {}),
                 generation_config=config,
                 logits_processor=LogitsProcessorList([processor]),
                 stopping_criteria=[finished],
@@ -290,21 +293,11 @@ def uncompiled(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _configured(model: Any, config: Any) -> Iterator[None]:
-    """Replace the model's generation config, from which Transformers takes options that a config leaves open.
-
-    A mixture of experts does not return the scores of its router, of which Transformers computes a loss that fails
-    where keys and values are cached.
-    """
+    """Replace the model's generation config, from which Transformers takes options that a config leaves open."""
     if hasattr(model, "get_base_model"):  # PEFT generates with the wrapped model's
         model = model.get_base_model()
     previous, model.generation_config = model.generation_config, config
-    text = model.config.get_text_config()
-    routers = getattr(text, "output_router_logits", None)
-    if routers:
-        text.output_router_logits = False
     try:
         yield
     finally:
         model.generation_config = previous
-        if routers:
-            text.output_router_logits = routers
