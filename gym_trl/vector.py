@@ -69,7 +69,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self._crew = CREWS[executor](list(makers), self.autoreset_mode, min(workers, self.num_envs))
         try:
-            properties = self._crew.about()
+            properties = self._crew.run([(index, "properties", ()) for index in range(self.num_envs)])
             _check_same_spaces(properties)
             first = properties[0]
             self.metadata = {**first["metadata"], "autoreset_mode": self.autoreset_mode}
@@ -158,8 +158,7 @@ class TextVectorEnv(VectorEnv[Any, Any, Any]):
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return an attribute of every environment, or the result of its method of this name."""
         self._check_open("call")
-        results = self._crew.run([(index, "called", (name, args, kwargs)) for index in range(self.num_envs)])
-        return tuple(result[0] for result in results)
+        return tuple(self._crew.run([(index, "called", (name, args, kwargs)) for index in range(self.num_envs)]))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Return an attribute of every environment."""

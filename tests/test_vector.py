@@ -239,6 +239,19 @@ def test_a_process_that_ends_takes_only_its_own_episodes_with_it():
     envs.close()
 
 
+def test_an_attribute_of_a_process_that_ends_is_no_empty_text():
+    class Leaving(GuessNumber):
+        def leave(self):
+            os._exit(3)
+
+    envs = vector(Leaving, executor="process", workers=2)
+    envs.reset(seed=0)
+    with pytest.raises(WorkerEnded, match="has ended with status 3"):
+        envs.call("leave")
+    assert envs.reset(seed=0)[0][0].startswith("Guess 1 to")
+    envs.close()
+
+
 def test_threads_wait_together():
     meeting = threading.Barrier(3, timeout=60)
 

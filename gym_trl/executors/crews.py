@@ -28,17 +28,16 @@ EnvStep: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
 """Result of ``Env.step``; with autoreset in the same step, ``info`` has ``final_obs``."""
 Order: TypeAlias = tuple[int, str, tuple[Any, ...]]
 """Index of an environment, name of a method of ``_Inline``, and its arguments."""
+_EPISODES = ("begun", "stepped")
+"""Methods whose results are those of ``Env.step``: what fails there is a failed episode."""
+_PROPERTIES = ("observation_space", "action_space", "metadata", "render_mode")
 
 
 class Crew(Closing):
     """Place where the environments are stepped."""
 
     @abstractmethod
-    def about(self) -> list[dict[str, Any]]:
-        """Return the spaces, the metadata and the render mode of every environment."""
-
-    @abstractmethod
-    def run(self, orders: list[Order]) -> list[EnvStep]:
+    def run(self, orders: list[Order]) -> list[Any]:
         """Return the results of these methods of ``_Inline``."""
 
     def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
@@ -57,10 +56,6 @@ class _Inline(Crew):
         self._same_step = mode is AutoresetMode.SAME_STEP
         self._envs: list[gym.Env[Any, Any] | None] = [make() for make in makers]
 
-    def about(self) -> list[dict[str, Any]]:
-        names = ("observation_space", "action_space", "metadata", "render_mode")
-        return [{name: getattr(env, name) for name in names} for env in self._envs]
-
     def step(self, indexes: Sequence[int], actions: Sequence[Any], over: list[bool]) -> list[EnvStep]:
         envs, results = self._envs, []
         for index, action in zip(indexes, actions, strict=True):
@@ -76,7 +71,7 @@ class _Inline(Crew):
             results.append(result)
         return results
 
-    def run(self, orders: list[Order]) -> list[EnvStep]:
+    def run(self, orders: list[Order]) -> list[Any]:
         return [getattr(self, f"_{what}")(index, *with_) for index, what, with_ in orders]
 
     def close(self) -> None:
@@ -107,14 +102,17 @@ class _Inline(Crew):
     def _stepped(self, index: int, action: Any) -> EnvStep:
         return self.step([index], [action], [False] * (index + 1))[0]
 
-    def _called(self, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EnvStep:
+    def _properties(self, index: int) -> dict[str, Any]:
+        env = self._env(index)
+        return {name: getattr(env, name) for name in _PROPERTIES}
+
+    def _called(self, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         env = self._env(index)
         attribute = getattr(env, name) if name in ("render", "reset", "step") else env.get_wrapper_attr(name)
-        return attribute(*args, **kwargs) if callable(attribute) else attribute, 0.0, False, False, {}
+        return attribute(*args, **kwargs) if callable(attribute) else attribute
 
-    def _set(self, index: int, name: str, value: Any) -> EnvStep:
+    def _set(self, index: int, name: str, value: Any) -> None:
         self._env(index).set_wrapper_attr(name, value)
-        return None, 0.0, False, False, {}
 
     def _failed(self, index: int, error: BaseException) -> EnvStep:
         """Drop an environment that raised and return its episode's result; an interrupt of the program is raised."""
@@ -135,10 +133,7 @@ class _Threads(Crew):
         self._inline = _Inline(makers, mode)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="gym-trl vector")
 
-    def about(self) -> list[dict[str, Any]]:
-        return self._inline.about()
-
-    def run(self, orders: list[Order]) -> list[EnvStep]:
+    def run(self, orders: list[Order]) -> list[Any]:
         return list(chain.from_iterable(self._pool.map(self._inline.run, [[order] for order in orders])))
 
     def close(self) -> None:
@@ -153,14 +148,7 @@ class _Processes(Crew):
         self._builds = [partial(_Inline, makers[first::workers], mode) for first in range(workers)]
         self._workers = [Worker(build) for build in self._builds]
 
-    def about(self) -> list[dict[str, Any]]:
-        for worker in self._workers:
-            worker.ask("about")
-        shares: list[list[dict[str, Any]]] = [worker.answer() for worker in self._workers]
-        count, workers = sum(map(len, shares)), len(shares)
-        return [shares[index % workers][index // workers] for index in range(count)]
-
-    def run(self, orders: list[Order]) -> list[EnvStep]:
+    def run(self, orders: list[Order]) -> list[Any]:
         count = len(self._workers)
         shares: dict[int, list[int]] = {}
         for place, (index, _, _) in enumerate(orders):
@@ -172,15 +160,17 @@ class _Processes(Crew):
         for number, message in asked.items():
             with suppress(WorkerError):  # reading its answer raises
                 self._workers[number].send(message)
-        results: dict[int, EnvStep] = {}
+        results: dict[int, Any] = {}
         raised: WorkerError | None = None
         try:
             for number, places in shares.items():
                 try:
-                    results |= zip(places, self._answer(number, len(places)), strict=True)
-                except WorkerError as error:
-                    if all(orders[place][1] in ("begun", "stepped") for place in places):
-                        results |= dict.fromkeys(places, _failed(error))  # an unpicklable result fails these episodes
+                    results |= zip(places, self._workers[number].answer(), strict=True)
+                except WorkerError as error:  # the process has ended, or a result cannot be pickled
+                    if isinstance(error, WorkerEnded):
+                        self._renew(number)
+                    if all(orders[place][1] in _EPISODES for place in places):
+                        results |= dict.fromkeys(places, _failed(error))
                     else:
                         raised = error
                 del asked[number]
@@ -195,14 +185,6 @@ class _Processes(Crew):
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
-
-    def _answer(self, number: int, count: int) -> list[EnvStep]:
-        try:
-            answer: list[EnvStep] = self._workers[number].answer()
-        except WorkerEnded as error:  # its episodes are lost, too
-            self._renew(number)
-            return [_failed(error)] * count
-        return answer
 
     def _renew(self, number: int) -> None:
         self._workers[number].kill()
