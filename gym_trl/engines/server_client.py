@@ -230,9 +230,7 @@ class Sender:
         return completion_of(url, choice, request)
 
     async def _post(self, server: Server, url: str, request: Request) -> Choice:
-        own = {"seed": request.seed} if self._seeded else {}
-        body = self._body(server, request.prompt_ids, self._tokens(server, request), own)
-        async with self._connections().post(url, data=body) as response:
+        async with self._connections().post(url, data=self._body(server, request)) as response:
             content = await response.read()
         if response.status != 200:
             content = redact(content.decode("utf-8", "replace"), self._headers.get("Authorization")).encode()
@@ -242,7 +240,7 @@ class Sender:
     def _shared_with(self, server: Server) -> SharedRequests:
         """Return the shared requests to a server, made on the thread that uses them."""
         if (shared := self._shared.get(server.url)) is None:
-            shared = SharedRequests(server.url, self._connections, partial(self._body, server), server.heard)
+            shared = SharedRequests(server.url, self._connections, partial(self._fields, server), server.heard)
             self._shared[server.url] = shared
         return shared
 
@@ -253,7 +251,11 @@ class Sender:
         room = math.inf if server.context is None else max(1, server.context - len(request.prompt_ids))
         return int(min(request.max_tokens, self._max_tokens, room))
 
-    def _body(self, server: Server, prompt: Sequence[Any], tokens: int, own: Mapping[str, Any]) -> bytes:
+    def _body(self, server: Server, request: Request) -> bytes:
+        own = {"seed": request.seed} if self._seeded else {}
+        return self._fields(server, request.prompt_ids, self._tokens(server, request), own)
+
+    def _fields(self, server: Server, prompt: Sequence[Any], tokens: int, own: Mapping[str, Any]) -> bytes:
         """Return the body of a request for one prompt or several."""
         model = {} if server.model is None else {"model": server.model}
         fields = {**self._options, **model, "prompt": prompt, **own, **at_most(tokens, self._options)}
