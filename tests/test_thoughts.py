@@ -362,6 +362,16 @@ def test_a_prompt_that_opens_something_unknown_is_named_once() -> None:
     assert chat.text(said) == Answer("Is it hard?\nHm.", "7")
 
 
+def test_a_reminder_in_the_last_user_message_is_no_part_of_the_response() -> None:
+    """A warning would be an error here."""
+    reminded = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ ' Be brief.' if m.role == 'user' and loop.last }}")
+    chat = TemplateChat(make_tokenizer(reminded), appends=False)
+    assert chat.text(chat.say("x")) == Answer("", "x")
+    judged = reminded.replace("assistant\n{% endif %}", "assistant\n<judge>\n{% endif %}")
+    with pytest.warns(UserWarning, match="begins responses with '<judge>'"):
+        TemplateChat(make_tokenizer(judged), appends=False)
+
+
 @pytest.mark.parametrize("marks", KNOWN_MARKS, ids=lambda marks: marks.opening)
 @examples(20)
 @given(thought=words, answer=words)

@@ -22,7 +22,9 @@ _CALL = {"type": "function", "id": "call00000", "function": {"name": "f", "argum
 _TAG = r"</?[^<>\s]+>|\[/?[^\[\]\s]+\]"
 
 
-def find_thoughts(write: Write, prompt: str, token: re.Pattern[str], source: str) -> tuple[Thoughts, str]:
+def find_thoughts(
+    write: Write, prompt: str, generated: str, token: re.Pattern[str], source: str
+) -> tuple[Thoughts, str]:
     """Return how a template marks thoughts, and the end of its prompt if that begins a thought of an unknown kind.
 
     The marks are read from an assistant message with a thought and an answer. Of a template that writes no thoughts
@@ -32,6 +34,7 @@ def find_thoughts(write: Write, prompt: str, token: re.Pattern[str], source: str
     Args:
         write: Writes an assistant message.
         prompt: Text after a user message's content, up to the point where the response begins.
+        generated: End of it that the template adds for the response, or all of it if that is not known.
         token: Finds control tokens.
         source: The template.
     """
@@ -39,7 +42,7 @@ def find_thoughts(write: Write, prompt: str, token: re.Pattern[str], source: str
     plain, _, after = shown[True].partition(ANSWER)
     own = _own_marks(write, prompt, plain, after.partition(ASKED)[0], token)
     if own is None:
-        families, inside, unknown = _known_marks(prompt, plain, token, source)
+        families, inside, unknown = _known_marks(prompt, generated, plain, token, source)
         field, before_thought, between = _FIELDS[0], "", None
     else:
         marks, field, before_thought, between, inside = own
@@ -141,7 +144,7 @@ def _between(text: str) -> str:
 
 
 def _known_marks(
-    prompt: str, plain: str, token: re.Pattern[str], source: str
+    prompt: str, generated: str, plain: str, token: re.Pattern[str], source: str
 ) -> tuple[tuple[ThoughtMarks, ...], bool, str]:
     """Return the marks to look for, whether the prompt has begun a thought, and how, if that is unknown."""
     begun = ((prompt.rfind(marks.opening), marks) for marks in KNOWN_MARKS)
@@ -154,7 +157,7 @@ def _known_marks(
         for marks in KNOWN_MARKS
         if marks in TAGS or token.search(marks.opening) or any(sign in source for sign in marks.signs)
     )
-    end = prompt[_shared(prompt, plain, token) :]
+    end = prompt[max(_shared(prompt, plain, token), len(prompt) - len(generated)) :]
     if end.strip() in plain:
         return usual, False, ""
     # The history drops the end of the prompt, so it belongs to the response.

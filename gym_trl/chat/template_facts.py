@@ -212,12 +212,18 @@ class TemplateChecks:
 
     def _prompts_alike(self, history: str) -> bool:
         """Return whether a later message is followed by the same generation prompt as the first one."""
-        asked = self._text.render(ASKED).partition(ASKED.content)[2]
-        unasked = self._text.render(ASKED, prompt=False).partition(ASKED.content)[2]
-        prompt = asked.removeprefix(unasked)
-        header = history.partition(ASKED.content)[2].partition(ANSWERED.content)[0]
+        if prompt := self._generation_prompt():
+            return history.endswith(prompt)
         # Without a prompt of its own ("[INST] ... [/INST]") the template must write nothing else before an answer.
-        return history.endswith(prompt) if prompt else header.strip() == asked.strip()
+        asked = self._text.render(ASKED).partition(ASKED.content)[2]
+        return history.partition(ASKED.content)[2].partition(ANSWERED.content)[0].strip() == asked.strip()
+
+    def _generation_prompt(self) -> str:
+        """Return the text that the template adds for a response; empty if it writes the same without a response."""
+        asked, unasked = (
+            self._text.render(ASKED, prompt=prompt).partition(ASKED.content)[2] for prompt in (True, False)
+        )
+        return asked.removeprefix(unasked)
 
     def _keeps_system(self) -> bool:
         try:
@@ -262,7 +268,9 @@ class TemplateChecks:
                 messages.append({"role": "user", "content": self._text.content(ASKED)})
             return self._text.write(messages, prompt=later, **kwargs).partition(ASKED.content)[2]
 
-        thoughts, unknown = find_thoughts(write, self._text.prompt, self._codec.added, self._text.source)
+        prompt = self._text.prompt
+        generated = self._generation_prompt() or prompt
+        thoughts, unknown = find_thoughts(write, prompt, generated, self._codec.added, self._text.source)
         if misread := check_thoughts(thoughts, ended, self._codec.strip):
             raise ChatTemplateError(
                 f"{self._text.name}'s chat template marks thoughts or answers in an unknown way: {misread}; "
