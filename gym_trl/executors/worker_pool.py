@@ -81,11 +81,10 @@ class WorkerPool(Closing, Generic[HandleT]):
             self._failed.append((key, failure))
             return
         self._played[key].asked.append(action)
-        if (worker := self._worker_of.get(key)) is None:
-            self._wait_for_a_worker(key)
+        if key in self._worker_of:
+            self._ask(key, action)
         else:
-            self._tickets[key] = ticket = next(self._counter)
-            self._send(worker, ticket, key, action)
+            self._wait_for_a_worker(key)
 
     def release(self, key: str) -> None:
         """End the episode ``key``; its instance is reused by other episodes of its worker."""

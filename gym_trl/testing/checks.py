@@ -150,16 +150,6 @@ def _pickled(env: gym.Env[str, str]) -> gym.Env[str, str]:
     return copy
 
 
-def _generator_states() -> tuple[Any, ...]:
-    torch = sys.modules.get("torch")
-    state = np.random.get_state()
-    return (
-        random.getstate(),
-        pickle.dumps(state),
-        torch.get_rng_state().numpy().tobytes() if torch is not None else None,
-    )
-
-
 @contextmanager
 def scrambled_generators() -> Iterator[None]:
     """Put the global generators into other states, and check that they are not used.
@@ -168,22 +158,25 @@ def scrambled_generators() -> Iterator[None]:
         AssertionError: at the end, if their states have changed.
     """
     torch = sys.modules.get("torch")
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    torch_state = torch.get_rng_state() if torch is not None else None
+
+    def states() -> tuple[Any, ...]:
+        return random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state().numpy()
+
+    python_state, numpy_state, torch_state = states()
     seed = random.SystemRandom().getrandbits(32)
     random.seed(seed)
     np.random.seed(seed)
     if torch is not None:
         torch.manual_seed(seed)
-    before = _generator_states()
+    before = pickle.dumps(states())
     try:
         yield
-        expect(_generator_states() == before, "the global generators of random, numpy and torch must be left alone")
+        expect(pickle.dumps(states()) == before, "the global generators of random, numpy and torch must be left alone")
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         if torch is not None:
-            torch.set_rng_state(torch_state)
+            torch.set_rng_state(torch.from_numpy(torch_state))
 
 
 def _check_action_types(maker: EnvMaker) -> None:

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium as gym
 
@@ -245,7 +245,7 @@ class FailingEnv(gym.Env[str, str]):
 
     def _fail(self) -> Any:
         if self.failure in EXCEPTIONS:
-            _raise(EXCEPTIONS[self.failure]())
+            raise EXCEPTIONS[self.failure]()
         if self.failure == "hang":
             time.sleep(self.hang_s)
         if self.failure == "exit":
@@ -260,10 +260,6 @@ _ATTRIBUTES: dict[str, Any] = {
     "declares_success": False,
     "optimal_return": 1.0,
 }
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
 
 
 class FaultyEngine(Engine):
