@@ -9,7 +9,7 @@ import pytest
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.step import read_step
-from gym_trl.executors.thread import ThreadPool
+from gym_trl.executors.thread import GIVEN_UP_S, ThreadPool
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 
@@ -286,6 +286,32 @@ class TestAThreadThatHangs:
         begin(pool, "b")
         Hanging.let_go.set()
         assert step(pool, "go", "b") == StepResult("on")
+
+
+@pytest.mark.parametrize("limit", [0.2, None])
+def test_a_call_of_an_episode_that_was_given_up_fails_no_other_of_its_name(limit, monkeypatch):
+    monkeypatch.setattr("gym_trl.executors.thread.GIVEN_UP_S", 0.2)
+    Hanging.let_go.clear()
+    with ThreadPool(lambda env_id: Hanging(), workers=1, step_timeout=limit) as pool:
+        begin(pool)
+        pool.step("a", "hang")
+        time.sleep(0.1)  # until it does
+        pool.release("a")  # as a Cutoff does
+        assert isinstance(begin(pool, "a"), StepResult)  # of the next rollout, which begins before that is noticed
+        Hanging.let_go.set()
+
+
+def test_a_new_episode_does_not_wait_for_a_call_that_was_given_up():
+    Hanging.let_go.clear()
+    with ThreadPool(lambda env_id: Hanging(), workers=2) as pool:
+        begin(pool)
+        pool.step("a", "hang")
+        time.sleep(0.1)  # until it does
+        pool.release("a")
+        began = time.monotonic()
+        assert isinstance(begin(pool, "b"), StepResult)
+        assert time.monotonic() - began < GIVEN_UP_S / 2
+        Hanging.let_go.set()
 
 
 def test_a_thread_that_hangs_after_its_episode_was_given_up_gets_no_more(monkeypatch):

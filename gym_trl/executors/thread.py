@@ -98,61 +98,50 @@ class ThreadPool(WorkerPool["_Worker"]):
     def _send(self, worker: "_Worker", ticket: int, key: str, work: Task | str) -> None:
         worker.work.put((ticket, key, work))
 
+    def _limit(self, worker: "_Worker", doing: "_Doing") -> float | None:
+        """Return the maximum seconds of a call; ``None`` if there is no limit."""
+        limit = self._limits[doing.what]
+        return GIVEN_UP_S if limit is None and doing.key in worker.given_up else limit
+
     def _due(self, worker: "_Worker") -> float:
         """Return the time by which the thread's current call must have returned."""
-        if (doing := worker.doing) is None or (limit := self._limits[doing.what]) is None:
+        if (doing := worker.doing) is None or (limit := self._limit(worker, doing)) is None:
             return math.inf
         return doing.since + limit
 
     def _patience(self) -> float | None:
         """Return the seconds until a call has to be checked; ``None`` if there is no limit."""
         # The times of calls that start meanwhile are unknown: check again after the shortest limit.
-        shortest = min((limit for limit in self._limits.values() if limit is not None), default=None)
-        if shortest is None:
+        shortest = min((limit for limit in self._limits.values() if limit is not None), default=math.inf)
+        if shortest == math.inf and not any(worker.given_up for worker in self._workers):
             return None
-        due = min(self._due(worker) for worker in self._workers)
-        return max(0.0, min(due - monotonic(), shortest))
+        wait = min(shortest, min(map(self._due, self._workers)) - monotonic())
+        return None if wait == math.inf else max(0.0, wait)
 
     def _give_up(self) -> None:
-        """Abandon threads whose current call exceeded its limit."""
+        """Abandon threads whose current call exceeded its limit, and fail its episode unless that was released."""
         for worker in [worker for worker in self._workers if self._due(worker) <= monotonic()]:
             doing = worker.doing
-            limit = None if doing is None else self._limits[doing.what]
+            limit = None if doing is None else self._limit(worker, doing)
             if doing is None or limit is None or doing.since + limit > monotonic():  # it has returned meanwhile
                 continue
-            reason = StopReason.CRASHED if doing.what == "step" else StopReason.TIMEOUT
-            self._retire(worker, doing.key, f"{doing.what} did not answer within {limit:g} s", reason)
-
-    def _give_up_released(self) -> None:
-        """Abandon threads that are still busy with episodes that were released ``GIVEN_UP_S`` seconds ago or more."""
-        for worker in [worker for worker in self._workers if worker.given_up]:
-            doing = worker.doing
-            if doing is None or doing.key not in worker.given_up or monotonic() - doing.since < GIVEN_UP_S:
-                continue
-            late = f"{doing.what} did not end within {GIVEN_UP_S:g} s after its episode was given up"
-            self._retire(worker, None, late)
-
-    def _retire(
-        self, worker: "_Worker", guilty: str | None, late: str, reason: StopReason = StopReason.TIMEOUT
-    ) -> None:
-        """Abandon a thread, and fail its episodes."""
-        self._workers.remove(worker)
-        worker.abandoned = True
-        worker.work.put(None)  # ends the thread if its call returns after all
-        if guilty in worker.episodes:
-            self._fail(guilty, EnvFailure(late, reason))
-        others = sorted(worker.episodes - {guilty})
-        self._move(others, f"its thread was left behind with another episode's environment: {late}")
+            self._workers.remove(worker)
+            worker.abandoned = True
+            worker.work.put(None)  # ends the thread if its call returns after all
+            late = f"{doing.what} did not answer within {limit:g} s"
+            if self._limits[doing.what] is None:
+                late = f"{doing.what} did not end within {limit:g} s after its episode was given up"
+            guilty = None if doing.key in worker.given_up else doing.key
+            if guilty in worker.episodes:
+                self._fail(guilty, EnvFailure(late, StopReason.CRASHED if doing.what == "step" else StopReason.TIMEOUT))
+            others = sorted(worker.episodes - {guilty})
+            self._move(others, f"its thread was left behind with another episode's environment: {late}")
 
     def _least_busy(self) -> "_Worker":
-        self._give_up_released()
-        idle = next((worker for worker in self._workers if not worker.episodes), None)
-        if idle is not None:
-            return idle
-        if len(self._workers) == self._size:
-            return min(self._workers, key=lambda worker: len(worker.episodes))
-        self._workers.append(started := _Worker(InlinePool(self._make), self._results))
-        return started
+        idle = next((worker for worker in self._workers if not worker.load), None)
+        if idle is None and len(self._workers) < self._size:
+            self._workers.append(idle := _Worker(InlinePool(self._make), self._results))
+        return idle or min(self._workers, key=lambda worker: worker.load)
 
 
 _Result: TypeAlias = tuple[int, str, StepResult | EnvFailure | BaseException]
@@ -177,6 +166,12 @@ class _Worker:
         self._results = results
         self.thread = Thread(target=self._run, name="gym-trl environments", daemon=True)
         self.thread.start()
+
+    @property
+    def load(self) -> int:
+        """Number of its episodes, plus the running call of one that was released."""
+        doing = self.doing
+        return len(self.episodes) + (doing is not None and doing.key in self.given_up)
 
     def _run(self) -> None:
         while (item := self.work.get()) is not None:
