@@ -131,7 +131,7 @@ class Codec:
         try:
             return self._decode(ids)
         except Exception:  # each tokenizer has its own error for an unknown id
-            return "".join(map(self._decode_one, ids)) if len(ids) != 1 else ""
+            return "".join(self.decode([id_]) for id_ in ids) if len(ids) != 1 else ""
 
     def strip(self, text: str) -> str:
         """Return ``text`` without special tokens and surrounding whitespace."""
@@ -174,9 +174,6 @@ class Codec:
             return self._inert("\ufffd", after) if text < "\ufffd" else ""
         middle = len(text) // 2
         return f"{self._inert(text[:middle], after)}{_BREAK}{self._inert(text[middle:], after)}"
-
-    def _decode_one(self, token_id: int) -> str:
-        return self.decode([token_id])
 
     def _continue(self, before: str, text: str) -> TokenIds:
         # Sentencepiece tokenizers put a space in front of the first text that they are given.

@@ -195,7 +195,8 @@ def _watched(template: str) -> bool:
     elsewhere = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
     if any(tree.find_all((*unseen, *elsewhere))):
         return False
-    written = {id(joined) for output in tree.find_all(nodes.Output) for part in output.nodes for joined in _joins(part)}
+    # A ``~`` among these is only written, and no condition reads its result.
+    written = {id(part) for output in tree.find_all(nodes.Output) for part in output.nodes}
     return (
         all(id(joined) in written for joined in tree.find_all(nodes.Concat))
         and all(_fair_filter(node, nodes) for node in tree.find_all(nodes.Filter))
@@ -208,13 +209,6 @@ def _watched(template: str) -> bool:
             if operand.op in {"in", "notin"}
         )
     )
-
-
-def _joins(part: Any) -> list[Any]:
-    """Return the node if it is a ``~`` whose result is only written."""
-    from jinja2 import nodes
-
-    return [part] if isinstance(part, nodes.Concat) else []
 
 
 def _fair_search(part: Any, whole: Any, nodes: Any) -> bool:
