@@ -4,7 +4,7 @@ It works with every model, and serves those of which ``gym_trl.engines.kv_suppor
 state-space models and linear attention.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -61,26 +61,16 @@ class Lockstep:
     Args:
         model: A decoder-only Transformers model.
         pad_id: Id for padding on the left; never attended to.
-        sampler: Chooses the tokens.
+        sampler: Chooses the tokens; its ``other`` options are those of ``GenerationConfig``.
         end: Says where a response ends.
         images: Function from the requests' images and their ids, (requests, length), to the model's further inputs.
-        options: Further options of ``GenerationConfig``.
 
     Raises:
         ConfigError: an option that the model or Transformers does not have.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        *,
-        pad_id: int,
-        sampler: Sampler,
-        end: End,
-        images: "ImageInputs | None",
-        options: Mapping[str, Any],
-    ) -> None:
-        options = dict(options)
+    def __init__(self, model: Any, *, pad_id: int, sampler: Sampler, end: End, images: "ImageInputs | None") -> None:
+        options = dict(sampler.other)
         if options.get("cache_implementation") == "dynamic":
             del options["cache_implementation"]  # the default
         _check_cache(options.get("cache_implementation"), model.device)
@@ -111,7 +101,7 @@ class Lockstep:
     def _tried(self) -> Batching:
         model = self._model
         sampler, end = Sampler({}, model.device), End([], [], None)
-        trial = Lockstep(model, pad_id=self._pad_id, sampler=sampler, end=end, images=None, options={})
+        trial = Lockstep(model, pad_id=self._pad_id, sampler=sampler, end=end, images=None)
         vocabulary = model.config.get_text_config().vocab_size
         batch = [
             Request(str(length), ((np.arange(length) * 7919 + length) % vocabulary).tolist(), _TOKENS, seed=length)

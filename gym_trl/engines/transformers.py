@@ -104,12 +104,9 @@ class TransformersEngine(Engine):
         """Reason for which whole prompts are generated in lockstep, or ``None``; known after the first ``collect``."""
         self._sampler = Sampler(sampling or {}, model.device)
         self._end = End(eos_ids, stop_strings, decode)
-        options = self._sampler.other
-        self._whole = Lockstep(
-            model, pad_id=pad_id, sampler=self._sampler, end=self._end, images=images, options=options
-        )
-        if options:
-            self.lockstep = f"only model.generate has {min(options)}"
+        self._whole = Lockstep(model, pad_id=pad_id, sampler=self._sampler, end=self._end, images=images)
+        if self._sampler.other:
+            self.lockstep = f"only model.generate has {min(self._sampler.other)}"
         elif images is not None:
             self.lockstep = "keys and values of images are not kept"
         self._other_options = self.lockstep
