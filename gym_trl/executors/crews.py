@@ -165,10 +165,8 @@ class _Processes(Crew):
         try:
             for number, places in shares.items():
                 try:
-                    results |= zip(places, self._workers[number].answer(), strict=True)
+                    results |= zip(places, self._answer(number), strict=True)
                 except WorkerError as error:  # the process has ended, or a result cannot be pickled
-                    if isinstance(error, WorkerEnded):
-                        self._renew(number)
                     if all(orders[place][1] in _EPISODES for place in places):
                         results |= dict.fromkeys(places, _failed(error))
                     else:
@@ -185,6 +183,14 @@ class _Processes(Crew):
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
+
+    def _answer(self, number: int) -> list[Any]:
+        try:
+            answer: list[Any] = self._workers[number].answer()
+        except WorkerEnded:  # with its environments
+            self._renew(number)
+            raise
+        return answer
 
     def _renew(self, number: int) -> None:
         self._workers[number].kill()
