@@ -16,7 +16,6 @@ import heapq
 import json
 import math
 import random
-import shutil
 import statistics
 import time
 from collections import deque
@@ -27,7 +26,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import report
 from report import QUICK, Column, Table, curve, publish, require, run
 
 from gym_trl.bases import Closing
@@ -42,7 +40,6 @@ from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepRe
 
 _T = TypeVar("_T")
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "scale.md"
 
 # Parameters
 
@@ -710,17 +707,6 @@ def draw(figure: Any, rows: list[dict[str, Any]]) -> None:
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=8)
 
 
-def with_tables(page: str) -> str:
-    """Return ``docs/scale.md`` with the tables of the results, and its own copy of the figure."""
-    return report.rewritten(page).replace("](results/scale_simulation.png)", "](scale.png)")
-
-
-def write_page() -> None:
-    """Copy figure and tables to ``docs/``, which cannot show files outside of it."""
-    shutil.copyfile(HERE / "results" / "scale_simulation.png", PAGE.with_suffix(".png"))
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
 def main() -> None:
     require(packages=["vllm"])
     began = time.perf_counter()
@@ -771,8 +757,6 @@ def main() -> None:
         ],
         picture=lambda figure: draw(figure, rows),
     )
-    if not QUICK:
-        write_page()
 
 
 if __name__ == "__main__":

