@@ -138,8 +138,10 @@ def training(number: int) -> Iterator[int]:
     """Train for the steps that play so many episodes, in a thread, to sample between steps."""
     from queue import SimpleQueue
 
-    from systems.trainers import tiny_trainer
+    sys.path.insert(0, TESTS)
+    from support import tiny_trainer
     from transformers import TrainerCallback
+    from trl import GRPOTrainer
 
     from gym_trl import GymSpec
 
@@ -164,8 +166,6 @@ def training(number: int) -> Iterator[int]:
             cut_actions="accept",
         )
         config = {
-            "use_cpu": True,
-            "bf16": False,
             "max_steps": number // 64,
             "learning_rate": 3e-3,
             "logging_steps": 10,
@@ -173,9 +173,9 @@ def training(number: int) -> Iterator[int]:
             "num_generations": 8,
             "max_completion_length": 128,
         }
-        data = {"train_dataset": spec.train_dataset, "reward_funcs": spec.reward_funcs}
         try:
-            tiny_trainer(config, rollout_func=spec.rollout_func, callbacks=[Tell()], **data).train()
+            with tempfile.TemporaryDirectory() as folder:
+                tiny_trainer.make(folder, spec, GRPOTrainer, grpo=config, callbacks=[Tell()]).train()
         finally:
             step.put(None)
 

@@ -1,15 +1,13 @@
 """A real ``GRPOTrainer`` around the engine that all systems sample with; nothing is trained."""
 
 import os
-import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 from gym_trl.grpo.dataset import make_dataset
-from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Task
 from systems import Game, Played, Run, first_message
 from systems.generator import Generator
@@ -65,27 +63,6 @@ def prompts_of(game: Game) -> list[Any]:
 
 def seeds_of(prompts: list[Any]) -> list[int]:
     return [Task.from_json(prompt[-1]["task"]).seed for prompt in prompts]
-
-
-def tiny_trainer(
-    config: Mapping[str, Any], *, model_seed: int = 0, tokenizer: Any = None, weights: Any = None, **options: Any
-) -> Any:
-    """Return a trainer of the tiny model on one thread, which writes no checkpoints and shows no progress."""
-    import torch
-    from trl import GRPOConfig, GRPOTrainer
-
-    torch.set_num_threads(1)
-    tokenizer = tokenizer or tiny_tokenizer()
-    model = tiny_model(tokenizer, seed=model_seed)
-    if weights is not None:
-        model.load_state_dict(weights)
-    quiet: dict[str, Any] = {"save_strategy": "no", "report_to": [], "disable_tqdm": True}
-    return GRPOTrainer(
-        model=model,
-        processing_class=tokenizer,
-        args=GRPOConfig(output_dir=tempfile.mkdtemp(), **quiet, **config),
-        **options,
-    )
 
 
 def call_rollout_func(
