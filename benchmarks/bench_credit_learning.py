@@ -12,13 +12,13 @@ continues after an interruption, on another day, too, and publishes what is comp
 
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 from command_runs import train
-from report import HERE, QUICK, Column, Table, publish, published_runs, run
+from report import HERE, QUICK, Cell, Table, named_runs, publish, published_runs, run
 
 from gym_trl.records.json_lines import read_json_lines
 
@@ -113,63 +113,43 @@ def train_one(name: str, credit: str, seed: int) -> None:
     train(ROOT / f"{name}-{credit}-{seed}", words, enough=lambda: done().steps[-1] is not None)
 
 
-def chosen() -> Iterator[tuple[str, str, int]]:
-    """Yield the game, the estimator and the seed of each run that the command line asks for."""
-    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
-    for seed in SEEDS:
-        for name in [next(iter(GAMES))] if QUICK and not wanted else GAMES:
-            for credit in CREDITS:
-                if not wanted or any(f"{name}/{credit}/{seed}/".startswith(f"{word}/") for word in wanted):
-                    yield name, credit, seed
-
-
 def tables(runs: Sequence[Learnt]) -> list[Table]:
     """Return a table of medians, and one of every run."""
+    medians: list[dict[str, Cell]] = []
+    every: list[dict[str, Cell]] = []
+    for name in GAMES:
+        usual = middle([one.steps[-1] for one in runs if (one.game, one.credit) == (name, "episode")])
+        for credit in CREDITS:
+            if not (mine := [one for one in runs if (one.game, one.credit) == (name, credit)]):
+                continue
+            steps = [middle([one.steps[place] for one in mine]) for place in range(len(SHARES))]
+            tokens = [middle([one.tokens[place] for one in mine]) for place in range(len(SHARES))]
+            row: dict[str, Cell] = {"game": name, "credit": credit, "seeds": len(mine)}
+            row |= {f"steps to {share:.0%}": rounded(at) for share, at in zip(SHARES, steps, strict=True)}
+            row |= {
+                f"thousand tokens to {share:.0%}": rounded(at, unit=1e3)
+                for share, at in zip(SHARES, tokens, strict=True)
+            }
+            relative = None if steps[-1] is None or usual is None else f"{steps[-1] / usual:.0%}"
+            medians.append({**row, "of GRPO's steps to 90%": relative})
+            shown = {
+                f"steps to {share:.0%}, seeds in order": ", ".join(
+                    f"over {len(one.curve)}" if one.steps[place] is None else str(one.steps[place]) for one in mine
+                )
+                for place, share in enumerate(SHARES)
+            }
+            every.append({"game": name, "credit": credit, **shown})
+    return [Table.of_rows("credit_learning", medians), Table.of_rows("credit_learning_seeds", every)]
 
-    def pairs() -> Iterator[dict[str, Any]]:
-        for name in GAMES:
-            for credit in CREDITS:
-                mine = [one for one in runs if (one.game, one.credit) == (name, credit)]
-                usual = [one for one in runs if (one.game, one.credit) == (name, "episode")]
-                if mine:
-                    yield {"game": name, "credit": credit, "seeds": len(mine), "runs": mine, "usual": usual}
 
-    def middle(runs: Sequence[Learnt], column: str, place: int) -> float | None:
-        values = [getattr(one, column)[place] for one in runs]
-        known = statistics.median_low([float("inf") if value is None else value for value in values]) if runs else None
-        return known if known is None or known < float("inf") else None
+def middle(values: Sequence[int | None]) -> float | None:
+    """Return the median, in which ``None`` is more than any number; ``None`` also without values."""
+    found = statistics.median_low([float("inf") if value is None else value for value in values] or [float("inf")])
+    return None if found == float("inf") else found
 
-    def median(row: Mapping[str, Any], column: str, place: int, unit: float = 1.0) -> str:
-        value = middle(row["runs"], column, place)
-        return "not reached" if value is None else f"{value / unit:.0f}"
 
-    def relative(row: Mapping[str, Any]) -> str | None:
-        mine, usual = middle(row["runs"], "steps", -1), middle(row["usual"], "steps", -1)
-        return None if mine is None or usual is None else f"{mine / usual:.0%}"
-
-    def steps(place: int, row: Learnt) -> str:
-        value = row.steps[place]
-        return f"over {len(row.curve)}" if value is None else str(value)
-
-    medians: list[Column] = [("game", "game"), ("credit", "credit"), ("seeds", "seeds")]
-    medians += [(f"steps to {share:.0%}", partial(median, column="steps", place=n)) for n, share in enumerate(SHARES)]
-    medians += [
-        (f"thousand tokens to {share:.0%}", partial(median, column="tokens", place=n, unit=1e3))
-        for n, share in enumerate(SHARES)
-    ]
-    every: list[Column] = [("game", lambda one: one["game"]), ("credit", lambda one: one["credit"])]
-
-    def each_seed(place: int, row: Mapping[str, Any]) -> str:
-        return ", ".join(steps(place, one) for one in row["runs"])
-
-    every += [
-        (f"steps to {share:.0%}, seeds in order", partial(each_seed, place)) for place, share in enumerate(SHARES)
-    ]
-    rows = list(pairs())
-    return [
-        Table.of("credit_learning", [*medians, ("of GRPO's steps to 90%", relative)], rows),
-        Table.of("credit_learning_seeds", every, rows),
-    ]
+def rounded(value: float | None, *, unit: float = 1.0) -> str:
+    return "not reached" if value is None else f"{value / unit:.0f}"
 
 
 def picture(runs: Sequence[Learnt], figure: Any) -> None:
@@ -190,7 +170,8 @@ def picture(runs: Sequence[Learnt], figure: Any) -> None:
 
 def main() -> None:
     """Train what is missing, and publish after each run what is complete."""
-    for name, credit, seed in chosen():
+    trainings = [(name, credit, seed) for seed in SEEDS for name in GAMES for credit in CREDITS]
+    for name, credit, seed in named_runs(trainings, quick="FrozenLake"):
         if "--report" not in sys.argv and not is_complete(read(name, credit, seed)):
             train_one(name, credit, seed)
             one = read(name, credit, seed)

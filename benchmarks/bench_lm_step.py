@@ -12,7 +12,6 @@ that its peak memory is its own, and its first step is measured. The episodes of
 
 import itertools
 import resource
-import statistics
 import time
 import zlib
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
-from report import QUICK, Column, Table, in_process, publish, require, run
+from report import QUICK, Column, Table, alternating, in_process, medians, publish, require, run
 
 from gym_trl.wrappers.inner import instructions_of
 
@@ -195,11 +194,13 @@ def main() -> None:
     from gym_trl.testing import pretrained_folder
 
     pretrained_folder()
-    steps: dict[tuple[str, str], list[dict[str, float]]] = {case: [] for case in MEASURED}
-    for number in range(ROUNDS):
-        for case in MEASURED[:: 1 if number % 2 else -1]:
-            steps[case].append(in_process(step, *case))
-            print(*case, {key: round(value, 2) for key, value in steps[case][-1].items()}, flush=True)
+
+    def measured_once(case: tuple[str, str]) -> dict[str, float]:
+        found: dict[str, float] = in_process(step, *case)
+        print(*case, {key: round(value, 2) for key, value in found.items()}, flush=True)
+        return found
+
+    steps = alternating(MEASURED, ROUNDS, measured_once)
     rows: list[dict[str, Any]] = []
     for (game, name), found in steps.items():
         seconds = [one["seconds"] for one in found]
@@ -208,7 +209,7 @@ def main() -> None:
                 "game": game,
                 "name": name,
                 "rounds": len(found),
-                **{key: statistics.median(one[key] for one in found) for key in found[0]},
+                **medians(found),
                 "spread": f"{min(seconds):.3g} to {max(seconds):.3g}",
             }
         )

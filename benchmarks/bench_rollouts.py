@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from report import QUICK, Cell, Table, grouped_bars, publish, require, run, shown
+from report import QUICK, Cell, Table, grouped_bars, medians, publish, require, run, shown
 from systems import SYSTEMS, Counts, Game, Run
 from systems.game import delays, turns_of
 from systems.generator import game_of, saved_model
@@ -165,10 +165,6 @@ class Condition:
             "systems": systems,
             "errors": self.errors,
         }
-
-
-def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
 
 
 def measure(names: list[str]) -> list[dict[str, Any]]:

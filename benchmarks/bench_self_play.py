@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import one_character
-from report import HERE, QUICK, Column, Table, in_process, publish, published_runs, require, run
+from report import HERE, QUICK, Table, in_process, named_runs, publish, published_runs, require, run
 
 ROOT = HERE.parent / "runs" / ("self-play-quick" if QUICK else "self-play")
 OPPONENTS = ("self", "rae", "random", "perfect")
@@ -257,16 +257,6 @@ def read(name: str, opponent: str, seed: int) -> Learnt | None:
     return None
 
 
-def chosen() -> Iterator[tuple[str, str, int]]:
-    """Yield the game, the opponent and the seed of each run that the command line asks for."""
-    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
-    for seed in SEEDS:
-        for opponent in OPPONENTS:
-            for name in GAMES:
-                if not wanted or any(f"{name}/{opponent}/{seed}/".startswith(f"{word}/") for word in wanted):
-                    yield name, opponent, seed
-
-
 def table(runs: Sequence[Learnt]) -> Table:
     """Return a table with a row for each game and opponent."""
 
@@ -288,18 +278,7 @@ def table(runs: Sequence[Learnt]) -> Table:
                         "minutes": f"{minutes:.0f}",
                     }
 
-    titles = [
-        "game",
-        "trained against",
-        "measured",
-        "after the last step, by seed",
-        "best, by seed",
-        "of the averaged weights",
-        "steps",
-        "minutes",
-    ]
-    columns: list[Column] = [(title, title) for title in titles]
-    return Table.of("self_play", columns, rows())
+    return Table.of_rows("self_play", list(rows()))
 
 
 def picture(runs: Sequence[Learnt], figure: Any) -> None:
@@ -322,7 +301,8 @@ def picture(runs: Sequence[Learnt], figure: Any) -> None:
 def main() -> None:
     """Train what is missing, and publish after each run what is complete."""
     require(packages=["pyspiel"])
-    for name, opponent, seed in chosen():
+    trainings = [(name, opponent, seed) for seed in SEEDS for opponent in OPPONENTS for name in GAMES]
+    for name, opponent, seed in named_runs(trainings):
         if "--report" not in sys.argv and read(name, opponent, seed) is None:
             found = in_process(train_one, name, opponent, seed, timeout_s=4 * 3600)
             ROOT.mkdir(parents=True, exist_ok=True)

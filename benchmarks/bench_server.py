@@ -16,7 +16,6 @@ Each way makes the server answer the same requests, from an empty prefix cache, 
 import asyncio
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import aiohttp
 import httpx
-from report import QUICK, Column, Table, publish, require, run
+from report import QUICK, Column, Table, medians, publish, require, run
 from support import vllm_cpu
 from support.vllm_serve import CONTEXT, TRL, Server
 
@@ -208,7 +207,7 @@ def main() -> None:
         {
             "way": name,
             "best": max(row["tokens_per_s"] for row in rows),
-            **{key: statistics.median(row[key] for row in rows) for key in rows[0]},
+            **medians(rows),
         }
         for name, rows in rounds.items()
     ]

@@ -12,21 +12,21 @@ were helped, has reached 90%, or after its last step. All episodes count, also t
 a line of ``runs/start-from/runs.jsonl``; the same command makes what is missing.
 """
 
-import json
+import itertools
 import re
 import statistics
 import string
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium as gym
 import torch
+from report import HERE, QUICK, Cell, Table, markdown, named_runs
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
@@ -35,12 +35,12 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.parts.start_from import StartFrom
 from gym_trl.policies.functions import environment_policy
+from gym_trl.records.json_lines import JsonLinesWriter, read_json_lines
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.training.options import TINY_ELSEWHERE
 from gym_trl.types import Policy
 
-QUICK = "--quick" in sys.argv[1:]
-FILE = Path(__file__).parent.parent / "runs" / ("start-from-quick" if QUICK else "start-from") / "runs.jsonl"
+FILE = HERE.parent / "runs" / ("start-from-quick" if QUICK else "start-from") / "runs.jsonl"
 SEEDS = range(1 if QUICK else 5)
 STEPS = 2 if QUICK else 200
 EPISODES, GROUP = (16, 8) if QUICK else (32, 8)
@@ -218,32 +218,19 @@ def train(game: str, way: str, seed: int) -> Run:
 
 def done() -> list[Run]:
     """Return the complete runs."""
-    lines = FILE.read_text(encoding="utf-8").splitlines() if FILE.exists() else []
-    return [Run(**json.loads(line)) for line in lines]
+    return [Run(**line) for line in read_json_lines(FILE)] if FILE.exists() else []
 
 
-def chosen() -> Iterator[tuple[str, str, int]]:
-    """Yield the game, the way and the seed of each run that the command line asks for."""
-    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
-    for game in list(GAMES)[-1:] if QUICK and not wanted else GAMES:
-        for seed in SEEDS:
-            for way in WAYS:
-                if not wanted or any(f"{game}/{way}/{seed}/".startswith(word) for word in wanted):
-                    yield game, way, seed
-
-
-def report(runs: Sequence[Run]) -> str:
-    """Return a table of medians over the seeds; a run that did not reach the goal counts as infinitely long."""
-    lines = ["| game | start from | seeds | reached | episodes to 0.9 | seconds to 0.9 | success at the end |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    for game in GAMES:
-        for way in WAYS:
-            mine = [one for one in runs if (one.game, one.way) == (game, way)]
-            if mine:
-                won, success = sum(one.reached for one in mine), statistics.median(one.success for one in mine)
-                cells = [game, way, len(mine), won, _middle(mine, "episodes"), _middle(mine, "seconds")]
-                lines.append(f"| {' | '.join(map(str, cells))} | {success:.2f} |")
-    return "\n".join(lines)
+def table(runs: Sequence[Run]) -> Table:
+    """Return medians over the seeds; a run that did not reach the goal counts as infinitely long."""
+    rows: list[dict[str, Cell]] = []
+    for game, way in itertools.product(GAMES, WAYS):
+        if mine := [one for one in runs if (one.game, one.way) == (game, way)]:
+            row: dict[str, Cell] = {"game": game, "start from": way, "seeds": len(mine)}
+            row |= {"reached": sum(one.reached for one in mine)}
+            row |= {f"{name} to {GOAL}": _middle(mine, name) for name in ("episodes", "seconds")}
+            rows.append({**row, "success at the end": f"{statistics.median(one.success for one in mine):.2f}"})
+    return Table.of_rows("start_from", rows)
 
 
 def _middle(runs: Sequence[Run], column: str) -> str:
@@ -254,14 +241,16 @@ def _middle(runs: Sequence[Run], column: str) -> str:
 def main() -> None:
     """Make the runs that are missing, and print the table."""
     known = {(one.game, one.way, one.seed) for one in done()}
-    for game, way, seed in () if "--report" in sys.argv[1:] else chosen():
+    trainings = [(game, way, seed) for game in GAMES for seed in SEEDS for way in WAYS]
+    for game, way, seed in () if "--report" in sys.argv[1:] else named_runs(trainings, quick="Maze"):
         if (game, way, seed) not in known:
             run = train(game, way, seed)
             FILE.parent.mkdir(parents=True, exist_ok=True)
-            with FILE.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(run)) + "\n")
+            with JsonLinesWriter(FILE) as file:
+                file.write(asdict(run))
             print(f"{game}/{way}/{seed}: {run.steps} steps, {run.seconds:.0f} s, success {run.success:.2f}", flush=True)
-    print(report(done()))
+    if runs := done():
+        print(markdown((found := table(runs)).header, found.rows))
 
 
 if __name__ == "__main__":

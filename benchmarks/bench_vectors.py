@@ -1,6 +1,6 @@
 """Measure the cost of a vector step, beside the bare loop, Gymnasium's vectors and GEM's.
 
-    python benchmarks/bench_vectors.py    # includes GEM's if bench_envs.py --peers has installed it
+    python benchmarks/bench_vectors.py    # includes GEM's if it is installed (requirements-external.txt)
 
 All step 64 environments of the same game. The measurements alternate, so that other load affects all alike.
 """
@@ -8,12 +8,11 @@ All step 64 environments of the same game. The measurements alternate, so that o
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 from report import QUICK, Column, Table, in_process, publish, run
 
-GEM = Path(__file__).parents[1] / ".venv-peers" / "bin" / "python"
 COUNT, STEPS, ROUNDS = 64, 10, 10 if QUICK else 100
 
 
@@ -75,8 +74,8 @@ def gems() -> float:
 
 def main() -> None:
     medians = ours()
-    if GEM.exists():
-        medians["GEM"] = in_process(gems, python=GEM)
+    if find_spec("gem"):
+        medians["GEM"] = in_process(gems)
     columns: list[Column] = [
         ("", lambda name: name),
         ("µs", lambda name: medians[name]),

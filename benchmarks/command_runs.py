@@ -11,15 +11,6 @@ from pathlib import Path
 
 from report import HERE
 
-from gym_trl.records.json_lines import read_json_lines
-
-
-def curve(folder: Path, metric: str) -> list[float]:
-    """Return a metric of each step of the run in ``folder`` so far."""
-    file = folder / "metrics.jsonl"
-    logs = read_json_lines(file) if file.exists() else []
-    return [float(log[metric]) for log in logs if "env/return" in log and metric in log]
-
 
 def train(folder: Path, words: Sequence[str], *, enough: Callable[[], bool] = lambda: False) -> None:
     """Run ``gym-trl train`` with ``words`` on one thread, or continue it, and stop it as soon as it is ``enough``.

@@ -23,6 +23,7 @@ import os
 import platform
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 HERE = Path(__file__).parent
 PAGES = (HERE / "README.md", HERE.parent / "docs" / "results.md", HERE.parent / "docs" / "scale.md")
@@ -48,6 +49,10 @@ _MARKS = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- /table -->", re.DOTALL)
 
 Cell: TypeAlias = str | float | None
 Column: TypeAlias = tuple[str, str | Callable[[Any], Cell]]
+Training: TypeAlias = tuple[str, str, int]
+"""Game, way to train and seed."""
+Name = TypeVar("Name")
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,15 @@ class Table:
         """
         cells = [[row.get(key) if isinstance(key, str) else key(row) for _, key in columns] for row in rows]
         return cls(name, [title for title, _ in columns], cells)
+
+    @classmethod
+    def of_rows(cls, name: str, rows: Sequence[Mapping[str, Cell]]) -> Self:
+        """Return a table whose columns are the keys of its rows.
+
+        >>> Table.of_rows("sizes", [{"name": "a", "kB": 0.05}])
+        Table(name='sizes', header=['name', 'kB'], rows=[['a', 0.05]])
+        """
+        return cls(name, list(rows[0]), [list(row.values()) for row in rows])
 
 
 def require(*, programs: Sequence[str] = (), packages: Sequence[str] = ()) -> None:
@@ -133,17 +147,15 @@ def run(main: Callable[[], object]) -> None:
     print(json.dumps(vars(sys.modules[main.__module__])[function](*json.loads(arguments))), flush=True)
 
 
-def in_process(
-    function: Callable[..., Any], *arguments: Any, python: str | Path = sys.executable, timeout_s: float = 1200.0
-) -> Any:
+def in_process(function: Callable[..., Any], *arguments: Any, timeout_s: float = 1200.0) -> Any:
     """Return ``function(*arguments)`` of a script that ends with ``run(main)``, called in a new interpreter.
 
-    Arguments and result travel as JSON. ``python`` may be an interpreter with other packages.
+    Arguments and result travel as JSON.
 
     Raises:
         RuntimeError: The function raised; the message is the end of its traceback.
     """
-    command = [str(python), inspect.getfile(function), *["--quick"] * QUICK, "--call", function.__name__]
+    command = [sys.executable, inspect.getfile(function), *["--quick"] * QUICK, "--call", function.__name__]
     command.append(json.dumps(arguments))
     ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if ran.returncode:
@@ -269,6 +281,33 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     filled = [number for number in range(len(header)) if not rows or any(row[number] for row in cells)]
     lines = [[row[number] for number in filled] for row in (header, ["---"] * len(header), *cells)]
     return "\n".join("|" + "|".join(line) + "|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
+
+
+def named_runs(runs: Iterable[Training], quick: str = "") -> list[Training]:
+    """Return the trainings that the command line names, or whose names begin so; without a name all of them.
+
+    With ``--quick`` and without a name, it is as if ``quick`` were given.
+    """
+    words = [word for word in sys.argv[1:] if not word.startswith("--")] or [quick if QUICK else ""]
+    return [run for run in runs if any("/".join(map(str, run)).startswith(word) for word in words)]
+
+
+def alternating(names: Sequence[Name], rounds: int, measure: Callable[[Name], Measured]) -> dict[Name, list[Measured]]:
+    """Return what is measured of each name in some rounds, each in the opposite order of the one before."""
+    measured: dict[Name, list[Measured]] = {name: [] for name in names}
+    for number in range(rounds):
+        for name in names[:: -1 if number % 2 else 1]:
+            measured[name].append(measure(name))
+    return measured
+
+
+def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each figure.
+
+    >>> medians([{"seconds": 1.0}, {"seconds": 9.0}, {"seconds": 2.0}])
+    {'seconds': 2.0}
+    """
+    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
 
 
 def published_runs(name: str, figure: str = "runs", *, gpu: str | None = None) -> list[dict[str, Any]]:
