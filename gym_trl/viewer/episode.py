@@ -1,16 +1,15 @@
 """Messages and tokens of an episode, as the page shows them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gym_trl.errors import ConfigError, needs
 from gym_trl.files import read_bytes
-from gym_trl.records.fields import as_number
-from gym_trl.records.schema import Record
+from gym_trl.records.schema import Record, TurnRecord
 from gym_trl.viewer.credit import TurnCredit
-from gym_trl.viewer.values import listed, mapping, optional, shown, text
+from gym_trl.viewer.values import shown
 
 
 class Decoder:
@@ -40,104 +39,86 @@ class Decoder:
         return pieces
 
 
-def body(record: Mapping[str, Any], decoder: Decoder | None = None, credit: TurnCredit | None = None) -> dict[str, Any]:
-    """Return the messages of an episode, with the names and types that the page expects.
+def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | None = None) -> dict[str, Any]:
+    """Return the messages of an episode, with the names that the page expects.
 
-    >>> body({"turns": [{"observation": "Say ox.", "answer": "ox", "reward": 1}], "note": "by hand"})["turns"][0]
-    {'observation': 'Say ox.', 'thinking': '', 'answer': 'ox', 'reward': 1, 'valid': True, 'action': None}
+    >>> from gym_trl.records import as_record
+    >>> from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
+    >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
+    >>> played = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), ())
+    >>> body(as_record(played))["turns"][0]
+    {'observation': 'Say ox.', 'thinking': '', 'answer': 'ox', 'reward': 1.0, 'valid': True, 'action': None}
     """
-    turns = [_turn(mapping(turn)) for turn in listed(record.get("turns"))]
-    task = mapping(record.get("task"))
-    scores = {f"score of {name}": score for name, score in mapping(record.get("scores")).items()}
-    others = {key: record[key] for key in record if key not in _KNOWN}
-    images = [_base64(one) for one in listed(record.get("images"))]
+    turns = [_turn(turn) for turn in record["turns"]]
+    task, order = record["task"], record["order"]
+    scores = {f"score of {name}": score for name, score in record["scores"].items()}
+    others = {key: value for key, value in record.items() if key not in _KNOWN}
+    images = [[code for code in shown if _BASE64.fullmatch(code)] for shown in record["images"] or ()]
     for turn, codes in zip(turns, images, strict=False):
         if codes:
             turn["images"] = codes
     return {
         "turns": turns,
-        "opening": _opening(record, turns),
-        "last": optional(record.get("last_observation")),
+        "opening": _opening(record),
+        "last": record["last_observation"],
         "last_images": images[len(turns)] if len(images) > len(turns) else [],
-        "unanswered": optional(record.get("unanswered")),
-        "error": optional(record.get("error")),
-        "options": shown({**mapping(task.get("env_kwargs")), **mapping(task.get("options"))}),
-        "counts": {name: as_number(record.get(f"{name}_tokens")) for name in ("prompt", "completion")},
-        "more": shown({**scores, **mapping(record.get("spec")), **others}),
+        "unanswered": record["unanswered"],
+        "error": record["error"],
+        "options": shown({**task["env_kwargs"], **task["options"]}),
+        "counts": {"prompt": record["prompt_tokens"], "completion": record["completion_tokens"]},
+        "more": shown({**scores, **record["spec"], **others}),
         "credit": credit._asdict() if credit else None,
-        "order": order if len(order := _ids(record.get("order"))) == len(turns) else None,
+        "order": order if order is not None and len(order) == len(turns) else None,
         "tokens": _tokens(record, decoder),
-        "segments": [_segment(mapping(one)) for one in listed(record.get("segments"))],
+        "segments": record["segments"] or [],
     }
 
 
 # All other fields are shown as details of an episode.
 _KNOWN: Final = Record.__annotations__.keys() - {"attempt", "cut_actions", "model_seconds", "env_seconds"}
+_BASE64: Final = re.compile("[A-Za-z0-9+/]+={0,2}")
+"""What the page can show as an image and as nothing else."""
 
 
-def _base64(codes: Any) -> list[str]:
-    """Return the texts that are base64, so that the page can show them as images and nothing else."""
-    return [code for code in listed(codes) if isinstance(code, str) and re.fullmatch(r"[A-Za-z0-9+/]+={0,2}", code)]
-
-
-def _segment(border: Mapping[str, Any]) -> dict[str, Any]:
-    """Return where a further segment of an episode begins, and what its prompt no longer shows."""
-    counts = {name: int(as_number(border.get(name)) or 0) for name in ("start", "stop", "turn", "left_out")}
-    return {**counts, "summary": text(border.get("summary") or "")}
-
-
-def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
-    shown_turn = {
-        "observation": text(turn.get("observation") or ""),
-        "thinking": text(turn.get("thinking") or ""),
-        "answer": text(turn.get("answer") or ""),
-        "reward": as_number(turn.get("reward")),
-        "valid": turn.get("action_valid") is not False,
-        "action": optional(turn.get("action")),
+def _turn(turn: TurnRecord) -> dict[str, Any]:
+    shown_turn: dict[str, Any] = {
+        "observation": turn["observation"],
+        "thinking": turn["thinking"],
+        "answer": turn["answer"],
+        "reward": turn["reward"],
+        "valid": turn["action_valid"],
+        "action": turn["action"],
     }
-    if isinstance(start := turn.get("start"), int) and isinstance(stop := turn.get("stop"), int):
-        shown_turn |= {"start": start, "stop": stop}
+    if turn["start"] is not None and turn["stop"] is not None:
+        shown_turn |= {"start": turn["start"], "stop": turn["stop"]}
     return shown_turn
 
 
-def _opening(record: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+def _opening(record: Record) -> list[dict[str, str]]:
     """Return the messages before the first observation."""
-    opening = [
-        {"role": text(message.get("role") or ""), "text": text(message.get("content") or "")}
-        for message in map(mapping, listed(record.get("opening")))
-    ]
-    if opening and turns:
-        opening[-1]["text"] = opening[-1]["text"].removesuffix(turns[0]["observation"]).rstrip()
+    opening = [{"role": message["role"], "text": message["content"]} for message in record["opening"]]
+    if opening and record["turns"]:
+        opening[-1]["text"] = opening[-1]["text"].removesuffix(record["turns"][0]["observation"]).rstrip()
     return [message for message in opening if message["text"]]
 
 
-def _tokens(record: Mapping[str, Any], decoder: Decoder | None) -> dict[str, Any] | None:
-    ids, mask = _ids(record.get("completion_ids")), mask_of(record)
+def _tokens(record: Record, decoder: Decoder | None) -> dict[str, Any] | None:
+    ids, mask, prompt = record["completion_ids"], mask_of(record), record["prompt_ids"] or []
     if not ids or len(mask) != len(ids):
         return None
-    logprobs, texts = listed(record.get("logprobs")), listed(record.get("token_texts"))
-    prompt = _ids(record.get("prompt_ids"))
-    recorded = [text(piece) for piece in texts] if len(texts) == len(ids) else None
+    logprobs, texts = record["logprobs"] or [], record["token_texts"] or []
+    recorded = texts if len(texts) == len(ids) else None
+    rounded = [value if value is None else round(value, 4) for value in logprobs]
     return {
         "ids": ids,
         "texts": decoder.pieces(ids) if decoder else recorded,
         "mask": mask,
-        "logprobs": _rounded(logprobs) if len(logprobs) == len(ids) else None,
+        "logprobs": rounded if len(logprobs) == len(ids) else None,
         "prompt": "".join(decoder.pieces(prompt)) if decoder else None,
         "prompt_ids": None if decoder else prompt,
     }
 
 
-def _ids(value: Any) -> list[int]:
-    ids = listed(value)
-    return ids if all(type(one) is int for one in ids) else []
-
-
-def mask_of(record: Mapping[str, Any]) -> list[int]:
+def mask_of(record: Record) -> list[int]:
     """Return a record's mask as zeros and ones."""
-    return [1 if one else 0 for one in listed(record.get("mask"))]
-
-
-def _rounded(values: Sequence[Any]) -> list[float | None]:
-    # There may be millions of values, so check the common case first.
-    return [round(value, 4) if type(value) is float and -1e9 < value < 1e9 else as_number(value) for value in values]
+    return [1 if one else 0 for one in record["mask"] or ()]

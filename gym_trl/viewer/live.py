@@ -32,7 +32,7 @@ class LiveServer(Closing):
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "rollouts.jsonl")
-    ...     _ = path.write_text('{"return": 1.0, "turns": []}\n')
+    ...     _ = path.write_text('{"version": 1, "task": {}, "turns": [], "return": 1.0}\n')
     ...     with LiveServer(path) as server:
     ...         answer = urllib.request.urlopen(f"{server.url}updates?episodes=0", timeout=10)
     ...         json.load(answer)["columns"]["return"]

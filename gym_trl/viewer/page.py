@@ -35,7 +35,7 @@ def write_page(
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "rollouts.jsonl")
-    ...     _ = path.write_text('{"return": 1.0, "turns": []}\n')
+    ...     _ = path.write_text('{"version": 1, "task": {}, "turns": [], "return": 1.0}\n')
     ...     write_page(path, Path(folder, "run.html"))["episodes"]
     1
 

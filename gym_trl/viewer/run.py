@@ -6,27 +6,24 @@ Only this module and ``episode`` use the field names of the records; the page us
 
 import hashlib
 import json
-import math
-import statistics
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.evaluation.estimates import Estimate, return_estimate, share_estimate
+from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.levels import levels_of, step_success
-from gym_trl.evaluation.scores import arguments_key
+from gym_trl.evaluation.scores import Scoreboard, arguments_key
 from gym_trl.files import read_bytes
 from gym_trl.records.fields import as_number
 from gym_trl.records.json_lines import as_object
-from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, env_of
+from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, Record, TaskRecord, TurnRecord, env_of
 from gym_trl.success import counted_successes, declaring_envs
 from gym_trl.viewer.credit import Credit
 from gym_trl.viewer.episode import Decoder, body, mask_of
 from gym_trl.viewer.tails import Place, Table, Tail
-from gym_trl.viewer.values import is_exact, listed, mapping, shown, text
+from gym_trl.viewer.values import is_exact, mapping, shown, text
 
 COLUMNS: Final = (
     "step",
@@ -59,9 +56,9 @@ class Run:
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder, "rollouts.jsonl")
-    ...     _ = path.write_text('{"return": 1.0, "turns": [{"answer": "ox"}]}\n{"retu')
+    ...     _ = path.write_text('{"version": 1, "task": {}, "turns": [], "return": 1.0, "unanswered": "ox"}\n{"retu')
     ...     run = Run(Path(folder))
-    ...     answers = [body["turns"][0]["answer"] for body in run.read()]
+    ...     answers = [body["unanswered"] for body in run.read()]
     ...     answers, run.columns["return"], run.broken
     (['ox'], [1.0], 0)
 
@@ -96,6 +93,7 @@ class Run:
         self._places: list[Place] = []
         self._tasks: dict[str, int] = {}
         self._games = _Games()
+        self._board = Scoreboard()
         self._tokenizer = tokenizer
 
     def __len__(self) -> int:
@@ -117,11 +115,11 @@ class Run:
         for _ in self._records():
             pass
 
-    def _records(self) -> Iterator[dict[str, Any]]:
+    def _records(self) -> Iterator[Record]:
         if self._metrics:
             options = mapping(_object_in(self._folder / "config.json").get("options"))
-            for _, record in self._metrics.read():
-                numbers = {str(name): value for name, value in record.items() if as_number(value) is not None}
+            for _, logs in self._metrics.read():
+                numbers = {str(name): value for name, value in logs.items() if as_number(value) is not None}
                 success = step_success(numbers, options)
                 if success.low is not None and success.high is not None:
                     numbers |= {"success/low": success.low, "success/high": success.high}
@@ -130,15 +128,18 @@ class Run:
             self._credit.read()
         before = len(self)
         for number, tail in enumerate(self._episodes):
-            for (offset, length), record in tail.read():
+            for (offset, length), value in tail.read():
+                record = cast(Record, value)
                 self._places.append(Place(number, offset, length))
-                for name, value in self._row(record).items():
-                    self.columns[name].append(value)
+                for name, cell in self._row(record).items():
+                    self.columns[name].append(cell)
                 self._count_success(record, before)
+                if record["step"] is None:  # the policy of a training changes with each step
+                    self._board.add(record)
                 yield record
         self.broken = sum(tail.broken for tail in self._episodes)
 
-    def _count_success(self, record: Mapping[str, Any], before: int) -> None:
+    def _count_success(self, record: Record, before: int) -> None:
         """Count the success of the last episode, and of earlier ones of its environment if it is the first to declare.
 
         The number of episodes ``before`` this reading tells if somebody may have seen the earlier ones.
@@ -146,8 +147,7 @@ class Run:
         place, (successes, returns) = len(self) - 1, (self.columns[name] for name in ("success", "return"))
         if returns[place] is None:
             return
-        task = {"env_id": None, "env_kwargs": {}, **mapping(record.get("task"))}
-        env = env_of({"task": task, "spec": mapping(record.get("spec"))})
+        env = env_of(record)
         undeclared = self._undeclared.setdefault(env, [])
         undeclared.append(place)
         self._declaring |= declaring_envs([(env, successes[place])])
@@ -162,9 +162,9 @@ class Run:
     def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
         """Return the messages of episodes that have been read before."""
         places = self._places[first : first + count]
-        return [self._body(self._episodes[place.file].at(place)) for place in places]
+        return [self._body(cast(Record, self._episodes[place.file].at(place))) for place in places]
 
-    def _body(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _body(self, record: Record) -> dict[str, Any]:
         return body(record, self._decoder, self._credit.of(record) if self._credit else None)
 
     def about(self) -> dict[str, Any]:
@@ -185,56 +185,44 @@ class Run:
         }
 
     def _players(self) -> list[dict[str, Any]]:
-        """Return the scores of each policy on each environment with some arguments, over its scored episodes.
-
-        A training has none: its policy changes with each step.
-        """
-        players: dict[tuple[str, str, str], _Player] = {}
-        names = ("step", "arguments", "policy", "env", "same", "return", "success", "turns", "tokens")
-        rows = zip(*(self.columns[name] for name in names), strict=True)
-        for step, arguments, policy, env, same, paid, success, turns, tokens in rows:
-            if step is not None:
-                continue
-            player = players.setdefault((policy, env, arguments), _Player())
-            player.episodes += 1
-            if paid is not None:
-                player.returns.setdefault(same, []).append(paid)
-                player.turns.append(turns)
-                player.tokens.extend([] if tokens is None else [tokens])
-                if success is not None:
-                    player.successes.setdefault(same, []).append(success)
+        """Return the scores of each policy on each environment with some arguments, over its scored episodes."""
         return [
-            {"policy": policy, "env": env, "arguments": arguments, **player.scores()}
-            for (policy, env, arguments), player in players.items()
+            {
+                "policy": row.policy,
+                "env": row.env_id,
+                "arguments": _arguments(row.env_kwargs),
+                "episodes": row.episodes + row.unscored,
+                "scored": row.episodes,
+                "success": _listed(row.success),
+                "return": _listed(row.mean_return),
+                "turns": row.turns,
+                "tokens": row.tokens,
+            }
+            for row in self._board.rows()
         ]
 
-    def _row(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        task, turns = mapping(record.get("task")), listed(record.get("turns"))
-        # Records from before the schema was introduced have no id.
-        key = task.get("id") or [task.get(name) for name in ("env_id", "seed", "options")]
-        sampled = record.get("sampled_tokens")
-        rewards = [as_number(mapping(turn).get("reward")) or 0.0 for turn in turns]
-        split = text(record.get("split") or "")
-        number = self._tasks.setdefault(json.dumps(key, sort_keys=True), len(self._tasks))
-        seed: Any = task.get("seed")
+    def _row(self, record: Record) -> dict[str, Any]:
+        task, turns, sampled = record["task"], record["turns"], record["sampled_tokens"]
+        split, seed = record["split"] or "", task["seed"]
+        number = self._tasks.setdefault(task["id"], len(self._tasks))
         return {
-            "step": as_number(record.get("step")),
-            "split": f"{split} greedy".strip() if record.get("greedy") else split,
-            "env": text(task.get("env_id") or ""),
+            "step": record["step"],
+            "split": f"{split} greedy".strip() if record["greedy"] else split,
+            "env": task["env_id"] or "",
             "seed": seed if is_exact(seed) else text(seed or ""),
             "task": _pairs(task),
-            "arguments": _arguments(mapping(task.get("env_kwargs"))),
+            "arguments": _arguments(task["env_kwargs"]),
             "same": number,
-            "return": as_number(record["return"]) if "return" in record else math.fsum(rewards),
-            "success": success if isinstance(success := record.get("success"), bool) else None,
+            "return": record["return"],
+            "success": record["success"],
             "turns": len(turns),
-            "tokens": as_number(sum(mask_of(record)) if sampled is None and record.get("mask") else sampled),
-            "ended": text(record.get("stop_reason") or ""),
-            "invalid": sum(mapping(turn).get("action_valid") is False for turn in turns),
-            "group": as_number(record.get("group")),
+            "tokens": sum(mask_of(record)) if sampled is None and record["mask"] else sampled,
+            "ended": record["stop_reason"] or "",
+            "invalid": sum(not turn["action_valid"] for turn in turns),
+            "group": record["group"],
             "game": self._games.of(record, number),
-            "seat": as_number(record.get("seat")),
-            "policy": text(record.get("policy") or ""),
+            "seat": record["seat"],
+            "policy": record["policy"] or "",
             "response": _preview(turns),
         }
 
@@ -253,42 +241,18 @@ class Run:
             return None
 
 
-@dataclass(slots=True)
-class _Player:
-    """Number of a policy's episodes on an environment, and the values of the scored ones."""
-
-    episodes: int = 0
-    returns: dict[int, list[float]] = field(default_factory=dict)
-    """By task, like ``successes``, which has those that are counted."""
-    successes: dict[int, list[bool]] = field(default_factory=dict)
-    turns: list[int] = field(default_factory=list)
-    tokens: list[float] = field(default_factory=list)
-
-    def scores(self) -> dict[str, Any]:
-        returns, successes = list(self.returns.values()), list(self.successes.values())
-        return {
-            "episodes": self.episodes,
-            "scored": len(self.turns),
-            "success": _listed(share_estimate(successes)),
-            "return": _listed(return_estimate(returns, successes)),
-            "turns": statistics.fmean(self.turns) if self.turns else None,
-            "tokens": statistics.fmean(self.tokens) if self.tokens else None,
-        }
-
-
 class _Games:
     """Numbers of the games of several seats, by the records of their seats."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._begun: dict[tuple[Any, ...], tuple[int, set[float]]] = {}  # the last game of each name
+        self._begun: dict[tuple[Any, ...], tuple[int, set[int]]] = {}  # the last game of each name
 
-    def of(self, record: Mapping[str, Any], task: int) -> int | None:
+    def of(self, record: Record, task: int) -> int | None:
         """Return the number of a record's game, the same for all of its seats; ``None`` for a record without a seat."""
-        if (seat := as_number(record.get("seat"))) is None:
+        if (seat := record["seat"]) is None:
             return None
-        names = ("step", "group", "game")
-        name = (task, text(record.get("split")), *(as_number(record.get(one)) for one in names))
+        name = (task, record["split"], record["step"], record["group"], record["game"])
         number, seats = self._begun.get(name, (0, {seat}))
         if seat in seats:  # a file with several evaluations has several games of one name
             number, seats = self._count, set()
@@ -302,9 +266,9 @@ def _listed(estimate: Estimate) -> list[float | None]:
     return [estimate.mean, estimate.low, estimate.high]
 
 
-def _pairs(task: Mapping[str, Any]) -> str:
+def _pairs(task: TaskRecord) -> str:
     """Return the options and arguments of a task in one line, the instance first."""
-    pairs = {**mapping(task.get("options")), **mapping(task.get("env_kwargs"))}
+    pairs = {**task["options"], **task["env_kwargs"]}
     return " ".join("".join(f"{name}={text(value)}".split()) for name, value in pairs.items())[: 4 * _PREVIEW]
 
 
@@ -321,9 +285,9 @@ def _arguments(env_kwargs: Mapping[str, Any]) -> str:
     return f"{label[: _PREVIEW - 13]} ... {hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
 
-def _preview(turns: Sequence[Any]) -> str:
+def _preview(turns: Sequence[TurnRecord]) -> str:
     """Return the beginning of the last response, in one line."""
-    response = text(mapping(turns[-1]).get("answer") or "") if turns else ""
+    response = turns[-1]["answer"] if turns else ""
     return " ".join(response[: 4 * _PREVIEW].split())[:_PREVIEW]
 
 

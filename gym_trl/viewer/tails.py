@@ -1,15 +1,14 @@
 """Readers of files of records that may still grow."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gym_trl.errors import ConfigError
 from gym_trl.files import open_to_read, read_lines
-from gym_trl.records.fields import as_number
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
-from gym_trl.records.schema import VERSION
+from gym_trl.records.schema import VERSION, complete
 
 
 class Place(NamedTuple):
@@ -54,13 +53,8 @@ class Tail:
                 if not line.endswith(b"\n"):
                     break
                 offset, self._offset = self._offset, self._offset + len(line)
-                record = as_object(line)
-                if record is not None and (not self._are_records or _is_episode(record)):
-                    if record.get("version", VERSION) != VERSION:
-                        raise ConfigError(
-                            f"{self.path} has a record of version {record['version']!r:.20}, not {VERSION}"
-                        )
-                    yield (offset, len(line)), record
+                if (value := self._value(line)) is not None:
+                    yield (offset, len(line)), value
                 elif line.strip():
                     self.broken += 1
 
@@ -68,16 +62,19 @@ class Tail:
         """Return the object at this position."""
         with open_to_read(self.path) as file:
             file.seek(place.offset)
-            return as_object(file.read(place.length)) or {}
+            return self._value(file.read(place.length)) or {}
 
-
-def _is_episode(record: Mapping[str, Any]) -> bool:
-    """Return whether an object is a record of an episode, whose numbers have a sum."""
-    turns = record.get("turns")
-    if not isinstance(turns, list):
-        return False
-    paid = [record.get("return"), *(turn.get("reward") for turn in turns if isinstance(turn, dict))]
-    return all(as_number(value) is not None for value in paid if type(value) in (int, float))
+    def _value(self, line: bytes) -> dict[str, Any] | None:
+        """Return the object in a line, completed if it is to be a record; ``None`` for anything else."""
+        value = as_object(line)
+        if value is None or not self._are_records:
+            return value
+        if value.get("version", VERSION) != VERSION:
+            raise ConfigError(f"{self.path} has a record of version {value['version']!r:.20}, not {VERSION}")
+        try:
+            return cast(dict[str, Any], complete(value, "the line"))
+        except ConfigError:
+            return None
 
 
 class Table:

@@ -1,4 +1,4 @@
-"""Values of records in the types that the page expects, whatever a file has."""
+"""Values of files without a schema in the types that the page expects, whatever a file has."""
 
 import json
 from collections.abc import Mapping
@@ -12,11 +12,6 @@ _LARGEST: Final = 2**53  # largest exact integer in JavaScript
 def text(value: Any) -> str:
     """Return a text itself, and anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def optional(value: Any) -> str | None:
-    """Return a value as text, and ``None`` itself."""
-    return None if value is None else text(value)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

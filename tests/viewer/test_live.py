@@ -190,7 +190,7 @@ def test_a_file_without_a_record_is_an_error(tmp_path: Path, content: str) -> No
 
 
 def test_what_is_no_record_among_records_is_counted_and_left_out(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"return": 1.0, "turns": []}\n{"a": 1}\n')
+    (tmp_path / "a.jsonl").write_text(f'{json.dumps(as_record(played()))}\n{{"a": 1}}\n')
     result = CliRunner().invoke(app, ["view", str(tmp_path / "a.jsonl")])
     assert result.exit_code == 0
     assert "Skipped 1 line that could not be read as records." in result.stderr

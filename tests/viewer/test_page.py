@@ -3,11 +3,12 @@ import re
 from pathlib import Path
 
 import pytest
-from support.viewer_runs import write_run
+from support.viewer_runs import played, write_run
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
+from gym_trl.records.schema import as_record
 from gym_trl.types import StopReason
 from gym_trl.viewer.page import live_page, policy, write_page
 
@@ -35,7 +36,7 @@ def test_every_stop_reason_has_a_colour() -> None:
 
 
 def test_chunks_end_before_they_are_large(tmp_path: Path) -> None:
-    record = {"version": 1, "turns": [{"observation": "x" * 400_000, "answer": "ox"}]}
+    record = as_record(played(turns=1, observation="x" * 400_000))
     (tmp_path / "rollouts.jsonl").write_text(f"{json.dumps(record)}\n" * 9)
     counts = write_page(tmp_path, tmp_path / "page.html")
     assert (counts["episodes"], counts["chunks"]) == (9, 3)

@@ -680,8 +680,8 @@ def evil(pages: Path) -> str:
             about: dict[str, Any] = {"policy": EVIL, "split": EVIL, "step": step, "group": 1}
             about |= {EVIL: EVIL, "note": {EVIL: [EVIL]}}
             record = as_record(trajectory, tokens=True, decode=lambda ids: HOSTILE[ids[0] % len(HOSTILE)], **about)
-            record |= {"game": 0, "seat": step, "order": [step, -1, 2**70]}
-            record["task"] |= {"env_id": EVIL, "seed": EVIL, "options": {EVIL: EVIL}}  # type: ignore[typeddict-item]
+            record |= {"game": 0, "seat": step, "order": [step, 7, 2**32 - 1]}
+            record["task"] |= {"env_id": EVIL, "options": {EVIL: EVIL}}
             record["turns"][0]["action"] = EVIL
             records.write(record | {"stop_reason": EVIL, "opening": [{"role": EVIL, "content": EVIL}]})  # type: ignore[arg-type,typeddict-unknown-key,unused-ignore]
         records.write(as_record(played(turns=0, error=EVIL, stop_reason=StopReason.ENV_ERROR)))
@@ -821,14 +821,14 @@ def test_scores_by_arguments_lead_to_their_own_episodes(look: Look, tmp_path: Pa
     look.until("document.querySelector('table.plain')?.rows.length === 5")
     rows = "[...document.querySelector('table.plain').tBodies[0].rows]"
     assert look.js(f"{rows}.map((row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent))") == [
-        ["\N{EN DASH}", "1"],
-        ["n=1", "2"],
         ["n='1'", "3"],
+        ["n=1", "2"],
         ["order='a b'", "4"],
+        ["\N{EN DASH}", "1"],
     ]
     links = look.js(f"{rows}.map((row) => row.querySelector('a').getAttribute('href'))")
-    for number, link in enumerate(links):
+    for number, link in zip((3, 2, 4, 1), links, strict=True):
         look.open(f"{page.as_uri()}{link}")
         look.until("document.querySelector('#shown')?.textContent")
-        assert len(shown(look)) == number + 1, link
+        assert len(shown(look)) == number, link
     assert look.complaints() == []
