@@ -11,15 +11,17 @@ model in self-play, after a warm start on random actions.
 """
 
 import random
-import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.viewer_runs import chromium
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.testing import tiny_tokenizer
@@ -140,30 +142,6 @@ def train_poker() -> None:
     train(chosen, out=POKER)
 
 
-@contextmanager
-def browser(scheme: str) -> Iterator[Any]:
-    """Provide a Chromium that prefers the dark or the light scheme."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or "chromium"
-    for switch in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"):
-        options.add_argument(switch)
-    for switch in ("--disable-background-networking", "--disable-component-update", "--disable-sync"):
-        options.add_argument(switch)
-    options.add_argument("--hide-scrollbars")
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    try:
-        media = [{"name": "prefers-color-scheme", "value": scheme}]
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-        metrics = {"width": SIZE[0], "height": SIZE[1], "deviceScaleFactor": 1, "mobile": False}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        yield driver
-    finally:
-        driver.quit()
-
-
 def shoot(wanted: Collection[str]) -> None:
     """Take the screenshots and compress them."""
     from PIL import Image
@@ -175,18 +153,18 @@ def shoot(wanted: Collection[str]) -> None:
     if "game" in wanted:
         places["game"] = f"#/game/{longest_game(POKER)}"
     for name, scheme in pictures:
-        with browser(scheme) as driver:
+        with chromium("--hide-scrollbars") as look:
+            media = [{"name": "prefers-color-scheme", "value": scheme}]
+            look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+            metrics = {"width": SIZE[0], "height": SIZE[1], "deviceScaleFactor": 1, "mobile": False}
+            look.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
             page = SHOWN.get(name, RUN) / "view.html"
-            driver.get(f"{page.resolve().as_uri()}{places[name]}")
-            for _ in range(100):
-                if driver.execute_script("return document.documentElement.dataset.ready === 'yes'"):
-                    break
-                time.sleep(0.1)
+            look.open(f"{page.resolve().as_uri()}{places[name]}")
             time.sleep(0.5)
             opened = {"group": "true", "game": "false"}.get(name, "i < 2")
-            driver.execute_script(f"document.querySelectorAll('.think').forEach((one, i) => {{ one.open = {opened} }})")
+            look.js(f"document.querySelectorAll('.think').forEach((one, i) => {{ one.open = {opened} }})")
             picture = DOCS / f"view_{name}_{scheme}.png"
-            driver.save_screenshot(str(picture))
+            look.driver.save_screenshot(str(picture))
         Image.open(picture).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(picture, optimize=True)
         print(f"{picture}: {picture.stat().st_size / 1000:.0f} kB")  # noqa: T201
 

@@ -65,6 +65,8 @@ responses = my_env.run_agent(
     prompts=prompts
 )
 """
+PAGE = Path(__file__).parents[2] / "docs" / "migrate_from_code_agent.md"
+[OF_THE_PAGE] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[:1]
 
 
 def ids_of(text):
@@ -315,27 +317,15 @@ def test_what_e2b_refuses_is_an_error_of_the_conversation(cloud):
         executer.execute(["1"])
 
 
-def test_the_documented_example_runs_on_e2b(server, cloud):
-    names = {"URL": server.url, "tokenizer": TOKENIZER, "CLOUD": cloud.options}
-    example = DOCUMENTED.replace("VLLMClient()", "VLLMClient(base_url=URL)").replace("tokenizer = ...", "#")
+@pytest.mark.parametrize("example", [DOCUMENTED, OF_THE_PAGE], ids=["pull request", "page"])
+def test_the_documented_examples_run_on_e2b(example, server, cloud):
+    names = {"URL": server.url, "tokenizer": TOKENIZER, "CLOUD": cloud.options, "prompts": ["What is 6 * 7?"]}
+    example = example.replace("VLLMClient()", "VLLMClient(base_url=URL)").replace("tokenizer = ...", "#")
     example = example.replace('api_key="YOUR_E2B_TOKEN"', "**CLOUD").replace("[...]", "['What is 6 * 7?']")
     exec(example, names)
     assert len(names["responses"]) == len(cloud.made) == 8
     assert all(response.endswith("It is 42.") for response in names["responses"])
     assert not cloud.alive
-
-
-# The page
-
-PAGE = Path(__file__).parents[2] / "docs" / "migrate_from_code_agent.md"
-
-
-def test_the_pages_first_block_runs(server, cloud):
-    block = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
-    block = block.replace("VLLMClient() ", "VLLMClient(base_url=URL) ").replace('api_key="YOUR_E2B_TOKEN"', "**CLOUD")
-    names = {"URL": server.url, "tokenizer": TOKENIZER, "CLOUD": cloud.options, "prompts": ["6 * 7"]}
-    exec(block, names)
-    assert [response[-9:] for response in names["responses"]] == ["It is 42."] * 8
 
 
 # Clients and arguments

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.records.schema import as_record
-from gym_trl.types import StopReason
 from gym_trl.viewer.page import live_page, policy, write_page
 
 
@@ -28,11 +27,6 @@ def test_the_policy_allows_its_one_script_and_a_live_page_its_own_server() -> No
     assert "connect-src 'self'" in policy(live=True)
     assert b'data-source="live"' in live_page()
     assert b"unsafe" not in live_page().split(b"<style>")[0]
-
-
-def test_every_stop_reason_has_a_colour() -> None:
-    style = live_page().decode()
-    assert [reason for reason in StopReason if f".hue-{reason} {{" not in style] == []
 
 
 def test_chunks_end_before_they_are_large(tmp_path: Path) -> None:
