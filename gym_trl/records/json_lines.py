@@ -180,7 +180,9 @@ def as_object(line: bytes) -> dict[str, Any] | None:
             value = json.loads(line)
         except (ValueError, RecursionError):
             return None
-    return value if isinstance(value, dict) and not _is_deep(value, line) else None
+    if not isinstance(value, dict) or (line.count(b"[") + line.count(b"{") > DEEPEST and is_deep(value)):
+        return None
+    return value
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -195,12 +197,14 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _is_deep(value: Any, line: bytes) -> bool:
-    """Return whether lists and objects are nested more deeply than ``DEEPEST``."""
-    if line.count(b"[") + line.count(b"{") <= DEEPEST:
-        return False
+def is_deep(value: Any, most: int = DEEPEST) -> bool:
+    """Return whether lists and objects are nested in more than ``most`` levels.
+
+    >>> is_deep({"a": [[]]}, 3), is_deep({"a": [[]]}, 2)
+    (False, True)
+    """
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(most):
         level = [one for held in level for one in _nested(held)]
         if not level:
             return False

@@ -9,6 +9,8 @@ from math import isfinite
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from gym_trl.records.json_lines import is_deep
+
 _Message: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
 _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
@@ -176,7 +178,8 @@ def _checked(text: str, *, is_reset: bool | None = None) -> str:
     content = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     if not isinstance(content, dict):
         raise ValueError("a message must be a JSON object")
-    _check_depth(content)
+    if is_deep(content, _MAX_DEPTH):
+        raise ValueError(f"a message can be nested {_MAX_DEPTH} deep")
     changed = _SURROGATE.search(text) is not None  # OpenEnv could not encode them in its answer
     if is_reset:
         content, folded = _with_options(content)
@@ -199,21 +202,6 @@ def _with_options(arguments: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         return arguments, False
     kept = {name: arguments[name] for name in _OF_RESET if name in arguments}
     return {**kept, "options": {**(options or {}), **own}}, True
-
-
-def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"a message can be nested {_MAX_DEPTH} deep")
-        level = [
-            part
-            for one in level
-            if isinstance(one, dict | list)
-            for part in (one.values() if isinstance(one, dict) else one)
-            if isinstance(part, dict | list)
-        ]
 
 
 def _no_number(name: str) -> Any:
