@@ -50,7 +50,7 @@ def test_view_replaces_no_file_that_a_link_in_the_folder_points_to(tmp_path: Pat
     victim, run = tmp_path / "victim", tmp_path / "run"
     run.mkdir()
     victim.write_text("precious")
-    (run / "rollouts.jsonl").write_text('{"return": 1.0, "turns": []}\n')
+    (run / "rollouts.jsonl").write_text('{"version": 1, "task": {}, "turns": []}\n')
     for name in (".view.html.new", "view.html"):
         (run / name).symlink_to(victim)
     assert CliRunner().invoke(app, ["view", str(run)]).exit_code == 0

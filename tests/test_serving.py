@@ -28,7 +28,7 @@ from gym_trl.viewer.live import LiveServer
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     file = tmp_path / "rollouts.jsonl"
-    file.write_text('{"return": 1.0, "turns": []}\n')
+    file.write_text('{"version": 1, "task": {}, "turns": [], "return": 1.0}\n')
     return file
 
 

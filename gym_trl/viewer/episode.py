@@ -77,7 +77,7 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
 # All other fields are shown as details of an episode.
 _KNOWN: Final = Record.__annotations__.keys() - {"attempt", "cut_actions", "model_seconds", "env_seconds"}
 _BASE64: Final = re.compile("[A-Za-z0-9+/]+={0,2}")
-"""What the page can show as an image and as nothing else."""
+"""Texts that the page can show as images and as nothing else."""
 
 
 def _turn(turn: TurnRecord) -> dict[str, Any]:

@@ -38,7 +38,9 @@ def test_chunks_end_before_they_are_large(tmp_path: Path) -> None:
 
 
 def test_a_page_is_whole_or_not_there(tmp_path: Path) -> None:
-    (tmp_path / "rollouts.jsonl").write_text('{"version": 1, "turns": []}\n{"version": 9, "turns": []}\n')
+    (tmp_path / "rollouts.jsonl").write_text(
+        '{"version": 1, "task": {}, "turns": []}\n{"version": 9, "task": {}, "turns": []}\n'
+    )
     (tmp_path / "page.html").write_text("old")
     with pytest.raises(ConfigError, match="version 9"):
         write_page(tmp_path, tmp_path / "page.html")

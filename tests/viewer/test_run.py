@@ -120,17 +120,18 @@ def test_lines_that_are_no_records_are_counted_and_left_out(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", ["1e308", "-1e308", "1e999", "NaN", "1" + "0" * 400])
-@pytest.mark.parametrize("line", ['{"turns": [{"reward": N}, {"reward": N}]}', '{"turns": [], "return": N}'])
-def test_lines_whose_numbers_have_no_sum_are_broken(tmp_path: Path, line: str, number: str) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text(f"{line.replace('N', number)}\n{json.dumps(as_record(played()))}\n")
+@pytest.mark.parametrize("field", ['"reward": 1.25', '"return": 1.25'])
+def test_lines_whose_numbers_have_no_sum_are_broken(tmp_path: Path, field: str, number: str) -> None:
+    path, line = tmp_path / "rollouts.jsonl", json.dumps(as_record(played(reward=1.25)))
+    assert field in line
+    path.write_text(f"{line.replace(field, field.replace('1.25', number))}\n{line}\n")
     run, bodies = read(path)
-    assert (len(bodies), run.broken, run.columns["return"]) == (1, 1, [1.0])
+    assert (len(bodies), run.broken, run.columns["return"]) == (1, 1, [1.25])
 
 
 def test_records_of_another_version_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
-    path.write_text('{"version": 2, "turns": []}\n')
+    path.write_text('{"version": 2, "task": {}, "turns": []}\n')
     with pytest.raises(ConfigError, match="a record of version 2, not 1"):
         read(path)
 
