@@ -35,6 +35,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 # Shorter than the 5 s after which vLLM's server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
 _IDLE_S = 2.0
 _REST_S = 30.0
+_MOST_HOMES = 65_536  # of the episodes that asked last: a stream of episodes has no end
 """Seconds for which a server that was down is not used."""
 
 
@@ -277,14 +278,15 @@ class Sender:
 
     def _home(self, episode: str) -> Server:
         """Return the server of an episode; another one if it is down and another is up."""
-        home = self._homes.get(episode)
+        home = self._homes.pop(episode, None)
         rested = self._loop.time() - _REST_S
         up = [server for server in self._servers if server.failed_at is None or server.failed_at <= rested]
         if home is None or (up and home not in up):
-            home = self._homes[episode] = min(
-                up or self._servers, key=lambda server: (server.requests, server.episodes)
-            )
+            home = min(up or self._servers, key=lambda server: (server.requests, server.episodes))
             home.episodes += 1
+        self._homes[episode] = home
+        if len(self._homes) > _MOST_HOMES:
+            del self._homes[next(iter(self._homes))]
         return home
 
 
