@@ -35,8 +35,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 # Shorter than the 5 s after which vLLM's server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
 _IDLE_S = 2.0
 _REST_S = 30.0
-_MOST_HOMES = 65_536  # of the episodes that asked last: a stream of episodes has no end
 """Seconds for which a server that was down is not used."""
+_MOST_HOMES = 65_536
+"""Number of episodes, those that asked last, of which the server is remembered: a stream of them has no end."""
 
 
 def import_httpx() -> Any:
