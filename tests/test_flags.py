@@ -43,7 +43,6 @@ app = typer.Typer(add_completion=False)
 def play(*, env_id: Annotated[str, typer.Argument()] = "E", seed: int = 3, options: dict[str, Any]) -> None:
     """Receive options."""
     GIVEN[:] = [options]
-    SpecOptions.of({"env": env_id, **options})
 
 
 app.command("play", cls=Command)(play)
@@ -208,56 +207,7 @@ def test_a_value_that_only_python_has_is_not_written() -> None:
         write_flags({"env": "E"}, SpecOptions)
 
 
-# Wrong values
-
-WRONG = [
-    ("turn_limit", "abc", "abc"),
-    ("turn_limit", "0", 0),
-    ("turn_limit", "8.5", 8.5),
-    ("turn_limit", "true", True),
-    ("turn_limit", "[3]", [3]),
-    ("invalid_penalty", "-1", -1),
-    ("invalid_penalty", "none", None),
-    ("cut_actions", "rejekt", "rejekt"),
-    ("observe", "rendr", "rendr"),
-    ("observe", "no.such:function", "no.such:function"),
-    ("max_unscored", "1.5", 1.5),
-    ("env_kwargs", "high", "high"),
-    ("executor", "procces", "procces"),
-    ("credit", "poool", "poool"),
-    ("images", "all", "all"),
-    ("cutoff.episode_s", "0", 0),
-    ("cutoff.stragglers", "1", 1),
-    ("cutoff.on_cutoff", "scored", "scored"),
-    ("history.last", "-1", -1),
-    ("history.last", "many", "many"),
-    ("history", "last=8", "last=8"),
-    ("curriculum", "priorized", "priorized"),
-    ("curriculum.explore", "0", 0),
-    ("curriculum.kind", "levels", "levels"),
-    ("seats", "selfish", "selfish"),
-    ("seats.schedule", "last", "last"),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "value"), WRONG)
-def test_a_wrong_flag_is_refused_with_the_sentence_of_python(name, text, value) -> None:
-    outer, _, inner = name.partition(".")
-    with pytest.raises(ConfigError) as error:
-        SpecOptions.of({"env": "E", outer: {inner: value} if inner else value})
-    flag = f"--{name.replace('_', '-')}"
-    assert " ".join(str(error.value).split()) == f"{name}{refusal(flag, text).removeprefix(flag)}"
-
-
-@pytest.mark.parametrize(("wrong", "path"), [("turn_limt", ()), ("episode", ("cutoff",)), ("colour_of_money", ())])
-def test_a_misspelt_flag_is_refused_with_the_sentence_of_python(wrong, path) -> None:
-    with pytest.raises(ConfigError) as error:
-        SpecOptions.of({"env": "E", path[0]: {wrong: 1}} if path else {"env": "E", wrong: 1})
-    prefix = ".".join([*path, ""])
-    expected = re.sub(r"did you mean '(\w+)'", lambda found: f"did you mean '--{prefix}{found[1]}'", str(error.value))
-    assert refusal(f"--{prefix}{wrong}".replace("_", "-"), "1").replace("-", "_") == expected.replace(
-        f"option {prefix}", f"option --{prefix}"
-    ).replace("-", "_")
+# Wrong values: test_option_sentences.py has those that Python refuses with the same sentence
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,10 @@ def test_every_prompt_is_a_prefix_of_what_is_trained_on(count, chance):
         trajectory = played[int(request.episode_id)]
         whole = trajectory.prompt_ids + trajectory.completion_ids
         assert whole[: len(request.prompt_ids)] == request.prompt_ids
-    assert len(engine.requests) == sum(len(trajectory.turns) for trajectory in played)
+    # Law 12: what has ended generates nothing more.
+    asked = Counter(int(request.episode_id) for request in engine.requests)
+    assert [asked[index] for index in range(count)] == [len(trajectory.turns) for trajectory in played]
+    assert engine.pending == 0
 
 
 @given(st.integers(1, 10), st.data())
@@ -129,23 +132,6 @@ class Raising(gym.Wrapper):
         if action == "raise":
             raise RuntimeError("the game broke")
         return self.env.step(action)
-
-
-def test_an_environment_that_raises_ends_its_own_episode_only():
-    def answer(request):
-        return CHAT.say("raise" if request.id.startswith("1-") else "7")
-
-    with InlinePool(lambda env_id: Raising(make(env_id))) as pool:
-        played = run_episodes(episodes(4), pool=pool, engine=ScriptedEngine(answer))
-    assert [trajectory.stop_reason is StopReason.CRASHED for trajectory in played] == [False, True, False, False]
-    assert played[1].error == "step raised RuntimeError: the game broke"
-
-
-def test_finished_episodes_generate_nothing_more():
-    played, engine = rollout(episodes(30))
-    asked = Counter(request.episode_id for request in engine.requests)
-    assert all(asked[str(index)] == len(trajectory.turns) for index, trajectory in enumerate(played))
-    assert engine.pending == 0
 
 
 def test_no_episode_waits_for_the_slowest():
@@ -234,7 +220,7 @@ def test_a_group_plays_the_same_game_and_only_the_sampling_differs():
         assert len({tuple(trajectory.completion_ids) for trajectory in group}) > 1
 
 
-def test_four_thousand_episodes_are_alive_at_once():
+def test_a_thousand_episodes_are_alive_at_once():
     made: Counter[str] = Counter()
 
     def counted(env_id):
@@ -242,8 +228,8 @@ def test_four_thousand_episodes_are_alive_at_once():
         return make(env_id)
 
     with InlinePool(counted) as pool:
-        played = run_episodes(episodes(4096), pool=pool, engine=ScriptedEngine(guess))
-    assert made["environments"] == 4096
+        played = run_episodes(episodes(1024), pool=pool, engine=ScriptedEngine(guess))
+    assert made["environments"] == 1024
     assert all(trajectory.scored for trajectory in played)
 
 
@@ -494,20 +480,6 @@ def test_what_is_cut_off_frees_its_slot_for_those_who_wait():
         played = run_episodes(episodes(3), pool=pool, engine=engine, max_alive=1, cutoff=Cutoff(episode_s=0.2))
     assert [one.stop_reason is StopReason.TIMEOUT for one in played] == [True, False, False]
     assert played[1:] == rollout(episodes(3))[0][1:]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"episode_s": 0}, "episode_s must be a number above 0"),
-        ({"rollout_s": -1.0}, "rollout_s must be a number above 0"),
-        ({"stragglers": 0.0}, "stragglers must be a number above 0 and below 1"),
-        ({"on_cutoff": "dropped"}, "on_cutoff must be 'unscored' or 'truncated', got 'dropped'"),
-    ],
-)
-def test_a_cutoff_that_cannot_be_is_refused(wrong, said):
-    with pytest.raises(ConfigError, match=said):
-        Cutoff(**wrong)
 
 
 def test_pythons_search_for_cycles_is_as_before_after_rollouts_that_end_or_raise_inside_of_each_other():
