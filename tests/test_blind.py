@@ -326,7 +326,7 @@ def test_near_the_optimum_is_said() -> None:
 
 EVERY_PRESET = games(sorted(gym_trl.GAMES))
 names = [f"{game.env_id}-{game.difficulty}" for game in EVERY_PRESET]
-SAMPLE = [Game("TrlEnv/LightsOut-v0", "easy"), Game("TrlEnv/TowerOfHanoi-v0", "easy")]
+SAMPLE = [Game(f"TrlEnv/{name}-v0", "easy") for name in ("LightsOut", "TowerOfHanoi", "KuhnPoker")]
 
 
 def published(game: Game) -> dict[str, Blind]:
@@ -348,7 +348,14 @@ def test_every_preset_has_a_blind_baseline_that_its_policy_plays(game: Game) -> 
     ]
 
 
-def reproduced(game: Game) -> None:
+MOSTLY_NIGHTLY = [
+    pytest.param(game, id=name, marks=[] if game in SAMPLE else [pytest.mark.nightly])
+    for game, name in zip(EVERY_PRESET, names, strict=True)
+]
+
+
+@pytest.mark.parametrize("game", MOSTLY_NIGHTLY)
+def test_what_is_published_is_reached_again(game: Game) -> None:
     for one in published(game).values():
         episodes = one.measured.episodes
         again = play_blind(game.make, one.actions, episodes=episodes, seed=HELD_OUT_SEED)
@@ -356,10 +363,12 @@ def reproduced(game: Game) -> None:
         assert again.mean_return.mean == pytest.approx(one.measured.mean_return, abs=1e-6)
 
 
-def searched_again(game: Game, steps: int) -> None:
-    """Compare what a search that knows nothing finds with what is published, on the same episodes."""
+@pytest.mark.parametrize("game", MOSTLY_NIGHTLY)
+def test_no_blind_policy_beats_the_published_blind_baseline(game: Game) -> None:
+    """Of a search with other seeds that knows nothing, on the same episodes."""
     for objective, one in published(game).items():
         kind: Any = objective
+        steps = 20_000 if game in SAMPLE else min(one.steps, 50_000)
         found = search_blind(game.make, steps=steps, seconds=600, episodes=1_000, seed=77, objective=kind)
         known = replace(found, **play_blind(game.make, one.actions, episodes=found.episodes, seed=77)._asdict())
         if is_better(found, known):  # of two that are equally good, by chance on one of about twenty sets of episodes
@@ -377,30 +386,8 @@ def is_better(found: BlindBaseline, known: BlindBaseline) -> bool:
     return found.score.mean > known.score.high
 
 
-@pytest.mark.parametrize("game", SAMPLE, ids=str)
-def test_what_is_published_is_reached_again(game: Game) -> None:
-    reproduced(game)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("game", EVERY_PRESET, ids=names)
-def test_what_is_published_of_every_preset_is_reached_again(game: Game) -> None:
-    reproduced(game)
-
-
-@pytest.mark.parametrize("game", [SAMPLE[0], Game("TrlEnv/Hangman-v0", "easy")], ids=str)
-def test_no_blind_policy_beats_the_published_blind_baseline(game: Game) -> None:
-    """Of a search with other seeds."""
-    searched_again(game, 20_000)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("game", EVERY_PRESET, ids=names)
-def test_no_blind_policy_of_any_preset_beats_the_published_blind_baseline(game: Game) -> None:
-    searched_again(game, min(next(iter(published(game).values())).steps, 50_000))
-
-
-def constants(game: Game) -> None:
+@pytest.mark.parametrize("game", MOSTLY_NIGHTLY)
+def test_no_constant_policy_beats_the_published_blind_baseline(game: Game) -> None:
     env = game.make()
     env.reset(seed=0)
     for action in (env.get_wrapper_attr("admissible_actions")() or ())[:8]:
@@ -409,17 +396,6 @@ def constants(game: Game) -> None:
             level = reached.success.mean if objective == "success" else reached.mean_return.mean
             assert level is not None
             assert level <= one.high, action
-
-
-@pytest.mark.parametrize("game", games(["TrlEnv/KuhnPoker-v0"]), ids=str)
-def test_no_constant_policy_beats_the_published_blind_baseline(game: Game) -> None:
-    constants(game)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("game", EVERY_PRESET, ids=names)
-def test_no_constant_policy_of_any_preset_beats_the_published_blind_baseline(game: Game) -> None:
-    constants(game)
 
 
 @pytest.mark.full

@@ -108,6 +108,7 @@ def test_garbage_collections_leave_slow_imports_alone() -> None:
         gc.unfreeze()
 
 
+@pytest.mark.full
 @pytest.mark.trl
 def test_an_error_after_slow_imports_is_all_that_is_printed() -> None:
     command = [sys.executable, "-m", "gym_trl", "train", "--grpo", "optim=nope"]

@@ -34,9 +34,7 @@ from gym_trl.evaluation.play import (
     random_reference,
 )
 from gym_trl.evaluation.scores import Row, Scoreboard
-from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
-from gym_trl.executors.step import MAX_TURNS
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.option_args import PlayArgs
 from gym_trl.policies.model import Model
@@ -172,18 +170,6 @@ def test_an_environment_that_knows_no_random_policy_has_no_random_score() -> Non
     assert optimum(Bare()) == (None, None)
 
 
-def test_success_that_nothing_declares_is_judged_by_nobody() -> None:
-    won = play_policy(bare, BARE, lambda env: lambda observation: "win")
-    truncated = play_policy(bare, BARE, lambda env: lambda observation: "lose")
-    assert (won.success, truncated.success, truncated.mean_return) == (None, None, 1.0)
-
-
-def test_an_environment_that_an_action_breaks_has_an_episode_with_a_score() -> None:
-    words = iter(["win", "raise", "win", "win"])
-    score = play_policy(bare, BARE, lambda env: lambda observation: next(words))
-    assert (score.episodes, score.unscored, score.mean_return) == (4, 0, 0.75)
-
-
 def test_an_environment_that_raised_is_not_played_again() -> None:
     made: list[Bare] = []
 
@@ -206,29 +192,6 @@ def test_an_environment_that_raised_is_not_played_again() -> None:
 
     play_policy(make, BARE, policy_for)
     assert (used, closed) == ([0, 1, 1, 1], [0])
-
-
-def test_an_action_that_breaks_the_environment_is_the_last_turn() -> None:
-    words = iter(["a", "raise"])
-    played = play(Bare(turns=9), BARE[0], lambda env: lambda observation: next(words))
-    assert [turn.answer.text for turn in played.turns] == ["a", "raise"]
-    assert (played.stop_reason, played.error) == (StopReason.CRASHED, "step raised RuntimeError: it broke")
-
-
-def test_an_episode_that_does_not_end_is_cut_off_and_scored() -> None:
-    score = play_policy(lambda _: Bare(turns=math.inf), BARE[:1], lambda env: lambda observation: "on")
-    assert (score.episodes, score.unscored, score.success, score.turns) == (1, 0, None, MAX_TURNS)
-
-
-def test_a_models_trajectories_score_like_the_same_policy_played_directly() -> None:
-    chat = ByteChat()
-    tasks = [Task("TrlEnv/Echo-v0", seed) for seed in range(5)]
-    engine = ScriptedEngine(lambda request: chat.say("aaaaa"))
-    episodes = [Episode(task, chat=chat, limits=Limits(tokens_per_turn=9)) for task in tasks]
-    with InlinePool(gym.make) as pool:
-        trajectories = run_episodes(episodes, pool=pool, engine=engine)
-    direct = play_policy(lambda _: Echo(), tasks, lambda env: lambda observation: "aaaaa")
-    assert Score.of(trajectories) == direct
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -376,39 +376,40 @@ def test_closing_ends_all_processes_and_the_pool_can_be_used_again(kind):
         assert all(map(gone, pids))
 
 
-@pytest.mark.parametrize(
-    "how", ["return", "raise SystemExit(1)", "os.kill(os.getpid(), 15)", "os.kill(os.getpid(), 9)"]
-)
-def test_a_program_that_ends_without_closing_leaves_no_process_behind(how):
-    program = f"""
+PROGRAM = f"""
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from gym_trl.executors.process import ProcessPool
-from gym_trl.types import Task
-from test_executors import Obedient
+from test_executors import Obedient, begin, step
 
 def main():
     pool = ProcessPool(lambda env_id: Obedient(), workers=2)
-    for key in "ab":
-        pool.reset(key, Task("Obedient", 0))
-    replies = {{}}
-    while len(replies) < 2:
-        replies.update(pool.collect(block=True))
-    started = []
-    for action in ("start", "daemon"):
-        pool.step("a", action)
-        [(_, reply)] = pool.collect(block=True)
-        started.append(reply.observation.strip())
-    print(*[reply.observation for reply in replies.values()], *started, flush=True)
+    processes = [begin(pool, key).observation for key in "ab"]
+    started = [step(pool, action).observation.strip() for action in ("start", "daemon")]
+    print(*processes, *started, flush=True)
     pool.step("a", "hang")
-    {how}
+    HOW
 
 main()
 """
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    pids = [int(pid) for pid in ran.stdout.split()]
-    assert len(pids) == 4, ran.stderr
-    assert all(map(gone, pids))
+
+
+def test_a_program_that_ends_without_closing_leaves_no_process_behind():
+    ways = ["return", "raise SystemExit(1)", "os.kill(os.getpid(), 15)", "os.kill(os.getpid(), 9)"]
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.replace("HOW", how)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for how in ways
+    ]
+    for program, how in zip(programs, ways, strict=True):
+        printed, said = program.communicate(timeout=60)
+        pids = [int(pid) for pid in printed.split()]
+        assert len(pids) == 4, (how, said)
+        assert all(map(gone, pids)), how
 
 
 class Stubborn(gym.Env):
@@ -527,11 +528,12 @@ def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, requ
     if executor == "ray":
         request.getfixturevalue("cluster")
     make = partial(faulty, faults)
+    number = 80
     with make_pool(make, executor=executor, workers=4, step_timeout=1.0, reset_timeout=20.0) as pool:
         engine = FaultyEngine(ScriptedEngine(guess), fails=0.01, late=0.01)
-        played = run_episodes(games(150), pool=pool, engine=engine, max_alive=4)
+        played = run_episodes(games(number), pool=pool, engine=engine, max_alive=4)
     with make_pool(gym.make) as pool:
-        faultless = run_episodes(games(150), pool=pool, engine=ScriptedEngine(guess))
+        faultless = run_episodes(games(number), pool=pool, engine=ScriptedEngine(guess))
     reasons = {game.stop_reason for game in played}
     assert {StopReason.ENV_ERROR, StopReason.CRASHED, StopReason.SUCCESS, StopReason.FAILURE} <= reasons
     # A crash on an action is scored, and its episode ends early.
@@ -540,5 +542,5 @@ def test_faults_cost_the_episodes_that_have_them_and_no_other_one(executor, requ
         for one, other in zip(played, faultless, strict=True)
         if one.scored and one.stop_reason is not StopReason.CRASHED
     ]
-    assert 50 < len(scored) < 150
+    assert number / 3 < len(scored) < number
     assert all(one.completion_ids == other.completion_ids for one, other in scored)

@@ -7,7 +7,6 @@ from hypothesis import given, strategies as st
 from support.lanes import examples
 
 from gym_trl.errors import ConfigError, EngineError, PolicyError
-from gym_trl.executors.step import MAX_TURNS
 from gym_trl.rollout import EpisodeLog, TextPlayer
 from gym_trl.rollout.episode import Act
 from gym_trl.text.chat_client import ModelStopped
@@ -64,12 +63,6 @@ def test_an_episode_is_worth_its_rewards_and_what_it_owes_where_it_is_cut_off(
     assert [message.role for message in result.messages[:2]] == ["user", "assistant"][: len(result.messages)]
 
 
-def test_success_that_was_declared_once_is_declared() -> None:
-    log = kept(StepResult(""), [StepResult("", info={"success": False}), StepResult("")], None)
-    assert log.result().success is False
-    assert kept(StepResult(""), [StepResult("")], None).result().success is None
-
-
 def test_a_crash_declares_nothing_itself() -> None:
     crash = EnvFailure("it broke", StopReason.CRASHED)
     assert kept(StepResult(""), [StepResult("", info={"success": True})], crash).result().success is False
@@ -79,15 +72,6 @@ def test_a_mistake_of_the_user_is_raised() -> None:
     log = EpisodeLog(TASK)
     with pytest.raises(ConfigError, match="no such level"):
         log.begin(EnvFailure("no such level", of_user=True))
-
-
-def test_an_episode_that_nothing_ends_is_cut_off() -> None:
-    player = TextPlayer(TASK, lambda result: "on")
-    todo = player.started(StepResult("Go."))
-    while isinstance(todo, Act):
-        todo = player.stepped(StepResult("On.", settlement=-1.0))
-    assert isinstance(todo, EpisodeResult)
-    assert (todo.stop_reason, len(todo.turns), todo.episode_return) == (StopReason.TURN_LIMIT, MAX_TURNS, -1.0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from shutil import copyfile, copytree
+from shutil import copytree
 
 import huggingface_hub.constants
 import pytest
@@ -11,7 +11,6 @@ from typer.testing import CliRunner, Result
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.policies.model import Model, find_model
-from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.models import ModelChoice, load_model
@@ -79,16 +78,6 @@ def test_each_command_refuses_a_run_that_has_no_model_yet(command: str, tmp_path
 def test_a_training_from_a_run_names_the_model_of_the_run(names: dict[str, str], tmp_path: Path) -> None:
     assert run_command("train", names["run"], tmp_path / "out").exit_code == 0
     assert read_object(tmp_path / "out" / "config.json")["options"]["model"] == f"{names['run']}/model"
-
-
-def test_the_adapter_of_a_run_is_trained_further(names: dict[str, str], tmp_path: Path) -> None:
-    copytree(names["adapter"], tmp_path / "model")
-    copyfile(Path(names["run"]) / "config.json", tmp_path / "config.json")
-    choice = ModelChoice(model=str(tmp_path))
-    assert (choice.model, choice.trains_adapter) == (f"{tmp_path}/model", True)
-    base = read_adapter(find_model(str(tmp_path)))
-    assert base is not None
-    assert base.base == names["folder"]
 
 
 def test_a_training_from_a_run_takes_its_weights_and_nothing_that_it_names(

@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 
 from gym_trl import GymSpec
 from gym_trl.bases import Settling
-from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.step import take_step as take
 from gym_trl.options import Cutoff
@@ -167,28 +166,12 @@ def test_a_cut_off_episode_returns_no_more_than_its_prefix_lost(game, made, seed
         assert played.episode_return <= lost + 1e-9
 
 
-def say_next(said, request):
-    return CHAT.say(next(said, "x" * 99))
-
-
 def itself(env, env_id):
     return env
 
 
 def shaped(turns=4):
     return gym.make("TrlEnv/GuessNumber-v0", high=8, turns=turns, reward="shaped", disable_env_checker=True)
-
-
-def test_stalling_to_the_token_limit_keeps_nothing_of_a_shaped_reward():
-    """4 and 6 leave one number of 8: 0.667 was paid, and kept."""
-    for limits in (Limits(tokens=150), Limits(tokens=150, action=20), Limits(context=400)):
-        env = ParseAction(shaped(turns=20), "plain")
-        engine = ScriptedEngine(partial(say_next, iter(["4", "6"])))
-        episode = Episode(Task("game", 0, {"instance": 6}), chat=CHAT, limits=limits)
-        with InlinePool(partial(itself, env)) as pool:
-            [played] = run_episodes([episode], pool=pool, engine=engine)
-        assert played.stop_reason in (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW)
-        assert played.episode_return == pytest.approx(0.0)
 
 
 def test_time_that_is_over_settles_where_late_episodes_count():
@@ -217,16 +200,6 @@ def test_an_ending_by_a_wrapper_is_settled_once(ends):
         total += reply.reward
     assert reply.terminated or reply.truncated
     assert total == pytest.approx(-0.5)
-
-
-def test_an_evaluation_settles_a_crash():
-    words = iter(["5", "crash"])
-    [result] = play_tasks(
-        lambda env_id: Crash(gym.make("TrlEnv/TicTacToe-v0", opponent="random", seat="first")),
-        [Task("game", 0)],
-        lambda env: lambda observation: next(words),
-    )
-    assert (result.episode_return, result.success, len(result.turns)) == (-1.0, False, 2)
 
 
 class Foreign(gym.Env):

@@ -152,11 +152,6 @@ MADE: dict[str, Any] = {
 ALL_WRONG = [(command, *one) for command, wrong in OF_COMMANDS.items() for one in wrong]
 
 
-def test_a_hundred_wrong_options_are_tried():
-    assert len(WRONG) >= 100
-    assert len(ALL_WRONG) >= 190
-
-
 def one_form(sentence: str) -> str:
     """Return a sentence with the names of flags as those in Python."""
     return re.sub(r"--[a-z][\w.-]*", lambda flag: flag[0][2:].replace("-", "_"), sentence)

@@ -126,7 +126,6 @@ OF_GYM_SPEC = wrong_values(SpecOptions) + [(name, value) for name, values in OBJ
 def test_every_option_of_gym_spec_is_tried_with_wrong_values():
     tried = {name for name, _ in OF_GYM_SPEC}
     assert option_types(SpecOptions).keys() - tried == {"env"}
-    assert len(OF_GYM_SPEC) > 400
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in OF_GYM_SPEC))

@@ -60,10 +60,8 @@ def test_a_planted_fault_is_found_by_its_check(planted_fault) -> None:
     assert found.fix
 
 
-def test_every_check_has_a_planted_fault_over_several_kinds_of_spaces() -> None:
+def test_every_check_has_a_planted_fault() -> None:
     assert {one.check for one in planted.PLANTED} == CHECKS.keys() | CARD_CHECKS.keys()
-    assert len(planted.PLANTED) >= 25
-    assert len({one.kind for one in planted.PLANTED}) >= 10
 
 
 @pytest.mark.parametrize("name", sound_spaces.SOUND)
@@ -80,11 +78,6 @@ def test_the_page_of_the_checks_has_every_check_and_fault() -> None:
     page = Path(__file__).parent.parent / "docs" / "guides" / "checks.md"
     reasons = {name: CHECKS[name].why for name in CHECKS} | {name: CARD_CHECKS[name].why for name in CARD_CHECKS}
     assert planted.tables(reasons) in page.read_text(encoding="utf-8")
-
-
-def test_there_are_sound_environments_of_all_kinds_of_spaces() -> None:
-    assert len(sound_spaces.SOUND) >= 25
-    assert sum(not one.lacks for one in sound_spaces.SOUND.values()) >= 25
 
 
 def command(name, place, options) -> dict[str, dict[str, str]]:

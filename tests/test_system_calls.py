@@ -2,8 +2,7 @@
 
 1. The numbers are those of the system's headers, and the program decides as the table says, for all numbers.
 2. In both isolations a process can make exactly the calls of the table, with exactly the arguments of the rules.
-3. Without the later versions of Landlock the filter alone holds what they would.
-4. Programs work as usual: threads, files, locks, databases, signals, timers, event loops.
+3. Programs work as usual: threads, files, locks, databases, signals, timers, event loops.
 """
 
 import ctypes
@@ -19,12 +18,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from support.escapes import ATTACKS, Attack, World, a_world, attempt
 from support.isolation import BOTH, shut_in
 from support.lanes import examples
 
-from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits, isolation
-from gym_trl.sandbox.driver import landlock_abi
+from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
 from gym_trl.sandbox.system_calls import OWN_PROCESS, Rule, allowed_calls, refusal, seccomp_filter
 
 MACHINES = ("x86_64", "aarch64")
@@ -307,31 +304,6 @@ def test_a_program_can_make_calls_with_allowed_arguments_only(
     number = allowed_calls(os.uname().machine, alone=True)[name][0]
     assert outcomes(alone, [(number, it) for it in refused]) == [errno.EPERM] * len(refused)
     assert errno.EPERM not in outcomes(alone, [(number, it) for it in allowed])
-
-
-# Programs on kernels whose Landlock scopes no signals
-
-_NAMES = "end another|kill another|empty a file that|send a datagram to a|outlive .* (without|in another)"
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with a_world() as made:
-        yield made
-
-
-@here
-@pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
-@pytest.mark.parametrize(
-    "tried", [tried for tried in ATTACKS if re.match(_NAMES, tried.name)], ids=lambda tried: tried.name
-)
-def test_the_filter_holds_where_landlock_is_the_first(
-    tried: Attack, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(isolation, "landlock_abi", lambda: 1)
-    verdict = attempt(tried, world, "limits")
-    assert not verdict.escaped
-    assert verdict.next_works
 
 
 # Programs

@@ -501,10 +501,3 @@ def test_a_run_is_all_of_its_checkpoints_each_prompted_as_it_was_trained(tmp_pat
     one = gym_trl_("tournament", KUHN, f"{run}/checkpoint-5", "random", "--games", "4", "--out", str(out))
     assert one.exit_code == 0, one.output
     assert len((out / GAMES).read_text().splitlines()) == 6 * 4  # nothing was played again
-
-
-@pytest.mark.full
-def test_a_run_that_has_saved_nothing_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"version": 1, "options": {}}))
-    told = error(gym_trl_("tournament", NIM, str(tmp_path), "random"))
-    assert "is a run that has not saved a model yet" in told

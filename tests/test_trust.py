@@ -4,7 +4,6 @@ import copy
 import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
 from support.lanes import examples
-from support.marks import CALLS, ENVIRONMENTS, TRIPWIRE, write_stranger
+from support.marks import CALLS, ENVIRONMENTS, write_stranger
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -491,32 +490,6 @@ def test_a_toml_is_used_with_its_names_repeated_or_trusted(mark: Path) -> None:
         assert used.exit_code == 0, used.stderr
     other = CliRunner().invoke(app, ["eval", "eval.toml", ECHO])
     assert f"expected one file, or environments, got eval.toml {ECHO}" in other.stderr
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Everything at once, under an audit hook
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_no_reader_of_names_imports_runs_or_writes_anything(mark: Path) -> None:
-    """The hook of another process sees imports of strangers' modules, programs, and files that are written."""
-    record = recorded()
-    cases: list[list[str]] = []
-    for number, name in enumerate([*ENVIRONMENTS, *CALLS]):
-        record["task"]["env_id"] = name
-        Path(f"{number}.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
-        Path(f"{number}.toml").write_text(f'env = "{name}"\npolicy = "random"\n', encoding="utf-8")
-        write_run(Path(f"run{number}"), {**USUAL, "env": name}, warm_start={})
-        cases += [["replay", f"{number}.jsonl"], ["eval", f"{number}.toml"], ["eval", "--model", f"run{number}"]]
-        cases += [["train", "--resume", f"run{number}"], ["warm-start", "--resume", f"run{number}"]]
-    Path("cases.json").write_text(json.dumps(cases), encoding="utf-8")
-    ran = subprocess.run(
-        [sys.executable, "-c", TRIPWIRE], capture_output=True, text=True, check=False, timeout=300, cwd=mark.parent
-    )
-    assert ran.returncode == 0, ran.stderr
-    codes, events = json.loads(ran.stdout.splitlines()[-1])
-    assert events == []
-    assert codes == [2] * len(cases)
 
 
 def test_a_class_of_a_file_that_the_user_names_is_a_name_of_the_file_but_not_of_all_that_is_in_it() -> None:
