@@ -108,6 +108,21 @@ def test_what_is_written_is_read_as_it_was(space, seed):
     assert same(action, again)
 
 
+PARTS = [spaces.Discrete(3), spaces.Box(0, 1, (2,))]
+
+
+@pytest.mark.parametrize("inner", [spaces.Tuple(PARTS), spaces.Dict(a=PARTS[0], b=spaces.Tuple(PARTS))])
+def test_stacked_parts_are_written_one_by_one_and_read_as_they_were(inner):
+    space = spaces.Sequence(inner, stack=True, seed=3)
+    lengths = set()
+    for _ in range(20):
+        action = space.sample()
+        again = parse(space, write(space, action))
+        assert same(action, again)
+        lengths.add(len(write(space, action)))
+    assert len(lengths) > 3
+
+
 @given(some_space, st.integers(0, 2**32 - 1))
 def test_every_value_can_be_shown_and_every_space_explained(space, seed):
     space.seed(seed)
