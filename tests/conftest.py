@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.testing.pretrained import pretrained_folder
 
 if TYPE_CHECKING:
+    from support.chat_server import Answer, ChatServer
     from support.viewer_runs import Look
 
 NEEDS_MORE = {"vllm", "ray", "external", "browser", "openenv", "eval_protocol", "code", "lm"}
@@ -98,6 +99,15 @@ def without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     bubblewrap_problem.cache_clear()
     yield
     bubblewrap_problem.cache_clear()
+
+
+@pytest.fixture
+def serve() -> "Iterator[Callable[[Answer], ChatServer]]":
+    """Provide a function that starts servers of chats."""
+    from support.chat_server import chat_servers
+
+    with chat_servers() as start:
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -207,36 +207,6 @@ def test_a_function_that_does_not_summarise_leaves_the_episode_unscored(summary,
     assert error in str(result.error)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({}, "^last must be given, or summary, or template=True; got none of them"),
-        ({"most": 3}, "most=3 needs last"),
-        ({"last": 4, "most": 2}, "most must be at least last=4, got 2"),
-        ({"last": 4, "most": 0}, "most must be an integer of at least 1, got 0"),
-        ({"last": -1}, "last must be an integer of at least 0, got -1"),
-        ({"last": 1, "summary": "me"}, "summary must be 'model' or a function or its name module:function, got 'me'"),
-        ({"last": 1, "ask": "Notes?"}, "ask is the message before"),
-        ({"last": 1, "template": "no"}, "template must be True or False, got 'no'"),
-    ],
-)
-def test_arguments_of_a_history_are_checked(arguments, error):
-    with pytest.raises(ConfigError, match=error):
-        History(**arguments)
-
-
-def test_a_history_can_be_given_as_a_mapping_and_only_so():
-    made: Any = RolloutConfig(history={"template": True})  # type: ignore[arg-type]
-    assert made.history == History(template=True)
-    with pytest.raises(ConfigError, match=r"^history\.last must be an integer of at least 0, got -1$"):
-        RolloutConfig(history={"last": -1})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"^there is no option history\.lst; did you mean 'last'\?$"):
-        RolloutConfig(history={"lst": 8})  # type: ignore[arg-type]
-    for words in ("last=4", "template", 3):
-        with pytest.raises(ConfigError, match=rf"^history must be a History, got {words!r}$"):
-            RolloutConfig(history=words)  # type: ignore[arg-type]
-
-
 def test_a_history_needs_room_for_a_turn_and_the_models_own_template():
     with pytest.raises(ConfigError, match="history needs max_tokens_per_turn"):
         RolloutConfig(history=History(last=4))

@@ -2,7 +2,6 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -316,22 +315,17 @@ def test_a_trainer_that_cannot_show_images_is_refused_when_it_is_made(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_sees_each_image_and_the_record_and_the_page_have_it(tmp_path: Any) -> None:
-    from support.chat_server import ChatServer, said
+def test_a_server_sees_each_image_and_the_record_and_the_page_have_it(serve: Any, tmp_path: Any) -> None:
+    from support.chat_server import said
 
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
         url = body["messages"][-1]["content"][0]["image_url"]["url"]
         pixels = np.asarray(_decoded(PngImage(b64decode(url.removeprefix("data:image/png;base64,")))))
         return 200, said("<action>1</action>" if pixels[8, 12, 0] else "<action>0</action>")
 
-    server = ChatServer(answer)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        options: PlayArgs = {"images": "only", "act": int, "success": 2.0}
-        found = evaluate(BrightSide, ask(server.url), episodes=3, env_kwargs={"turns": 2}, out=tmp_path, **options)
-    finally:
-        server.shutdown()
-        server.server_close()
+    options: PlayArgs = {"images": "only", "act": int, "success": 2.0}
+    server = ask(serve(answer).url)
+    found = evaluate(BrightSide, server, episodes=3, env_kwargs={"turns": 2}, out=tmp_path, **options)
     assert found.rows[0].success is not None
     assert found.rows[0].success.mean == 1.0
     [first, *_] = read_records(tmp_path)

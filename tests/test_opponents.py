@@ -8,11 +8,9 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -209,16 +207,12 @@ def test_an_opponent_that_raises_stops_and_the_person_plays_on(tmp_path: Path, m
 
 
 @pytest.fixture
-def server() -> Iterator[ChatServer]:
+def server(serve: Any) -> ChatServer:
     def first_free(body: dict[str, Any], times: int) -> tuple[int, Any]:
         board = body["messages"][-1]["content"].rpartition("You are")[2]
         return 200, said(f"<think>Hm.</think>I take <action>{re.findall('[1-9]', board)[0]}</action>.")
 
-    one = ChatServer(first_free)
-    Thread(target=one.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield one
-    one.shutdown()
-    one.server_close()
+    return serve(first_free)  # type: ignore[no-any-return]
 
 
 def test_a_server_is_told_the_rules_and_its_action_is_read(server: ChatServer) -> None:

@@ -3,17 +3,15 @@
 import json
 import pickle
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, replace
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import gymnasium as gym
 import pytest
 from support import vllm_cpu, vllm_run
-from support.chat_server import Answer, ChatServer, said
+from support.chat_server import said
 
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.evaluation import evaluate
@@ -35,21 +33,6 @@ def solve(body: dict[str, Any], times: int) -> tuple[int, Any]:
     observations = [message["content"] for message in body["messages"] if message["role"] == "user"]
     action = [policy(observation.rpartition("\n\n")[2]) for observation in observations][-1]
     return 200, said(f"<think>Half.</think>I say <action>{action}</action>")
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Answer], ChatServer]]:
-    servers: list[ChatServer] = []
-
-    def start(answer: Answer) -> ChatServer:
-        servers.append(ChatServer(answer))
-        Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return servers[-1]
-
-    yield start
-    for one in servers:
-        one.shutdown()
-        one.server_close()
 
 
 def play(player: Any, episodes: int = 12, **options: Any) -> list[Record]:

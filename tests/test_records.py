@@ -1,4 +1,3 @@
-import doctest
 import json
 import os
 import re
@@ -318,17 +317,6 @@ def test_the_conversation_is_that_of_the_episode() -> None:
     assert messages_of(as_record(unanswered)) == [message.as_dict() for message in unanswered.messages]
     assert messages_of(as_record(unanswered))[-1] == {"role": "assistant", "content": "no"}
     assert as_record(unanswered)["unanswered"] == "no"
-
-
-@pytest.mark.parametrize("page", ["records.md", "evaluation.md"])
-def test_the_pages_blocks_run_and_say_what_they_print(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = Path(__file__).parents[1] / "docs" / page
-    result = doctest.testfile(str(path), module_relative=False, optionflags=doctest.ELLIPSIS)
-    assert result.attempted > 5
-    assert result.failed == 0
 
 
 def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:

@@ -9,13 +9,12 @@ import traceback
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from threading import Thread
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from hypothesis import given, strategies as st
-from support.chat_server import ChatServer, said
+from support.chat_server import said
 
 import gym_trl
 from gym_trl.errors import ConfigError, EngineError
@@ -127,21 +126,6 @@ def played():
 
 KEY = "sk-planted-5f2c7e9a41d8"
 TOKENS = {"OPENAI_API_KEY": KEY, "HF_TOKEN": f"hf_{KEY}", "E2B_API_KEY": f"e2b_{KEY}", "WANDB_API_KEY": f"wb_{KEY}"}
-
-
-@pytest.fixture
-def serve():
-    servers = []
-
-    def start(answer):
-        servers.append(ChatServer(answer))
-        Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return servers[-1]
-
-    yield start
-    for one in servers:
-        one.shutdown()
-        one.server_close()
 
 
 def clean(folder, *texts):

@@ -7,16 +7,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import gymnasium as gym
 import matplotlib
 import pytest
 from hypothesis import given, strategies as st
-from support.chat_server import ChatServer, said
+from support.chat_server import said
 from support.command_line import error, gym_trl_, text
 
 from gym_trl.envspec import EnvSpec
@@ -233,27 +231,12 @@ def test_an_environment_of_one_seat_and_an_opponent_in_it_are_refused() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def chat() -> Iterator[Callable[..., ChatServer]]:
-    opened: list[ChatServer] = []
-
-    def open_(answer: Callable[[dict[str, Any], int], tuple[int, Any]]) -> ChatServer:
-        opened.append(ChatServer(answer))
-        Thread(target=opened[-1].serve_forever, daemon=True).start()
-        return opened[-1]
-
-    yield open_
-    for one in opened:
-        one.shutdown()
-        one.server_close()
-
-
-def test_a_server_plays_many_games_at_a_time_with_its_own_prompt(chat: Callable[..., ChatServer]) -> None:
+def test_a_server_plays_many_games_at_a_time_with_its_own_prompt(serve: Any) -> None:
     def answer(body: dict[str, Any], times: int) -> tuple[int, Any]:
         time.sleep(0.02)
         return 200, said("<action>bet</action>")
 
-    asked = chat(answer)
+    asked = serve(answer)
     found = tournament(KUHN, [server(asked.url, concurrency=8), "constant"], games=32)
     assert found.unscored == 0
     assert asked.peak > 2
@@ -265,16 +248,16 @@ def test_a_server_plays_many_games_at_a_time_with_its_own_prompt(chat: Callable[
     assert [game.payoffs for game in found.games] == [game.payoffs for game in alone.games]
 
 
-def test_a_server_that_marks_no_action_forfeits(chat: Callable[..., ChatServer]) -> None:
-    asked = chat(lambda body, times: (200, said("bet")))
+def test_a_server_that_marks_no_action_forfeits(serve: Any) -> None:
+    asked = serve(lambda body, times: (200, said("bet")))
     found = tournament(KUHN, [server(asked.url), "constant"], games=4)
     assert tally(found, "the-model", "constant") == Tally(0, 0, 4)
     assert [row.forfeits for row in found.standings.rows] == [0, 4]
     assert found.standings.rows[1].payoff == -2.0
 
 
-def test_a_server_that_rejects_everything_ends_the_tournament(chat: Callable[..., ChatServer]) -> None:
-    asked = chat(lambda body, times: (400, {"error": "no such model"}))
+def test_a_server_that_rejects_everything_ends_the_tournament(serve: Any) -> None:
+    asked = serve(lambda body, times: (400, {"error": "no such model"}))
     with pytest.raises(EngineError, match="status 400"):
         tournament(KUHN, [server(asked.url), "constant"], games=4)
 
@@ -309,10 +292,8 @@ def test_a_folder_is_one_tournament(tmp_path: Path, changes: dict[str, Any], sai
         tournament(**{"env": NIM, "players": ["solver", "random"], "games": 2, "out": tmp_path, **changes})
 
 
-def test_games_of_a_server_with_other_settings_are_not_counted_together(
-    tmp_path: Path, chat: Callable[..., ChatServer]
-) -> None:
-    asked = chat(lambda body, times: (200, said("<action>bet</action>")))
+def test_games_of_a_server_with_other_settings_are_not_counted_together(tmp_path: Path, serve: Any) -> None:
+    asked = serve(lambda body, times: (200, said("<action>bet</action>")))
     tournament(KUHN, [server(asked.url, max_tokens_per_turn=8), "constant"], games=2, out=tmp_path)
     with pytest.raises(ConfigError, match="has games of 'the-model' with max_tokens_per_turn=8, not 9"):
         tournament(KUHN, [server(asked.url, max_tokens_per_turn=9), "constant"], games=2, out=tmp_path)

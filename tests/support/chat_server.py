@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
@@ -28,6 +28,20 @@ class ChatServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+@contextmanager
+def chat_servers() -> Iterator[Callable[[Answer], ChatServer]]:
+    """Provide a function that starts servers, which end with the block."""
+    with ExitStack() as servers:
+
+        def start(answer: Answer) -> ChatServer:
+            server = servers.enter_context(ChatServer(answer))
+            Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+            servers.callback(server.shutdown)
+            return server
+
+        yield start
 
 
 class _Handler(BaseHTTPRequestHandler):
