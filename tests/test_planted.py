@@ -94,8 +94,10 @@ def command(name, place, options) -> dict[str, dict[str, str]]:
 
 
 def _some(cases: Iterable[Any]) -> list[Any]:
-    """Return parameters of which every sixth is in the full lane, and the others are in nightly runs."""
-    return [pytest.param(case, marks=[] if place % 6 == 0 else pytest.mark.nightly) for place, case in enumerate(cases)]
+    """Return parameters of which every twelfth is in the full lane, and the others are in nightly runs."""
+    return [
+        pytest.param(case, marks=[] if place % 12 == 0 else pytest.mark.nightly) for place, case in enumerate(cases)
+    ]
 
 
 @pytest.mark.full

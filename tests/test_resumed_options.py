@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from gym_trl.cli.app import app
 from gym_trl.records.json_lines import read_json_lines
@@ -91,15 +92,19 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def train(folder: Path, *words: str, fuse: str = "nowhere") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "gym_trl", "train", *words],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "FUSE": fuse},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Working directory with the module, which is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_task.py").write_text(MODULE, encoding="utf-8")
+    yield tmp_path
+    sys.modules.pop("my_task", None)
+
+
+def train(*words: str) -> Result:
+    """Train in this process."""
+    return CliRunner().invoke(app, ["train", *words])
 
 
 def learnt(folder: Path) -> list[Any]:
@@ -116,24 +121,27 @@ def learnt(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_killed_run_of_a_file_goes_on_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_task.py").write_text(MODULE, encoding="utf-8")
-    (tmp_path / "run.yaml").write_text(json.dumps({**SMALL, **RUNS[name]}), encoding="utf-8")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    ran = train(tmp_path, "run.yaml", "--trust", "--out", "whole")
-    assert ran.returncode == 0, ran.stderr
-    ran = train(tmp_path, "run.yaml", "--trust", "--out", "killed", fuse="killed/metrics.jsonl")
+def test_a_killed_run_of_a_file_goes_on_bit_for_bit(name: str, place: Path) -> None:
+    (place / "run.yaml").write_text(json.dumps({**SMALL, **RUNS[name]}), encoding="utf-8")
+    whole, killed = place / "whole", place / "killed"
+    ran = subprocess.run(
+        [sys.executable, "-m", "gym_trl", "train", "run.yaml", "--trust", "--out", "killed"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "FUSE": "killed/metrics.jsonl"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     assert [line["step"] for line in read_json_lines(killed / "metrics.jsonl")] == [1, 2, 3, 4, 5]
     assert not (killed / "model").exists()
 
-    refused = CliRunner().invoke(app, ["train", "--resume", "killed"])
+    refused = train("--resume", "killed")
     assert refused.exit_code == 2
     assert "my_task:" in refused.stderr
     assert "my_task" not in sys.modules
-    ran = train(tmp_path, "--resume", "killed", "--trust")
-    assert ran.returncode == 0, ran.stderr
+    for words in (["--resume", "killed", "--trust"], ["run.yaml", "--trust", "--out", "whole"]):
+        done = train(*words)
+        assert done.exit_code == 0, done.output
 
     options = [json.loads((folder / "config.json").read_text())["options"] for folder in (whole, killed)]
     assert options[0] == options[1]
