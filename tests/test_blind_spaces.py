@@ -94,7 +94,7 @@ def test_the_best_number_of_a_box_is_found_as_on_a_fine_grid(target: float, size
         def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
             return 0, -float(np.abs(action - target).sum()), True, False, {}
 
-    found = search_blind(lambda: Near(spaces.Box(-1, 1, (size,)), 0), longest=1, steps=20_000, episodes=2)
+    found = search_blind(lambda: Near(spaces.Box(-1, 1, (size,)), 0), longest=1, steps=10_000, episodes=2)
     assert found.mean_return.mean is not None
     assert found.mean_return.mean > -0.01 * size
 
@@ -131,7 +131,7 @@ def test_a_best_number_that_is_in_no_text_is_found(declared: str, best: int) -> 
             return Price(best, spaces.Text(4, charset=DIGITS))
         return Price(best, AnyText(), "Name a price from 0 to 9,999.")  # nonsense pays more than most numbers
 
-    found = search_blind(make, longest=1, steps=40_000, episodes=20)
+    found = search_blind(make, longest=1, steps=20_000, episodes=20)
     near = 2 if declared == "space" else 20  # numbers share the steps with words
     assert abs(int(found.actions[0]) - best) <= near
 

@@ -137,8 +137,8 @@ def test_success_may_need_what_only_the_end_of_an_episode_says():
 
 @pytest.mark.parametrize("env", [Counts, Dicts, Texts])
 def test_a_wrapper_that_returns_no_environment_is_named(env):
-    with pytest.raises(ConfigError, match=r"^wrappers\[0\] must return a gymnasium.Env, got None from "):
-        make(env, wrappers=[lambda env: None])
+    with pytest.raises(ConfigError, match=r"^wrappers\[1\] must return a gymnasium.Env, got None from "):
+        make(env, wrappers=[lambda env: env, lambda env: None])
 
 
 SOUND: dict[str, Any] = {

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.cli.app import app
-from gym_trl.envs.echo import Echo
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
@@ -275,14 +274,6 @@ def test_nothing_to_evaluate_and_no_policy_are_refused():
 def test_a_data_sets_options_are_checked_before_it_is_read():
     with pytest.raises(ConfigError, match=r"^turn_limit must be"):
         GymSpec.from_dataset("nowhere.jsonl", prompt="question", turn_limit=0)
-
-
-def test_a_wrapper_that_returns_no_environment_is_named():
-    def forgets(env):
-        env.reset()
-
-    with pytest.raises(ConfigError, match=r"^wrappers\[1\] must return a gymnasium.Env, got None from .*forgets"):
-        GymSpec(Echo, wrappers=[lambda env: env, forgets])
 
 
 @given(st.sampled_from([Count, Penalty, Share, int, float, bool, str, Count | None, Share | str]), st.data())

@@ -1,5 +1,3 @@
-import pytest
-
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.types import Request
 
@@ -50,10 +48,3 @@ def test_unknown_requests_cannot_be_cancelled_and_that_is_no_error():
 
 def test_an_idle_engine_answers_at_once():
     assert engine({}).collect(block=True) == []
-
-
-def test_a_request_cannot_run_twice_at_once():
-    scripted = engine({"a": 1})
-    scripted.submit(request("a"))
-    with pytest.raises(ValueError, match="already running"):
-        scripted.submit(request("a"))
