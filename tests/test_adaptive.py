@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
 """Environments of unknown speed: those that wait are stepped in threads, the others in the calling thread."""
 
 import threading
@@ -86,11 +85,10 @@ def rollout(pool, episodes=8, says=lambda request: CHAT.say(f"go {request.seed %
     return [(one.stop_reason, [(turn.observation, turn.answer.text) for turn in one.turns]) for one in played]
 
 
-def alone(**options):
-    """Return the episodes of a rollout in the calling thread."""
-    keywords = {name: options.pop(name) for name in ("episodes", "says") if name in options}
-    with InlinePool(lambda env_id: Shell(Clock(), **options)) as pool:
-        return rollout(pool, **keywords)
+def alone(*, episodes=8, turns=4, **waits):
+    """Return the episodes of a rollout in the calling thread, without the waits, on which no observation depends."""
+    with InlinePool(lambda env_id: Shell(Clock(), turns=turns)) as pool:
+        return rollout(pool, episodes)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ def chat_servers() -> Iterator[Callable[[Answer], ChatServer]]:
 class _Handler(BaseHTTPRequestHandler):
     server: ChatServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or the content waits 40 ms for the headers to be acknowledged
 
     def do_GET(self) -> None:
         self._send(200, {"object": "list", "data": [{"id": "the-model"}]})
