@@ -1,4 +1,4 @@
-"""The recipes run for two steps with the tiny model, and leave folders that the viewer opens."""
+"""The recipes run for a step with the tiny model, and leave folders that the viewer opens."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import gym_trl
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.py"))
-SMALL = {"wordle": ["--model=tiny"], "tools": ["--warm-steps=2"]}
+SMALL = {"wordle": ["--model=tiny"], "tools": ["--warm-steps=1"]}
 """Further arguments."""
 RUNS = {"wordle": ["warm", "grpo"], "tools": ["warm", "grpo"]}
 """Folders of the runs in that of the output."""
@@ -27,11 +27,11 @@ def steps_of(run):
 @pytest.mark.processes
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_a_recipe_leaves_runs_that_the_viewer_opens(recipe, tmp_path):
-    done = warm.run(recipe, "--steps=2", f"--output={tmp_path}", *SMALL.get(recipe.stem, []))
+    done = warm.run(recipe, "--steps=1", f"--output={tmp_path}", *SMALL.get(recipe.stem, []))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "gym-trl view" in done.stdout
     for run in (tmp_path / name for name in RUNS.get(recipe.stem, [""])):
-        assert steps_of(run) == [1, 2]
+        assert steps_of(run) == [1]
         page = tmp_path / "page.html"
         assert re.search(r"of [1-9]\d* episodes", repr(gym_trl.show(run, out=page)))
         assert page.stat().st_size > 10_000

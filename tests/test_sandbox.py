@@ -84,8 +84,12 @@ def test_no_attack_escapes_and_the_next_episode_works(tried: Attack, world: Worl
 
 
 @limited
-@pytest.mark.parametrize("abi", [1, 99])
-@pytest.mark.parametrize("tried", held, ids=lambda tried: tried.name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    ("tried", "abi"),
+    # The first Landlock keeps programs from least; the kernel's own is tried with every fourth attack.
+    [*((tried, 1) for tried in held), *((tried, 99) for tried in held[::4])],
+    ids=lambda value: value if isinstance(value, int) else value.name.replace(" ", "-"),
+)
 def test_limits_and_any_landlock_stop_the_listed_attacks(
     tried: Attack, abi: int, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
