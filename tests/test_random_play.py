@@ -12,9 +12,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
 from support.lanes import examples
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.rollout.random_play import description_of, random_play, random_policy
@@ -212,11 +210,6 @@ def test_an_evaluation_plays_at_random_wherever_the_checks_do(make: Callable[[],
     report = Inspector(make, 5, search_steps=0)
     assert report.look_at("end").verdict == "ok"
     assert wanted is None or {game.actions[0] for game in report.some} <= wanted
-
-
-def test_the_command_evaluates_random_play_of_an_environment_without_a_policy_of_its_own() -> None:
-    ran = CliRunner().invoke(app, ["eval", "FrozenLake-v1", "--policy", "random", "--episodes", "4"])
-    assert ran.exit_code == 0, ran.output
 
 
 some_space = st.sampled_from(
