@@ -52,9 +52,12 @@ def test_a_body_that_trickles_is_given_up():
     assert len(left) > 90
 
 
-def test_a_body_is_not_read_without_the_token():
-    status, _, reached, left = ask([b"{}"], authorization=b"Bearer mine")
-    assert (status, reached, left) == (401, [], [b"{}"])
+@pytest.mark.parametrize(("part", "seconds", "received"), [(b"{}", 0.0, 100), (b" " * 2**15, 0.0, 2), (b"{", 0.4, 3)])
+def test_without_the_token_little_of_a_body_is_received_and_nothing_used(part, seconds, received):
+    status, _, reached, left = ask([part] * 100, seconds=seconds, authorization=b"Bearer mine")
+    assert (status, reached) == (401, [])
+    assert len(left) >= 100 - received
+    assert (len(left) > 0) == (received < 100)
 
 
 def test_a_body_that_is_too_long_is_not_read_to_its_end():

@@ -76,6 +76,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     server: BoundedHTTPServer
     timeout = 30  # for a response that the client does not read
+    disable_nagle_algorithm = True  # otherwise the content waits 40 ms for the client to have confirmed the headers
     server_version = "gym-trl"
     sys_version = ""
     largest_body: ClassVar[int] = 0

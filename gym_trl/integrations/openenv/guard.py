@@ -5,6 +5,7 @@ import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from math import isfinite
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 MAX_MESSAGE = 2**20
 """Maximum bytes of a message: the longest action, at twelve bytes per character in JSON, and its surroundings."""
+_REFUSED_BYTES, _REFUSED_S = 2**16, 1.0  # of a body that is not used
 _MAX_DEPTH = 64  # OpenEnv's answers, which repeat parts of messages, cannot hold more than about 200
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _OF_RESET = ("seed", "episode_id", "options")
@@ -257,10 +259,21 @@ def _is_of_another_site(headers: Mapping[bytes, bytes]) -> bool:
 
 async def _refuse(scope: _Message, receive: _Receive, send: _Send, status: int, detail: str) -> None:
     if scope["type"] == "http":
+        await _skip(receive)
         await _answer(send, status, detail)
         return
     await receive()
     await send({"type": "websocket.close", "code": 1008})
+
+
+async def _skip(receive: _Receive) -> None:
+    """Receive a short body: a client that sends it to a connection that is closed may lose the answer."""
+    size, more = 0, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSED_S):
+            while more and size < _REFUSED_BYTES:
+                part = await receive()
+                size, more = size + len(part.get("body", b"")), part.get("more_body", False)
 
 
 async def _answer(send: _Send, status: int, detail: str) -> None:

@@ -59,7 +59,7 @@ def make_app(
     OpenEnv receives it. Messages longer than a mebibyte are rejected: a request with status 413, a socket's message by
     closing the socket with code 1009 (by the server that runs the app; see ``serve``). Requests from web pages of other
     sites are rejected, because they could otherwise play on a local server. With a ``token``, requests without it are
-    rejected with status 401 before their body is read, and sockets before they are opened. An environment is made by a
+    rejected with status 401, their body unused, and sockets before they are opened. An environment is made by a
     session's first reset. OpenEnv's routes for tools are removed, because there are no tools.
 
     The time-outs here are those of bodies and messages. Those of headers, and the bound on connections, belong to the
