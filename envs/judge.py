@@ -214,7 +214,7 @@ class Judge:
         self.sampling = dict(sampling) if sampling is not None else {"temperature": 0.0 if votes == 1 else 1.0}
         self._counts, self._agreed = JudgeReport(), 0.0
         self._slots, self._lock, self._naming = BoundedSemaphore(concurrency), Lock(), Lock()
-        self._asking: weakref.WeakValueDictionary[str, _Turn] = weakref.WeakValueDictionary()
+        self._asking: weakref.WeakValueDictionary[str, Lock] = weakref.WeakValueDictionary()
         self._cache = _Cache(cache)
         self._client: Any = None
         if isinstance(server, str):
@@ -283,8 +283,9 @@ class Judge:
         settings = [model, messages, self.sampling, self._max_tokens, number]
         key = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
         with self._lock:
-            turn = self._asking.setdefault(key, _Turn())
-        with turn.taken(until):  # the same question of another episode waits for this one's verdict
+            turn = self._asking.setdefault(key, Lock())
+        # The same question of another episode waits for this one's verdict.
+        with _held(turn, until, "the judge did not judge the same response of another episode in time"):
             kept = self._cache.get(key)
             if kept is not None and kept in self.verdicts:
                 self._count(votes=1, cached=1)
@@ -311,9 +312,7 @@ class Judge:
         raise InfrastructureError(f"the judge {self._model} gave no verdict in {_TRIES} replies, the last: {text:.200}")
 
     def _complete(self, messages: Sequence[Mapping[str, str]], seed: int, until: float) -> ChatReply:
-        if not self._slots.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise InfrastructureError(f"the judge had no time for this response within {self.timeout_s:g} s")
-        try:
+        with _held(self._slots, until, f"the judge had no time for this response within {self.timeout_s:g} s"):
             if self._client is None:
                 self._count(requests=1)
                 with apart_from_the_model("the judge"):
@@ -323,8 +322,6 @@ class Judge:
                 with _as_infrastructure():
                     answered = request(self._client, "POST", "/chat/completions", body | {"seed": seed}, until=until)
                     reply = read_reply(answered, self._client)
-        finally:
-            self._slots.release()
         prompt, completion = reply.prompt_tokens or 0, reply.completion_tokens or 0
         self._count(replies=1, prompt_tokens=prompt, completion_tokens=completion)
         return reply
@@ -387,20 +384,15 @@ def quote(data: Any) -> str:
     return _CONTROL.sub(lambda start: f"\\u{ord(start[0]):04x}", text)
 
 
-class _Turn:
-    """Lock of one question."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-
-    @contextmanager
-    def taken(self, until: float) -> Iterator[None]:
-        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise InfrastructureError("the judge did not judge the same response of another episode in time")
-        try:
-            yield
-        finally:
-            self._lock.release()
+@contextmanager
+def _held(lock: "Lock | BoundedSemaphore", until: float, problem: str) -> Iterator[None]:
+    """Hold a lock; fail with ``problem`` if it is not free in time."""
+    if not lock.acquire(timeout=max(0.0, until - time.monotonic())):
+        raise InfrastructureError(problem)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class _Cache:

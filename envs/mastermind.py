@@ -4,7 +4,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
 from itertools import permutations, product
 from operator import eq
@@ -163,7 +163,7 @@ class Mastermind(Puzzle):
         """Return the share of the bits that are known."""
         possible = np.ones(self.num_instances, dtype=bool)
         for guess, answer in self._answers:
-            possible &= _feedbackto(self._book, guess) == answer
+            possible &= self._book.marks_of(guess) == answer
         return 1.0 - math.log(np.count_nonzero(possible)) / math.log(possible.size) if possible.size > 1 else 0.0
 
     @property
@@ -218,23 +218,20 @@ class _CodeBook:
 
     @cached_property
     def most_guesses(self) -> int:
-        """Largest number of guesses that the strategy takes."""
-        return max(number for number, _ in self.lengths())
-
-    def lengths(self) -> Iterator[tuple[int, int]]:
-        """Yield the number of guesses and the code, for each code, by playing against all of them at once."""
+        """Largest number of guesses that the strategy takes, found by playing against all codes at once."""
+        most = 0
         open_: list[tuple[tuple[int, ...], _Indices]] = [((), self._all)]
         while open_:
             answers, possible = open_.pop()
             if answers not in self._guesses:
                 self._guesses[answers] = self._choose(possible)
-            guess = self._guesses[answers]
-            feedback = self._compare(guess, possible)
+            feedback = self._compare(self._guesses[answers], possible)
             for answer in np.unique(feedback).tolist():
                 if answer == self.pegs * (self.pegs + 2):
-                    yield len(answers) + 1, guess
+                    most = max(most, len(answers) + 1)
                 else:
                     open_.append(((*answers, answer), possible[feedback == answer]))
+        return most
 
     def _choose(self, possible: _Indices) -> int:
         if possible.size <= 2:
@@ -277,7 +274,8 @@ class _CodeBook:
         answers: _Answers = np.asarray(black * np.uint8(self.pegs + 1) + paired, dtype=np.uint8)
         return answers
 
-    def feedbackto(self, guess: str) -> _Answers:
+    @lru_cache(256)  # noqa: B019 -- there are few books, which are never freed
+    def marks_of(self, guess: str) -> _Answers:
         """Return the marks of a guess for every code."""
         return self._compare(self.codes.index(guess), self._all)
 
@@ -285,11 +283,6 @@ class _CodeBook:
 @cache
 def _code_book(pegs: int, colors: int, repeats: bool) -> _CodeBook:
     return _CodeBook(pegs, colors, repeats)
-
-
-@lru_cache(maxsize=256)
-def _feedbackto(book: _CodeBook, guess: str) -> _Answers:
-    return book.feedbackto(guess)
 
 
 def _compare(guess: str, secret: str) -> tuple[int, int]:

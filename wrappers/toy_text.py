@@ -23,7 +23,7 @@ def toy_text(env: gym.Env[Any, Any]) -> Reader | None:
     'You have 13 with a usable ace. The dealer shows 10.'
     """
     reader = _READERS.get(f"{type(env.unwrapped).__module__}:{type(env.unwrapped).__name__}")
-    return None if reader is None else reader(env.unwrapped)
+    return None if reader is None else partial(reader, env.unwrapped)
 
 
 def toy_text_key(env: gym.Env[Any, Any]) -> Hashable | None:
@@ -55,47 +55,36 @@ def _slips(game: Any) -> bool:
     return any(len(ways) > 1 for ways in game.P[start].values())
 
 
-def _frozen_lake(env: Any) -> Reader:
-    """Return a function that returns the map with the player ``*``."""
-    return partial(_on_map, ["".join(cell.decode() for cell in row) for row in env.desc])
+def _frozen_lake(lake: Any, observation: Any, info: dict[str, Any]) -> str:
+    """Return the map with the player ``*``."""
+    return _marked(_cells(lake.desc), lake.ncol, int(observation))
 
 
-def _cliff_walking(env: Any) -> Reader:
-    """Return a function that returns the map with player ``*``, start ``S``, goal ``G`` and cliff ``C``."""
-    rows = ["".join("C" if cell else "." for cell in row) for row in env._cliff]
-    rows[-1] = f"S{rows[-1][1:-1]}G"
-    return partial(_on_map, rows)
+def _cliff_walking(cliff: Any, observation: Any, info: dict[str, Any]) -> str:
+    """Return the map with player ``*``, start ``S``, goal ``G`` and cliff ``C``."""
+    width = cliff._cliff.shape[1]
+    cells = "".join("C" if cell else "." for cell in cliff._cliff.flat)
+    return _marked(f"{cells[:-width]}S{cells[1 - width : -1]}G", width, int(observation))
 
 
-def _on_map(rows: list[str], observation: Any, info: dict[str, Any]) -> str:
-    return _marked(rows, *divmod(int(observation), len(rows[0])))
-
-
-def _taxi(env: Any) -> Reader:
-    """Return a function that returns the map with its walls, and the positions of taxi, passenger and destination."""
-    return partial(_in_taxi, ["".join(cell.decode() for cell in row) for row in env.desc.tolist()], env.decode)
-
-
-def _in_taxi(rows: list[str], decode: Callable[[int], Any], observation: Any, info: dict[str, Any]) -> str:
-    row, column, passenger, goal = decode(int(observation))
+def _taxi(taxi: Any, observation: Any, info: dict[str, Any]) -> str:
+    """Return the map with its walls, and the positions of taxi, passenger and destination."""
+    row, column, passenger, goal = taxi.decode(int(observation))
     where = "in the taxi" if passenger == len(_STOPS) else f"at {_STOPS[passenger]}"
-    board = _marked(rows, row + 1, 2 * column + 1)
+    width = taxi.desc.shape[1]
+    board = _marked(_cells(taxi.desc), width, (row + 1) * width + 2 * column + 1)
     return f"{board}\nThe taxi is *. The passenger is {where} and wants to go to {_STOPS[goal]}."
 
 
-def _blackjack(env: Any) -> Reader:
-    """Return a function that returns the player's hand and the dealer's card."""
-    return _hands
-
-
-def _hands(observation: Any, info: dict[str, Any]) -> str:
+def _blackjack(game: Any, observation: Any, info: dict[str, Any]) -> str:
+    """Return the player's hand and the dealer's card."""
     total, dealer, ace = (int(part) for part in observation)
     shown = "an ace" if dealer == 1 else str(dealer)
     return f"You have {total}{' with a usable ace' if ace else ''}. The dealer shows {shown}."
 
 
 _STOPS = "RGYB"
-_READERS: dict[str, Callable[[Any], Reader]] = {
+_READERS: dict[str, Callable[[Any, Any, dict[str, Any]], str]] = {
     "gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv": _frozen_lake,
     "gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv": _cliff_walking,
     "gymnasium.envs.toy_text.taxi:TaxiEnv": _taxi,
@@ -103,6 +92,12 @@ _READERS: dict[str, Callable[[Any], Reader]] = {
 }
 
 
-def _marked(rows: list[str], row: int, column: int) -> str:
-    here = rows[row]
-    return "\n".join([*rows[:row], f"{here[:column]}*{here[column + 1 :]}", *rows[row + 1 :]])
+def _cells(desc: Any) -> str:
+    """Return an array of single bytes as text."""
+    return str(desc.tobytes().decode())
+
+
+def _marked(cells: str, width: int, place: int) -> str:
+    """Return a map of rows of this width, with ``*`` in one cell."""
+    shown = f"{cells[:place]}*{cells[place + 1 :]}"
+    return "\n".join([shown[start : start + width] for start in range(0, len(shown), width)])

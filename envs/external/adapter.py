@@ -55,7 +55,7 @@ class Adapter(Settling, gym.Env[str, str], ABC):
 
     Raises:
         ActionTypeError: An action is not a string.
-        ConfigError: A reset option is unknown.
+        ConfigError: A reset option is unknown, or there is no task of the number ``instance``.
         gymnasium.error.ResetNeeded: ``step`` is called before the first ``reset``.
     """
 
@@ -67,13 +67,17 @@ class Adapter(Settling, gym.Env[str, str], ABC):
     loss_reward: float = 0.0
     """Smallest sum of rewards that can still follow, from any state."""
     option_names = frozenset[str]()
-    """Names of the supported reset options."""
+    """Names of the supported reset options besides ``instance``."""
+    num_instances: int | None = None
+    """Number of tasks, of which the seed or the reset option ``instance`` chooses one; ``None`` if not counted."""
     extra: ClassVar[str] = ""
     """Extra of gym-trl that installs the other library."""
     _game: Any = None
     """Object of the other library that ``close`` closes."""
     _turns: int = 0
     """Number of actions in this episode."""
+    _instance: int = 0
+    """Number of this episode's task, where they are counted."""
 
     def __init__(self) -> None:
         self.observation_space: AnyText = AnyText()
@@ -84,12 +88,20 @@ class Adapter(Settling, gym.Env[str, str], ABC):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode."""
         options = dict(options or {})
-        if unknown := [name for name in options if name not in self.option_names]:
-            allowed = sorted(self.option_names) or "none"
-            raise ConfigError(f"{type(self).__name__} has no reset option {unknown[0]!r}; it has {allowed}")
+        count = self.num_instances
+        allowed = self.option_names if count is None else self.option_names | {"instance"}
+        if unknown := [name for name in options if name not in allowed]:
+            raise ConfigError(
+                f"{type(self).__name__} has no reset option {unknown[0]!r}; it has {sorted(allowed) or 'none'}"
+            )
         super().reset(seed=seed)
         own_seed = int(self.np_random.integers(1, 2**31))
         self._random, self._end, self._turns = OwnGlobalRandom(own_seed), None, 0
+        if count is not None:
+            number = options.get("instance", own_seed % count)
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+                raise ConfigError(f"instance must be an integer from 0 to {count - 1}, got {number!r}")
+            self._instance = number
         with self._random:
             return self._begin(own_seed, options)
 
@@ -146,18 +158,6 @@ class Adapter(Settling, gym.Env[str, str], ABC):
         with needs(cls.extra, f"External/{cls.__name__}-v0"):
             first, *_ = [import_module(name) for name in names]
         return first
-
-    @staticmethod
-    def _instance(options: dict[str, Any], seed: int, count: int) -> int:
-        """Return the reset option ``instance``, by default a number that follows from the seed.
-
-        Raises:
-            ConfigError: It is not an integer from 0 to ``count`` - 1.
-        """
-        number = options.get("instance", seed % count)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-            raise ConfigError(f"instance must be an integer from 0 to {count - 1}, got {number!r}")
-        return number
 
     @abstractmethod
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -59,7 +59,6 @@ class AgentDojo(ToolAdapter):
     """
 
     extra = "agentdojo"
-    option_names = frozenset({"instance"})
 
     def __init__(
         self,
@@ -88,6 +87,7 @@ class AgentDojo(ToolAdapter):
         free = [] if keep_free else _free(version, suite)
         self._users: list[Any] = [task for task in _in_order(self._suite.user_tasks) if task.ID not in free]
         self._demands: list[Any] = _in_order(self._suite.injection_tasks) if attack else [None]
+        self.num_instances = len(self._users) * len(self._demands)
         self._user: Any = None
         self._demand: Any = None
         self._before: Any = None
@@ -97,11 +97,6 @@ class AgentDojo(ToolAdapter):
             [_RULES, *(describe(one.name, one.description, _schema(one)) for one in self._suite.tools)]
         )
 
-    @property
-    def num_instances(self) -> int:
-        """Number of requests; with an attack, of pairs of a request and a demand."""
-        return len(self._users) * len(self._demands)
-
     @classmethod
     def offered(cls) -> list[dict[str, Any]]:
         """Return the arguments of each suite, without an attack and with one."""
@@ -110,7 +105,7 @@ class AgentDojo(ToolAdapter):
         return [{"suite": suite, **attack} for suite in _SUITES for attack in attacks]
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        user, demand = divmod(self._instance(options, seed, self.num_instances), len(self._demands))
+        user, demand = divmod(self._instance, len(self._demands))
         self._user, self._demand = self._users[user], self._demands[demand]
         self._world = self._fresh_world()
         self._before = self._world.model_copy(deep=True)

@@ -77,7 +77,6 @@ class ALFWorld(SolvedAdapter):
         "MICROWAVE, or cool THING with FRIDGE. Things and places have a number, as in apple 1. You carry one thing."
     )
     extra = "alfworld"
-    option_names = frozenset({"instance"})
 
     def __init__(
         self,
@@ -104,18 +103,14 @@ class ALFWorld(SolvedAdapter):
         if not self.games:
             what = f"games of the kind {kind}" if kind else "games"
             raise ConfigError(f"there are no {what} in {fspath(folder)!r}: run alfworld-download, or name their folder")
+        self.num_instances = len(self.games)
         self.max_turns, self.trusted = max_turns, trusted
         self._chosen: dict[str, Any] = {}
         self._state: Any = None
 
-    @property
-    def num_instances(self) -> int:
-        """Number of games."""
-        return len(self.games)
-
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        number = self._instance(options, seed, len(self.games))
-        in_order = (_read(file) for file in (*self.games[number:], *self.games[:number]))
+        first = self._instance
+        in_order = (_read(file) for file in (*self.games[first:], *self.games[:first]))
         chosen = next((game for game in in_order if game.get("solvable", True)), None)
         if chosen is None:
             raise ConfigError("all games are marked as unsolvable")

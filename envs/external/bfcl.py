@@ -65,7 +65,6 @@ class BFCL(ToolAdapter):
 
     instructions = _RULES
     extra = "bfcl"
-    option_names = frozenset({"instance"})
 
     def __init__(self, category: str = "base", *, render_mode: None = None) -> None:
         super().__init__()
@@ -74,17 +73,13 @@ class BFCL(ToolAdapter):
             raise ConfigError(f"category must be one of {list(_CATEGORIES)}, got {category!r}")
         self.category = category
         self._tasks = _tasks(category)
+        self.num_instances = len(self._tasks)
         self._task: Mapping[str, Any] = {}
         self._tools: dict[str, Mapping[str, Any]] = {}
         self._world: dict[str, Any] = {}
         self._right_world: dict[str, Any] = {}
         self._message, self._called = 0, False
         self._results: list[str] = []
-
-    @property
-    def num_instances(self) -> int:
-        """Number of tasks of the category."""
-        return len(self._tasks)
 
     @classmethod
     def offered(cls) -> list[dict[str, Any]]:
@@ -93,7 +88,7 @@ class BFCL(ToolAdapter):
         return [{"category": category} for category in _CATEGORIES]
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._task = self._tasks[self._instance(options, seed, len(self._tasks))]
+        self._task = self._tasks[self._instance]
         self._world, self._right_world = self._fresh_world(), self._fresh_world()
         self._message, self._called, self._results = 0, False, []
         later = {name for names in self._task.get("missed_function", {}).values() for name in names}

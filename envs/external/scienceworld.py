@@ -56,7 +56,6 @@ class ScienceWorld(SolvedAdapter):
         "that the task asks for and must be right."
     )
     extra = "scienceworld"
-    option_names = frozenset({"instance"})
 
     def __init__(self, task: str, fold: str = "train", *, simplifications: str = "", render_mode: None = None) -> None:
         super().__init__()
@@ -75,18 +74,12 @@ class ScienceWorld(SolvedAdapter):
             self.close()
             raise
         self._variations: list[int] = self._game.call(_FOLDS[fold])
-        self._variation = 0
+        self.num_instances = len(self._variations)
         self._score = 0.0
-
-    @property
-    def num_instances(self) -> int:
-        """Number of variations of the fold."""
-        return len(self._variations)
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._variation = self._variations[self._instance(options, seed, len(self._variations))]
         self._score = 0.0
-        self._load(self._variation, False)
+        self._load(self._variations[self._instance], False)
         return "\n\n".join(self._game.call(name).strip() for name in ("getTaskDescription", "freeActionLook")), {}
 
     def _play(self, action: str) -> Played:
@@ -98,7 +91,7 @@ class ScienceWorld(SolvedAdapter):
         return Played(shown, reward, terminated=over, success=won, valid=shown != _UNKNOWN)
 
     def _solution(self) -> Sequence[str]:
-        self._load(self._variation, True)
+        self._load(self._variations[self._instance], True)
         actions: list[str] = self._game.call("getGoldActionSequence")
         return actions
 

@@ -43,7 +43,6 @@ class SkyRLGym(Adapter):
     """
 
     extra = "skyrl-gym"
-    option_names = frozenset({"instance"})
 
     def __init__(
         self,
@@ -59,19 +58,15 @@ class SkyRLGym(Adapter):
             raise ConfigError(f"SkyRL-gym has no environment {env!r}; it has {sorted(skyrl_gym.registry)}")
         self.env = env
         self.rows = _rows(rows)
+        self.num_instances = len(self.rows)
         self._make, self._settings = skyrl_gym.make, settings
         self._made(self.rows[0]).close()
 
-    @property
-    def num_instances(self) -> int:
-        """Number of rows."""
-        return len(self.rows)
-
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        number = self._instance(options, seed, len(self.rows))
+        row = self.rows[self._instance]
         self.close()
-        self._game = self._made(self.rows[number])
-        messages, _ = self._game.init([dict(message) for message in self.rows[number]["prompt"]])
+        self._game = self._made(row)
+        messages, _ = self._game.init([dict(message) for message in row["prompt"]])
         return _text(messages), {}
 
     def _play(self, action: str) -> Played:

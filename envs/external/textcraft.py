@@ -54,7 +54,6 @@ class TextCraft(SolvedAdapter):
         "craft 4 oak planks using 1 oak logs (the amounts must be a recipe's), or inventory."
     )
     extra = "textcraft"
-    option_names = frozenset({"instance"})
 
     def __init__(self, min_depth: int = 2, *, render_mode: None = None) -> None:
         super().__init__()
@@ -66,12 +65,8 @@ class TextCraft(SolvedAdapter):
         self.goals = sorted(goals, key=lambda item: (-goals[item], item))
         if not self.goals:
             raise ConfigError(f"min_depth must be at most 4, got {min_depth}")
+        self.num_instances = len(self.goals)
         self._shown: list[str] = []
-
-    @property
-    def num_instances(self) -> int:
-        """Number of items to craft."""
-        return len(self.goals)
 
     @classmethod
     def offered(cls) -> list[dict[str, Any]]:
@@ -79,7 +74,7 @@ class TextCraft(SolvedAdapter):
         return [{"min_depth": depth} for depth in range(1, 5)]
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        goal = self.goals[self._instance(options, seed, len(self.goals))]
+        goal = self.goals[self._instance]
         self._crafting.inventory, self._crafting.goal = {}, goal
         recipes, others = deepcopy(self._crafting.crafting_tree).create_recipe_set(goal)
         needed = dict.fromkeys(recipe.recipe_str for recipe in recipes)

@@ -55,7 +55,6 @@ class TextWorld(Adapter):
 
     instructions = "Play the text adventure. Answer with one command, such as: open door"
     extra = "textworld"
-    option_names = frozenset({"instance"})
     _loading: ClassVar[Lock] = Lock()
 
     def __init__(self, path: str | PathLike[str] | Sequence[str | PathLike[str]], *, render_mode: None = None) -> None:
@@ -64,6 +63,7 @@ class TextWorld(Adapter):
         # Jericho warns that it cannot track the score of an unknown game; TextWorld tracks it itself.
         warnings.filterwarnings("ignore", "Game '.*' is not fully supported")
         self.games = _games([path] if isinstance(path, str | PathLike) else path)
+        self.num_instances = len(self.games)
         self._start = textworld.start
         self._wanted = textworld.EnvInfos(
             admissible_commands=True,
@@ -77,11 +77,6 @@ class TextWorld(Adapter):
         )
         self._state: Any = None
         self._scored = False
-
-    @property
-    def num_instances(self) -> int:
-        """Number of games."""
-        return len(self.games)
 
     @property
     def state_key(self) -> tuple[str, ...]:
@@ -98,10 +93,9 @@ class TextWorld(Adapter):
         return tuple(sorted(map(str, facts)))
 
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        number = self._instance(options, seed, len(self.games))
         self.close()
         with self._loading:
-            self._game = self._start(self.games[number], self._wanted)
+            self._game = self._start(self.games[self._instance], self._wanted)
             self._state = self._game.reset()
         self._scored = self._state.score is not None and bool(self._state.max_score)
         parts = (self._state.objective, self._state.description or _told(self._state.feedback))

@@ -44,7 +44,6 @@ class TextWorldExpress(SolvedAdapter):
 
     instructions = "Play the text game. Answer with one action, such as: move north, open fridge, take coin, inventory."
     extra = "textworld-express"
-    option_names = frozenset({"instance"})
 
     def __init__(self, game: str, fold: str = "train", *, render_mode: None = None, **settings: int) -> None:
         super().__init__()
@@ -61,19 +60,13 @@ class TextWorldExpress(SolvedAdapter):
             self.close()
             raise ConfigError(f"TextWorldExpress cannot make {game} with {settings}: {problem.strip()}")
         self._seeds: list[int] = self._game.call(_FOLDS[fold])
-        self._seed = 0
+        self.num_instances = len(self._seeds)
         self._score = 0.0
         self._listed: dict[str, str] = {}
 
-    @property
-    def num_instances(self) -> int:
-        """Number of seeds of the fold."""
-        return len(self._seeds)
-
     def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._seed = self._seeds[self._instance(options, seed, len(self._seeds))]
         self._score = 0.0
-        state = self._read(self._game.call("generateNewGameJSON", self._seed, self.fold, False))
+        state = self._read(self._game.call("generateNewGameJSON", self._seeds[self._instance], self.fold, False))
         return f"{self._game.call('getTaskDescription').strip()}\n\n{state['observation'].strip()}", self._more()
 
     def _play(self, action: str) -> Played:
@@ -87,7 +80,7 @@ class TextWorldExpress(SolvedAdapter):
         return Played(shown, reward, terminated=over, success=success, valid=listed is not None, more=more)
 
     def _solution(self) -> Sequence[str]:
-        self._game.call("generateNewGameJSON", self._seed, self.fold, True)
+        self._game.call("generateNewGameJSON", self._seeds[self._instance], self.fold, True)
         actions: list[str] = self._game.call("getGoldActionSequence")
         return actions
 
