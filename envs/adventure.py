@@ -278,28 +278,14 @@ class Adventure(Puzzle):
         return self._possible
 
     def _list_orders(self) -> list[_Order]:
-        state, house, held_things = self._state, self._house, self._held()
-        orders = [
-            _Order("go", way) for way, (_, door) in self._house.exits[self._room].items() if door not in state.closed
-        ]
-        for name in self._openable():
-            if name not in state.closed:
-                orders.append(_Order("close", name))
-            elif name not in state.locked:
-                orders.append(_Order("open", name))
-            elif key_of(name) in held_things:
-                orders.append(_Order("unlock", name))
-        orders += [_Order("take", thing) for thing in self._in_reach()]
-        open_here = [piece for piece in house.furniture[self._room] if piece not in state.closed]
-        for thing in held_things:
-            orders.append(_Order("drop", thing))
-            orders += [_Order("put", thing, piece) for piece in open_here]
-            if thing in FOOD:
-                if self._room == KITCHEN and thing not in state.cooked:
-                    orders.append(_Order("cook", thing))
-                orders.append(_Order("eat", thing))
-        orders.append(_Order("inventory"))
-        return orders
+        exits, pieces = self._house.exits[self._room], self._house.furniture[self._room]
+        orders = [_Order("go", way) for way, (_, door) in exits.items() if door not in self._state.closed]
+        tried = [_Order(verb, name) for name in self._openable() for verb in ("close", "open", "unlock")]
+        tried += [_Order("take", thing) for thing in self._in_reach()]
+        for thing in self._held():
+            tried += [_Order("drop", thing), *(_Order("put", thing, piece) for piece in pieces)]
+            tried += [_Order("cook", thing), _Order("eat", thing)]
+        return [*orders, *(order for order in tried if self._check(*order) is None), _Order("inventory")]
 
     def _say(self, order: _Order) -> str:
         if order.verb == "put":

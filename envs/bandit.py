@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv
+from gym_trl.envs.puzzle import Puzzle
+from gym_trl.envs.text_env import Difficulty, Outcome
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
@@ -17,7 +18,7 @@ from gym_trl.types import Policy
 _PAID = re.compile(r"([A-Z]) paid ([01])\.")
 
 
-class Bandit(TextEnv):
+class Bandit(Puzzle):
     """Choose one of ``arms`` in each of ``turns``; one arm pays more often than the others.
 
     >>> env = Bandit(difficulty="easy")
@@ -71,23 +72,17 @@ class Bandit(TextEnv):
     }
     ranges: ClassVar = {"arms": (2, 20), "turns": (1, 1000)}
     reward_modes = ("payoff", "success")
+    limit_only_ends = False  # the last turn decides success
     garbage = "?"
     constant_action = "A"
 
     arms: int
     gap: float
-    turns: int
     summary: bool
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._places = {name: place for place, name in enumerate(ascii_uppercase[: self.arms])}
-        self._tape = b""
-        self._best = 0
-        self._tried, self._paid = [0] * self.arms, [0] * self.arms
-        self._shown: list[str] = []
-        self._turns_left = self.turns
-        self._regret = 0.0
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
@@ -139,15 +134,17 @@ class Bandit(TextEnv):
     def _names(self) -> str:
         return f"A to {ascii_uppercase[self.arms - 1]}"
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         self._best = int(self.np_random.integers(self.arms))
         chances = np.full((self.arms, 1), 0.5 - self.gap / 2)
         chances[self._best] = 0.5 + self.gap / 2
         self._tape = (self.np_random.random((self.arms, self.turns)) < chances).tobytes()
         self._tried, self._paid = [0] * self.arms, [0] * self.arms
         self._shown = [f"{name} 0/0" for name in self._places]
-        self._turns_left = self.turns
         self._regret = 0.0
+
+    def _observe(self) -> str:
+        """Return the observation of the start; the others are payoffs."""
         return f"{self._names}. Turns left: {self.turns}."
 
     def _act(self, action: str) -> Outcome:

@@ -6,8 +6,8 @@ from functools import cache
 from itertools import count, product
 from typing import Any, ClassVar, NamedTuple
 
-from gym_trl.envs.puzzle import plain
-from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
+from gym_trl.envs.puzzle import Puzzle, plain
+from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.text.textify import counted
 from gym_trl.types import Policy
 
@@ -22,7 +22,7 @@ _TABLE = re.compile(
 )
 
 
-class Blackjack(TextEnv):
+class Blackjack(Puzzle):
     """Come closer to 21 than the dealer, and not over it, by Gymnasium's rules.
 
     >>> env = Blackjack()
@@ -68,19 +68,14 @@ class Blackjack(TextEnv):
     ranges: ClassVar = {"turns": (1, None)}
     reward_modes = ("payoff", "success")
     loss_reward = -1.0
+    limit_only_ends = False  # the game is lost when no turns are left
+    draws = True
     garbage = "double"
     constant_action = "stick"
 
     natural: bool
     sab: bool
     sums: bool
-    turns: int
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._player: list[int] = []
-        self._dealer: list[int] = []
-        self._turns_left = self.turns
 
     @property
     def instructions(self) -> str:
@@ -134,13 +129,9 @@ class Blackjack(TextEnv):
     def _optimum(self) -> "_Value":
         return _mean_value(self.natural, self.sab, min(self.turns, _MOST_TURNS), self.reward == "success")
 
-    draws = True
-
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
+    def _deal(self, instance: int | None) -> None:
         cards = [_DECK[place] for place in self.np_random.integers(len(_DECK), size=4)]
         self._dealer, self._player = cards[:2], cards[2:]
-        self._turns_left = self.turns
-        return self._table()
 
     def _act(self, action: str) -> Outcome:
         word = plain(action)
@@ -148,7 +139,7 @@ class Blackjack(TextEnv):
             self._player.append(self._draw())
             if sum(self._player) > 21:
                 return Outcome(f"You drew {_name(self._player[-1])} and are over 21. Lost.", -1.0, done=True)
-            return self._use_turn(self._table())
+            return self._use_turn(self._observe())
         if word == "stick":
             return self._settle()
         return self._reject('Not "hit" or "stick".')
@@ -157,7 +148,7 @@ class Blackjack(TextEnv):
         return tuple(self._dealer), tuple(self._player)
 
     def _reject(self, reason: str) -> Outcome:
-        return self._use_turn(f"{reason} {self._table()}", valid=False)
+        return self._use_turn(f"{reason} {self._observe()}", valid=False)
 
     def _use_turn(self, answer: str, *, valid: bool = True) -> Outcome:
         self._turns_left -= 1
@@ -181,7 +172,7 @@ class Blackjack(TextEnv):
     def _draw(self) -> int:
         return _DECK[self.np_random.integers(13)]
 
-    def _table(self) -> str:
+    def _observe(self) -> str:
         dealer = _name(self._dealer[0])
         if not self.sums:
             return f"Your cards are {', '.join(map(_name, self._player))}. The dealer shows {dealer}."

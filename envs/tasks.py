@@ -4,10 +4,10 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from gym_trl.envs.arguments import check_integers
 from gym_trl.envs.puzzle import Puzzle
@@ -40,13 +40,8 @@ _GOOD_RESULTS = {"PASSED", "SKIPPED", "XFAIL"}
 _SHOWN = 2_000
 
 
-class _Score(NamedTuple):
-    rewards: Mapping[str, float]
-    output: str
-
-    @property
-    def reward(self) -> float:
-        return self.rewards["reward"]
+class _NoScoreError(Exception):
+    """Tests gave no reward; the message is the reason."""
 
 
 class Tasks(Puzzle):
@@ -266,30 +261,31 @@ class Tasks(Puzzle):
         self._turns_left = 0
         self._catch_up()
         assert self._machine is not None
-        score, problem = self._scored(self._machine)
-        self.close()
-        if score is None:
-            untouched = self._new_machine()
+        name = self._task.name
+        try:
+            rewards, output = self._scored(self._machine)
+        except _NoScoreError as problem:
+            self.close()
+            self._machine = self._new_machine()
             try:
-                control, why = self._scored(untouched)
-            finally:
-                untouched.close()
-            if control is None:
-                raise InfrastructureError(
-                    f"the tests of task {self._task.name!r} fail on its untouched files too: {why}"
-                )
-            return Outcome(
-                "Not solved: the tests could not finish.",
-                done=True,
-                info={"task": self._task.name, "test_output": problem},
-            )
-        success = score.reward >= 1
-        reward = score.reward if self.reward == "score" else float(success)
-        info = {"task": self._task.name, "scores": dict(score.rewards), "test_output": score.output}
+                self._scored(self._machine)
+            except _NoScoreError as why:
+                raise InfrastructureError(f"the tests of task {name!r} fail on its untouched files too: {why}") from why
+            info: dict[str, Any] = {"task": name, "test_output": str(problem)}
+            return Outcome("Not solved: the tests could not finish.", done=True, info=info)
+        finally:
+            self.close()
+        success = rewards["reward"] >= 1
+        reward = rewards["reward"] if self.reward == "score" else float(success)
+        info = {"task": name, "scores": rewards, "test_output": output}
         return Outcome("Solved." if success else "Not solved.", reward, True, success, info=info)
 
-    def _scored(self, machine: Machine) -> tuple[_Score | None, str]:
-        """Run the tests; return their score, or none and the reason."""
+    def _scored(self, machine: Machine) -> tuple[dict[str, float], str]:
+        """Run the tests, and return their rewards by name and the end of what they print.
+
+        Raises:
+            _NoScoreError: They gave no reward.
+        """
         task = self._task
         seconds = min(float(self.test_seconds), task.test_seconds)
         with apart_from_the_model("reading the tests"):
@@ -297,13 +293,12 @@ class Tasks(Puzzle):
         try:
             verified = machine.verify(tests)
         except OSError as error:
-            return None, str(error)
+            raise _NoScoreError(str(error)) from error
         shown = verified.output[-_SHOWN:]
         try:
-            rewards = _from_summary(verified) if task.pytest_summary else _from_files(verified)
+            return _from_summary(verified) if task.pytest_summary else _from_files(verified), shown
         except (ValueError, RecursionError) as error:  # nested too deeply
-            return None, f"{error}; the end of their output: {shown}"
-        return _Score(rewards, shown), ""
+            raise _NoScoreError(f"{error}; the end of their output: {shown}") from error
 
 
 def _from_files(verified: Verified) -> dict[str, float]:

@@ -69,7 +69,7 @@ def test_without_sums_the_cards_are_shown_and_the_hidden_one_is_not() -> None:
     env = Blackjack(sums=False)
     observation, _ = env.reset(seed=3)
     env._dealer[1] = 11
-    assert observation == env._table()
+    assert observation == env._observe()
 
 
 def test_the_instructions_say_what_is_paid() -> None:
