@@ -124,12 +124,3 @@ def test_the_solver_wins_the_share_of_the_table(arguments: dict[str, Any], won: 
 def test_a_win_is_taken_and_a_threat_is_met(row: str, move: str) -> None:
     policy: Policy = ConnectFour(seat="first").solver()
     assert policy("\n".join(["You are X.", "1 2 3 4 5 6 7", *[". . . . . . ."] * 5, row])) == move
-
-
-def test_a_full_column_is_refused() -> None:
-    env = ConnectFour(opponent=lambda _: "1", seat="first")
-    env.reset(seed=0)
-    assert all(env.step("1")[-1]["action_valid"] for _ in range(3))
-    observation, _, _, _, info = env.step("1")
-    assert info["admissible_actions"] == ["2", "3", "4", "5", "6", "7"]
-    assert observation.startswith("There is no such column, or it is full.\nYou are X.\n1 2 3 4 5 6 7\nO . .")

@@ -1,12 +1,10 @@
 from collections.abc import Sequence
-from fractions import Fraction
-from itertools import combinations_with_replacement, permutations
+from itertools import combinations_with_replacement
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given, strategies as st
 from support.games import always, game, success
-from support.lanes import examples
 
 from gym_trl.envs.countdown import Countdown, _solution
 from gym_trl.envs.text_env import Difficulty
@@ -32,30 +30,6 @@ def solved(env: Countdown) -> int | None:
         observation, _, over, _, info = env.step(policy(observation))
         actions += 1
     return actions if info["success"] else None
-
-
-def values(numbers: tuple[Fraction, ...]) -> set[Fraction]:
-    """Return all that can be made of all numbers, results below zero included."""
-    if len(numbers) == 1:
-        return set(numbers)
-    made = set()
-    for i, j in permutations(range(len(numbers)), 2):
-        one, other = numbers[i], numbers[j]
-        rest = tuple(number for place, number in enumerate(numbers) if place not in (i, j))
-        for result in (one + other, one - other, one * other, *([one / other] if other else [])):
-            made |= values((*rest, result))
-    return made
-
-
-@examples(25)
-@given(st.lists(st.integers(1, 13), min_size=3, max_size=4), st.integers(1, 40), st.sampled_from(FORMS))
-def test_the_solver_finds_a_solution_where_there_is_one(
-    numbers: list[int], target: int, form: Literal["steps", "expression"]
-) -> None:
-    count = len(numbers)
-    if Fraction(target) in values(tuple(map(Fraction, numbers))):
-        env = dealt(numbers, target, numbers=count, form=form, turns=count)
-        assert solved(env) == (1 if form == "expression" else count - 1)
 
 
 @pytest.mark.parametrize(

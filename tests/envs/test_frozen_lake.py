@@ -5,7 +5,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from hypothesis import given, strategies as st
-from support.games import game, success
+from support.games import game
 
 from gym_trl.envs.frozen_lake import FrozenLake
 from gym_trl.testing import play
@@ -65,16 +65,6 @@ def test_the_optimum_is_the_published_one(map_name: str, rate: float, turns: int
         assert env.optimal_success == pytest.approx(value(map_name, rate, turns), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "episodes"), [({}, 1_500), ({"difficulty": "hard"}, 300), ({"success_rate": 0.8, "turns": 10}, 1_500)]
-)
-def test_the_solver_wins_its_share(arguments: dict[str, Any], episodes: int) -> None:
-    env = FrozenLake(**arguments)
-    assert env.optimal_success is not None
-    error = (env.optimal_success * (1 - env.optimal_success) / episodes) ** 0.5
-    assert success(env, lambda _: env.solver(), episodes) == pytest.approx(env.optimal_success, abs=4 * error)
-
-
 @given(size=st.integers(2, 9), holes=st.floats(0, 1), slack=st.integers(0, 20), number=st.integers(0, 2**32 - 1))
 def test_every_random_map_can_be_crossed_in_time(size: int, holes: float, slack: int, number: int) -> None:
     turns = 2 * (size - 1) + slack
@@ -105,21 +95,3 @@ def test_a_hole_ends_a_game_terminated_and_lost() -> None:
     observation, reward, terminated, truncated, info = env.step("down")
     assert (reward, terminated, truncated, info["success"], info["action_valid"]) == (0.0, True, False, False, True)
     assert observation.startswith("You fell into a hole.\nSFFF\nFPFH\n")
-
-
-@pytest.mark.parametrize("turns", [5, 6])
-def test_the_last_turn_can_win_and_loses_as_terminated(turns: int) -> None:
-    """RAGEN sets both flags when the budget of actions is used up."""
-    env = FrozenLake(is_slippery=False, turns=turns)
-    assert env.optimal_success == float(turns == 6)
-    env.reset(seed=0)
-    steps = [env.step(move) for move in ["down", "down", "right", "down", "right", "right"][:turns]]
-    assert steps[-1][1:4] == (float(turns == 6), True, False)
-
-
-def test_waiting_at_the_edge_is_legal_and_earns_nothing() -> None:
-    env = game("FrozenLake", is_slippery=False, reward="efficient")
-    steps = play(env, lambda _: "up", seed=0)[1:]
-    assert len(steps) == 100
-    assert not any(step[2] for step in steps)
-    assert all(step[-1]["action_valid"] for step in steps)

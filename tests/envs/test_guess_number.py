@@ -26,12 +26,6 @@ def test_an_invalid_guess_leaves_the_bounds_as_they_are() -> None:
     assert env.step("30") == ("Correct.", 1.0, True, False, {"action_valid": True, "success": True})
 
 
-def test_a_lost_game_is_terminated() -> None:
-    env = game("GuessNumber", turns=1)
-    env.reset(options={"instance": 0})
-    assert env.step("2") == ("Lower.", 0.0, True, False, {"action_valid": True, "success": False})
-
-
 def test_whitespace_of_any_kind_around_a_guess_changes_nothing() -> None:
     for space in filter(str.isspace, map(chr, range(0x110000))):
         env = GuessNumber()

@@ -1,7 +1,5 @@
 from collections import Counter
-from itertools import pairwise
 from math import comb
-from string import ascii_uppercase
 
 import pytest
 from support.games import game, success
@@ -39,27 +37,6 @@ def test_the_solver_misses_as_often_as_the_table_says(difficulty: Difficulty, wo
         misses[sum(step[0] not in word for step in steps)] += 1
     assert [misses[count] for count in range(max(misses) + 1)] == missed
     assert sum(missed[: Hangman(difficulty=difficulty).misses]) == won
-
-
-def test_the_solvers_letter_is_in_the_most_words_that_are_possible() -> None:
-    env = game("Hangman", misses=26)
-    for instance in range(0, 4000, 500):
-        played, tried = play(env, env.solver(), options={"instance": instance}), set[str]()
-        for step, after in pairwise(played):
-            shown = (step[0] if step is played[0] else step[1]).splitlines()[0].replace(" ", "")
-            hidden = set(ascii_uppercase) - tried
-            possible = [
-                word
-                for word in map(str.upper, words.common())
-                if len(word) == len(shown)
-                and all(
-                    (letter == mark) if mark != "_" else letter in hidden
-                    for letter, mark in zip(word, shown, strict=True)
-                )
-            ]
-            counts = {letter: sum(letter in word for word in possible) for letter in hidden}
-            assert counts[after[0]] == max(counts.values())
-            tried.add(after[0])
 
 
 def test_the_optimum_is_declared_where_the_solver_always_wins() -> None:

@@ -1,38 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
-from support.games import game
 
 from gym_trl.envs import lights_out
 from gym_trl.envs.lights_out import LightsOut
-from gym_trl.testing import play
-
-Lights = frozenset[tuple[int, int]]
-
-
-def read(observation: str, size: int) -> Lights:
-    lines = [line.split() for line in observation.splitlines()[-size - 1 : -1]]
-    return frozenset((row, col) for row, line in enumerate(lines, 1) for col, mark in enumerate(line, 1) if mark == "*")
-
-
-@given(size=st.integers(1, 10), seed=st.integers(0, 2**32), data=st.data())
-def test_a_press_switches_its_cross_and_pressing_again_takes_it_back(size: int, seed: int, data: st.DataObject) -> None:
-    env = LightsOut(size=size, turns=9)
-    lights = read(env.reset(seed=seed)[0], size)
-    row, col = data.draw(st.integers(1, size)), data.draw(st.integers(1, size))
-    after, _, done, _, _ = env.step(f"{row} {col}")
-    cross = {(row, col), (row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)}
-    assert read(after, size) == lights ^ {(r, c) for r, c in cross if 1 <= r <= size and 1 <= c <= size}
-    if not done:
-        assert read(env.step(f"{row} {col}")[0], size) == lights
-
-
-@given(size=st.integers(1, 10), seed=st.integers(0, 2**32))
-def test_the_solver_presses_each_light_at_most_once(size: int, seed: int) -> None:
-    env = LightsOut(size=size, turns=size * size)
-    steps = play(env, env.solver(), seed=seed)[1:]
-    assert steps[-1][-1]["success"]
-    assert len({step[0] for step in steps}) == len(steps)
 
 
 @pytest.mark.parametrize(("size", "quiet"), [(2, 0), (3, 0), (4, 4), (5, 2), (6, 0), (7, 0), (8, 0), (9, 8), (10, 0)])
@@ -66,9 +36,3 @@ def test_boards_need_the_published_number_of_presses(size: int, most: int, mean:
     for turns in range(1, most + 1):
         optimum = LightsOut(size=size, turns=turns).optimal_success
         assert optimum == pytest.approx(sum(counts[1 : turns + 1]) / (sum(counts) - 1), abs=1e-12)
-
-
-def test_a_single_light_is_won_in_the_last_turn() -> None:
-    env = game("LightsOut", size=1, turns=1)
-    env.reset(seed=0)
-    assert env.step("1 1")[:4] == (".\n0 turns left.", 1.0, True, False)

@@ -132,16 +132,3 @@ def test_a_wall_costs_a_turn_and_changes_nothing_else(view: Literal["full", "loc
     observation, reward, terminated, _, after = env.step(wall)
     assert observation == f"A wall is {wall} of you.\n" + before.replace("9 turns", "8 turns")
     assert (reward, terminated, after["action_valid"]) == (0.0, False, False)
-
-
-def test_the_last_turn_can_win_and_loses_as_terminated() -> None:
-    env = Maze(size=2, turns=2)
-    for number in range(20):
-        observation, _ = env.reset(options={"instance": number})
-        first = env.step(env.solver()(observation))
-        last = env.step(env.solver()(first[0]))
-        assert first[1:4] == (0.0, False, False)
-        assert last[:4] == (last[0], 1.0, True, False)
-        assert last[0].startswith("You reached the goal.\n")
-    env.reset(seed=0)
-    assert [env.step("")[1:4] for _ in range(2)] == [(0.0, False, False), (0.0, True, False)]

@@ -5,25 +5,15 @@ import pytest
 from support.games import game, success
 
 from gym_trl.envs.board_game import Rules
-from gym_trl.envs.nim import Nim
+from gym_trl.envs.nim import Nim, _Rules
 from gym_trl.envs.text_env import Difficulty
 from gym_trl.testing import play
 
 
-class Slow(Rules[tuple[int, ...], tuple[int, int]]):
-    """Nim by its rules alone, to be solved by search."""
+class Slow(_Rules):
+    """Nim without its closed form, to be solved by search."""
 
-    def __init__(self, max_take: int, misere: bool) -> None:
-        self.max_take, self.misere = max_take, misere
-
-    def moves(self, position: tuple[int, ...]) -> list[tuple[int, int]]:
-        return [(i, n) for i, size in enumerate(position) for n in range(1, min(size, self.max_take) + 1)]
-
-    def play(self, position: tuple[int, ...], move: tuple[int, int]) -> tuple[int, ...]:
-        return tuple(size - move[1] if i == move[0] else size for i, size in enumerate(position))
-
-    def result(self, position: tuple[int, ...]) -> int | None:
-        return None if any(position) else 1 if self.misere else -1
+    value = Rules.value
 
 
 @pytest.mark.parametrize("misere", [False, True])

@@ -1,33 +1,13 @@
-from collections.abc import Iterator
 from statistics import fmean
 
 import pytest
-from hypothesis import given, strategies as st
 from support.games import game
 
 from gym_trl.envs import pocket_cube
 from gym_trl.envs.pocket_cube import PocketCube
 from gym_trl.testing import play
 
-ACTIONS = ("U", "U'", "U2", "R", "R'", "R2", "F", "F'", "F2")
 SOLVED = "UUUURRRRFFFFDDDDLLLLBBBB"
-# The cycles of a clockwise turn, written down by hand: faces are numbered UUUU 0-3, R 4-7, F 8-11, D 12-15, L 16-19 and
-# B 20-23, each from its top left to its bottom right, and each sticker goes to the place named next.
-CYCLES = {
-    "U": [(0, 1, 3, 2), (8, 16, 20, 4), (9, 17, 21, 5)],
-    "R": [(4, 5, 7, 6), (9, 1, 22, 13), (11, 3, 20, 15)],
-    "F": [(8, 9, 11, 10), (2, 4, 13, 19), (3, 6, 12, 17)],
-}
-
-
-def turned(cube: str, action: str) -> str:
-    for _ in range({"": 1, "2": 2, "'": 3}[action[1:]]):
-        after = list(cube)
-        for cycle in CYCLES[action[0]]:
-            for source, target in zip(cycle, cycle[1:] + cycle[:1], strict=True):
-                after[target] = cube[source]
-        cube = "".join(after)
-    return cube
 
 
 def read(observation: str) -> str:
@@ -36,18 +16,13 @@ def read(observation: str) -> str:
     return "".join(line[3:] for line in lines).replace(" ", "")
 
 
-@given(st.integers(0, 3_674_158), st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=8))
-def test_moves_turn_faces_as_written_down_by_hand(instance: int, moves: list[str]) -> None:
-    env = PocketCube(scramble=0, turns=9)
-    cube = read(env.reset(options={"instance": instance})[0])
-    assert sorted(cube) == sorted(SOLVED)
-    for move in moves:
-        cube = turned(cube, move)
-        observation, _, over, _, _ = env.step(move)
-        assert read(observation) == cube
-        assert over is (cube == SOLVED)
-        if over:
-            return
+@pytest.mark.parametrize(
+    ("instance", "cube"),
+    [(0, "UUUUBBRRRRFFDDDDFFLLLLBB"), (3, "UFUFRRRRFDFDDBDBLLLLUBUB"), (6, "UULLURURFFFFRRDDLDLDBBBB")],
+    ids="URF",
+)
+def test_a_turn_is_clockwise_as_seen_from_outside(instance: int, cube: str) -> None:
+    assert read(PocketCube(scramble=1).reset(options={"instance": instance})[0]) == cube
 
 
 def test_positions_are_as_far_away_as_is_published() -> None:
@@ -72,27 +47,18 @@ def test_the_solver_of_any_position_needs_9_moves_in_the_mean() -> None:
     assert fmean(lengths) == pytest.approx(8.7556, abs=0.3)
 
 
-def scrambled(length: int) -> Iterator[str]:
-    """Yield the cube after each sequence of moves that never turns a face twice in a row."""
-    ends = [(SOLVED, "")]
-    for _ in range(length):
-        ends = [(turned(cube, move), move[0]) for cube, last in ends for move in ACTIONS if move[0] != last]
-    return (cube for cube, _ in ends)
-
-
-@pytest.mark.parametrize("length", [1, 2, 3])
-def test_the_instances_are_all_scrambles_of_a_length(length: int) -> None:
+@pytest.mark.parametrize(("length", "count"), [(1, 9), (2, 54), (3, 321)])
+def test_the_instances_are_all_scrambles_of_a_length(length: int, count: int) -> None:
+    """Three of the sequences of three moves lead where others do."""
     env = PocketCube(scramble=length)
-    starts = [read(env.reset(options={"instance": i})[0]) for i in range(env.num_instances)]
-    assert sorted(starts) == sorted(scrambled(length))
-    assert SOLVED not in starts
+    starts = {read(env.reset(options={"instance": i})[0]) for i in range(env.num_instances)}
+    assert len(starts) == count
 
 
 def test_no_game_is_solved_at_its_start() -> None:
     """Not even where a sequence leads back to the solved position."""
     env = PocketCube(scramble=6)
-    assert SOLVED in scrambled(6)
-    for instance in range(0, env.num_instances, 97):
+    for instance in range(env.num_instances):
         assert read(env.reset(options={"instance": instance})[0]) != SOLVED
 
 

@@ -59,14 +59,14 @@ def success(env: Sokoban, policy: Policy, games: int = 100) -> float:
     return fmean(play(env, policy, options={"instance": i})[-1][-1]["success"] for i in range(games))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "games"),
     [
-        ({"difficulty": "easy"}, 200),
-        ({}, 100),
-        ({"difficulty": "hard"}, 4),
-        ({"width": 5, "height": 7, "boxes": 3, "depth": 25}, 50),
+        pytest.param({"difficulty": "easy"}, 200, marks=pytest.mark.full),
+        pytest.param({}, 100, marks=pytest.mark.full),
+        pytest.param({"difficulty": "hard"}, 4, marks=pytest.mark.full),
+        pytest.param({"difficulty": "hard"}, 200, marks=pytest.mark.nightly),
+        pytest.param({"width": 5, "height": 7, "boxes": 3, "depth": 25}, 50, marks=pytest.mark.full),
     ],
 )
 def test_every_room_is_solved_in_its_declared_moves(arguments: dict[str, Any], games: int) -> None:
@@ -78,22 +78,6 @@ def test_every_room_is_solved_in_its_declared_moves(arguments: dict[str, Any], g
         steps = play(env, env.solver(), options={"instance": number})
         assert fewest == info["optimal_actions"] == env._fewest_actions() == len(steps) - 1
         assert steps[-1][2] == env.optimal_return == env.optimal_success == 1.0
-
-
-@pytest.mark.nightly
-def test_every_hard_room_is_solved_in_its_declared_moves() -> None:
-    env = Sokoban(difficulty="hard")
-    for number in range(200):
-        observation, info = env.reset(options={"instance": number})
-        assert Room(observation).fewest_moves() == info["optimal_actions"] == len(play_out(env, observation))
-
-
-def play_out(env: Sokoban, observation: str) -> list[str]:
-    policy, actions, done = env.solver(), [], False
-    while not done:
-        actions.append(policy(observation))
-        observation, _, done, *_ = env.step(actions[-1])
-    return actions
 
 
 @given(

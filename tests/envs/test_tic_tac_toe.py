@@ -76,10 +76,3 @@ def test_a_game_ends_with_a_line_or_a_full_board(opponent: str, cells: str, show
     assert [step[1:3] for step in steps[:-1]] == [(0.0, False)] * (len(cells) - 1)
     assert steps[-1][:3] == (shown, payoff, True)
     assert steps[-1][-1]["success"] is (payoff > 0)
-
-
-def test_a_cell_that_is_taken_cannot_be_taken_again() -> None:
-    env = TicTacToe(opponent=in_order("51"), seat="second")
-    assert env.reset()[0] == "You are O.\n1 2 3\n4 X 6\n7 8 9"
-    assert env.step("5")[0] == "Not a free cell.\nYou are O.\n1 2 3\n4 X 6\n7 8 9"
-    assert env.step("9")[0] == "You are O.\nX 2 3\n4 X 6\n7 8 O"

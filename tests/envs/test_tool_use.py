@@ -1,5 +1,3 @@
-import ast
-import operator
 import pickle
 import re
 import sqlite3
@@ -167,24 +165,6 @@ def test_what_a_tool_cannot_do_is_refused_and_costs_a_turn(action: str, answer: 
     assert (reward, terminated, info["action_valid"]) == (0.0, False, False)
 
 
-_OPERATORS: dict[type, Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
-
-
-def by_python(node: Any) -> Any:
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](by_python(node.left), by_python(node.right))
-    if isinstance(node, ast.UnaryOp):
-        return _OPERATORS[type(node.op)](by_python(node.operand))
-    return Fraction(str(node.value))
-
-
 expressions = st.recursive(
     st.integers(0, 10**6).map(str) | st.decimals(0, 99, places=2).map(str),
     lambda inner: (
@@ -200,7 +180,7 @@ expressions = st.recursive(
 @examples(150)
 def test_the_calculator_agrees_with_python(text: str) -> None:
     try:
-        expected = _show_number(by_python(ast.parse(text, mode="eval").body))
+        expected = _show_number(eval(re.sub("[0-9.]+", r"Fraction('\g<0>')", text)))
     except ZeroDivisionError:
         expected = "That cannot be calculated: it divides by zero."
     assert said(started(), f"calculate: {text}") == expected

@@ -33,15 +33,6 @@ def test_an_illegal_move_is_refused_with_its_reason() -> None:
         assert observation.startswith("Name two different pegs.\n") or "turns" not in observation
 
 
-def test_a_tower_without_its_largest_disk_earns_nothing() -> None:
-    """GEM pays a third for it."""
-    env = game("TowerOfHanoi", start="tower", disks=3, turns=20)
-    env.reset(seed=0)
-    steps = [env.step(action) for action in ("A C", "A B", "C B", "B A", "B C", "A C")]
-    assert [step[1] for step in steps] == [0.0] * 6
-    assert steps[-1][0].startswith("A: 3\nB: -\nC: 2 1\n")
-
-
 def test_presets_have_many_starts() -> None:
     """GEM's has one."""
     assert [TowerOfHanoi(difficulty=name).num_instances for name in ("easy", "medium", "hard")] == [8, 26, 242]

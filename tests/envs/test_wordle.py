@@ -157,13 +157,6 @@ def test_what_is_not_in_the_list_costs_a_turn_but_no_guess():
     assert env.step("aback")[1:3] == (1.0, True)
 
 
-def test_nonsense_ends_the_game_when_its_turns_are_used_up():
-    env = Wordle()
-    for policy in (str.lower, "zzzzz".join, lambda _: ""):
-        assert len(play(env, policy, seed=0)[1:]) == 12
-        assert len(play(Wordle(difficulty="hard"), policy, seed=0)[1:]) == 4
-
-
 def test_a_strict_game_refuses_what_does_not_fit_and_says_no_more():
     env = Wordle(strict=True)
     env.reset(options={"instance": 0})
