@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers import AdmissibleActions, as_text
 from gym_trl.wrappers.admissible_actions import listed_actions
@@ -85,14 +84,3 @@ def test_a_list_that_is_too_long_is_cut_between_two_actions_and_counted(actions:
 
 def test_a_game_that_lists_nothing_is_left_as_it_is() -> None:
     assert AdmissibleActions(GuessNumber()).reset(seed=1) == GuessNumber().reset(seed=1)
-
-
-def test_observations_must_be_text() -> None:
-    with pytest.raises(NotTextError, match=r"AdmissibleActions needs text; wrap as_text\(env\)"):
-        AdmissibleActions(gym.make("Taxi-v4"))
-
-
-@pytest.mark.parametrize("limit", [0, -1, True, 2.0])
-def test_a_limit_that_cannot_be_is_refused(limit: Any) -> None:
-    with pytest.raises(ConfigError, match="max_length must be an integer of at least 1"):
-        AdmissibleActions(GuessNumber(), max_length=limit)

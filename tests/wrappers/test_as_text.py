@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TransformObservation
 
-from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
+from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.wrappers import TextAction, TextObservation, as_text
 from gym_trl.wrappers.inner import changed_by
 
@@ -177,14 +177,6 @@ def test_a_space_that_is_made_anew_each_time_is_the_environments_own():
     assert as_text(OrderEnforcing(Anew()), observe="render").reset()[0] == "the secret is 42"
 
 
-def test_an_episode_is_never_terminated_and_truncated_and_ends_once():
-    env = as_text(Drawn(), observe="render")
-    env.reset()
-    first = env.step("0")
-    assert first[1:4] == (1.0, True, False)
-    assert env.step("1")[1:4] == (0.0, True, False)
-
-
 def test_masks_become_the_names_of_what_is_allowed():
     env = as_text(gym.make("Taxi-v4"))
     _, info = env.reset(seed=0)
@@ -196,13 +188,6 @@ def test_masks_become_the_names_of_what_is_allowed():
 def test_names_that_do_not_tell_the_actions_apart_are_refused(names):
     with pytest.raises(ConfigError, match="names must be 4 different names, got"):
         TextAction(gym.make("FrozenLake-v1"), names=names)
-
-
-def test_an_action_that_is_no_text_is_named():
-    env: Any = TextAction(gym.make("FrozenLake-v1"))
-    env.reset()
-    with pytest.raises(ActionTypeError, match="TextAction reads text, got int: 1"):
-        env.step(1)
 
 
 def test_specs_rebuild_both_wrappers():

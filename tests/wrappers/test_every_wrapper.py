@@ -4,19 +4,26 @@
 2. ``gym.make(env.spec)`` rebuilds the stack, also from the JSON of the spec.
 3. A wrapped episode pickles between any two steps and goes on the same.
 4. Terminated and truncated never come together, and after the end nothing changes and nothing is earned.
+5. Any response is data, and what is observed is in the space.
+6. Arguments that cannot work, environments without text and steps that are none are refused.
 """
 
 import pickle
 from collections.abc import Callable
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from hypothesis import given, strategies as st
+from support.lanes import examples
 
 import gym_trl.wrappers
+from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
 from gym_trl.testing import play
 
 ENV_ID = "TrlEnv/GuessNumber-v0"
@@ -78,6 +85,27 @@ every_wrapper = pytest.mark.parametrize(
     ],
 )
 Wrap = Callable[..., gym.Wrapper[str, str, str, str]]
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    *(
+        (name, {argument: value}, f"{argument} must be an integer of at least 1")
+        for name, argument in (("AdmissibleActions", "max_length"), ("MultiAction", "limit"), ("TurnLimit", "turns"))
+        for value in (0, -1, 1.5, "3", True, None)
+    ),
+    *(("MultiAction", {"separator": value}, "separator must be text") for value in ("", None)),
+    ("Instructions", {"text": None}, "instructions must be text, got NoneType"),
+    *(("Opponent", {"seat": value}, "seat must be 0, 1 or None") for value in (2, -1, True, "first")),
+    ("ParseAction", {"format": "xml"}, "format"),
+    ("ParseAction", {"end_after": 0}, "end_after must be"),
+    *(
+        (name, {"penalty": value}, "penalty must not be negative")
+        for name in ("ParseAction", "StepPenalty", "InvalidActionPenalty")
+        for value in (-0.1, float("inf"), float("nan"))
+    ),
+    *(("Discount", {"gamma": value}, "gamma must be between 0 and 1") for value in (1.1, float("nan"))),
+    ("PotentialShaping", {"potential": len, "gamma": -0.1}, "gamma must be between 0 and 1"),
+]
+READS_TEXT = {"MultiAction", "Opponent", "ParseAction", "RecordTranscript", "TextAction", "Tools"}
+NEEDS_TEXT = (READS_TEXT - {"TextAction"}) | {"AdmissibleActions"}
 
 
 def trajectory(env: gym.Env[str, str], seed: int) -> list[tuple[Any, ...]]:
@@ -145,3 +173,38 @@ def test_wrappers_can_be_stacked_in_any_order(wrap: Wrap) -> None:
     for other in others:
         for env in (wrap(other(gym.make(ENV_ID))), other(wrap(gym.make(ENV_ID)))):
             assert any(trajectory(env, 1)[-1][3:5])
+
+
+@every_wrapper
+@given(response=st.text(st.characters(codec=None, exclude_categories=())))
+@examples(20)
+def test_any_response_is_data(wrap: Wrap, response: str) -> None:
+    env = wrap(gym.make(ENV_ID))
+    env.reset(seed=0)
+    for answer in (response, f"<tool>{response}", f"<action>{response}</action>"):
+        observation, reward, _, _, info = env.step(answer)
+        assert observation in env.observation_space
+        assert isfinite(reward)
+        assert isinstance(info["action_valid"], bool)
+
+
+@pytest.mark.parametrize(("name", "arguments", "reason"), REFUSED)
+def test_arguments_that_cannot_work_are_refused(name: str, arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        getattr(gym_trl.wrappers, name)(gym.make(ENV_ID), **arguments)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_TEXT))
+def test_an_environment_without_text_is_refused(name: str) -> None:
+    with pytest.raises(NotTextError, match=rf"Discrete.* {name} needs text; wrap as_text\(env\)"):
+        getattr(gym_trl.wrappers, name)(gym.make("FrozenLake-v1"), **ARGUMENTS[name][0])
+
+
+@pytest.mark.parametrize("name", sorted(READS_TEXT))
+def test_a_step_needs_a_text_and_a_reset_before_it(name: str) -> None:
+    env = getattr(gym_trl.wrappers, name)(gym.make(ENV_ID), **ARGUMENTS[name][0])
+    with pytest.raises(ResetNeeded, match=f"{name} has not been reset"):
+        env.step("1")
+    env.reset(seed=0)
+    with pytest.raises(ActionTypeError, match=f"{name} reads text, got bytes: b'31'"):
+        env.step(b"31")

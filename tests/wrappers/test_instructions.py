@@ -4,7 +4,6 @@ import gymnasium as gym
 import pytest
 
 from gym_trl.envs.echo import Echo
-from gym_trl.errors import ConfigError
 from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import description
 from gym_trl.wrappers import Instructions, ParseAction, TurnLimit, as_text
@@ -70,8 +69,3 @@ def test_an_environment_of_numbers_can_have_some() -> None:
     env: Any = Instructions(gym.make("FrozenLake-v1"), "Cross the lake.")
     assert env.reset(seed=0)[0] == 0
     assert env.instructions == "Cross the lake."
-
-
-def test_what_is_no_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match="instructions must be text, got NoneType"):
-        Instructions(Echo(), None)  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError
 from gym_trl.wrappers import MultiAction, ParseAction, StepPenalty, TurnLimit
 
 
@@ -76,9 +75,3 @@ def test_any_answer_is_data_and_observations_stay_in_the_space(answer: str, limi
     observation, *_, info = env.step(answer)
     assert observation in env.observation_space
     assert 1 <= len(info["steps"]) <= limit
-
-
-@pytest.mark.parametrize("arguments", [{"limit": 0}, {"limit": 1.5}, {"separator": ""}, {"separator": None}])
-def test_arguments_that_cannot_work_are_refused(arguments: Any) -> None:
-    with pytest.raises(ConfigError, match="must be"):
-        MultiAction(GuessNumber(), **arguments)

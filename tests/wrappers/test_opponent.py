@@ -5,7 +5,7 @@ import pytest
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.tic_tac_toe import TicTacToe
-from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.errors import ConfigError
 from gym_trl.spaces import AnyText
 from gym_trl.testing import play
 from gym_trl.types import Policy
@@ -148,14 +148,3 @@ def test_an_opponent_that_never_stops_is_stopped() -> None:
     env.reset()
     with pytest.raises(ConfigError, match="has played 1000 actions"):
         env.step("a")
-
-
-@pytest.mark.parametrize("seat", [2, -1, True, "first"])
-def test_a_seat_that_does_not_exist_is_refused(seat: Any) -> None:
-    with pytest.raises(ConfigError, match="seat must be 0, 1 or None"):
-        Opponent(GuessNumber(), seat=seat)
-
-
-def test_observations_and_actions_must_be_text() -> None:
-    with pytest.raises(NotTextError, match="Opponent needs text"):
-        Opponent(gym.make("FrozenLake-v1"))

@@ -3,13 +3,10 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from gymnasium.error import ResetNeeded
 from hypothesis import given, strategies as st
 
-from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import Outcome
-from gym_trl.errors import ActionTypeError, ConfigError, NotTextError
 from gym_trl.text.more_marks import boxes
 from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import RefusedResponse, UnfinishedResponse
@@ -106,29 +103,11 @@ def test_a_game_that_ends_by_itself_keeps_its_own_reason() -> None:
     assert "stop_reason" not in info
 
 
-@pytest.mark.parametrize("last", ["?", "<action>x</action>", "<action>31</action>"])
-def test_after_the_end_nothing_changes_and_nothing_is_earned_or_lost(last: str) -> None:
-    env = parsed(penalty=0.5, end_after=1)
-    observation, _, *rest = env.step(last)
-    for answer in ["?", "<action>31</action>", "<action>x</action>", ""]:
-        assert env.step(answer) == (observation, 0.0, *rest)
-    assert env.reset(seed=0)[0] == "Guess 1 to 50 in 6 tries."
-    assert env.step("<action>0</action>")[2]
-
-
 def test_a_reset_forgets_the_rows() -> None:
     env = parsed(end_after=2)
     for _ in range(3):
         assert not env.step("?")[2]
         env.reset(seed=0)
-
-
-@given(st.text(st.characters(codec=None, exclude_categories=())))
-def test_any_answer_is_data(answer: str) -> None:
-    env = parsed(end_after=1)
-    observation, reward, _, truncated, info = env.step(answer)
-    assert isinstance(observation, str)
-    assert (reward, truncated, bool(info.get("success"))) == (0.0, False, False)
 
 
 @pytest.mark.parametrize(
@@ -161,33 +140,6 @@ def test_an_environment_without_instructions_is_explained_by_the_format_alone() 
     assert env.instructions == "Answer with your action alone."
     env.reset()
     assert env.step("x ") == ("x", 0.5, False, False, {"action_valid": True, "action": "x"})
-
-
-def test_a_response_of_bytes_and_a_step_before_reset_are_errors() -> None:
-    with pytest.raises(ActionTypeError, match="bytes"):
-        parsed().step(b"31")  # type: ignore[arg-type]
-    with pytest.raises(ResetNeeded):
-        ParseAction(Echo()).step("?")
-
-
-def test_an_environment_without_text_actions_is_refused() -> None:
-    env: Any = gym.make("FrozenLake-v1")
-    with pytest.raises(NotTextError, match=r"Discrete\(4\)"):
-        ParseAction(env)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"format": "xml"}, "format"),
-        ({"penalty": -1.0}, "penalty"),
-        ({"penalty": float("nan")}, "penalty"),
-        ({"end_after": 0}, "end_after"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ParseAction(GuessNumber(), **arguments)
 
 
 class SlowReader(ParseAction):

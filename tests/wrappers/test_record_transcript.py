@@ -7,7 +7,6 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import NotTextError
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.records.schema import as_record
 from gym_trl.testing import play
@@ -149,8 +148,3 @@ def test_many_processes_can_share_a_file(tmp_path: Path) -> None:
     envs.step(("1", "1", "1"))
     envs.close()
     assert sorted(record["task"]["seed"] for record in read_json_lines(Path(path))) == [0, 1, 2]
-
-
-def test_observations_and_actions_must_be_text() -> None:
-    with pytest.raises(NotTextError, match="RecordTranscript needs text"):
-        RecordTranscript(gym.make("FrozenLake-v1"))

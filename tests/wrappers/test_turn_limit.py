@@ -6,7 +6,7 @@ import pytest
 
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError, NotTextError
+from gym_trl.errors import NotTextError
 from gym_trl.testing import play
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.reward import Discount, PotentialShaping, SuccessReward
@@ -85,9 +85,3 @@ def test_an_environment_that_is_not_text_can_be_limited_but_not_announced() -> N
     assert TurnLimit(env, turns=3).instructions == instructions_of(env)
     with pytest.raises(NotTextError, match="Discrete"):
         TurnLimit(env, turns=3, announce=True)
-
-
-@pytest.mark.parametrize("turns", [0, -1, 1.0, "3", True, None])
-def test_a_limit_that_cannot_be_is_refused(turns: Any) -> None:
-    with pytest.raises(ConfigError, match="turns must be an integer of at least 1"):
-        TurnLimit(GuessNumber(), turns=turns)
