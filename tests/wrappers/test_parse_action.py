@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.envs.text_env import Outcome
 from gym_trl.text.more_marks import boxes
-from gym_trl.text.thoughts import split_thinking
-from gym_trl.types import RefusedResponse, UnfinishedResponse
+from gym_trl.text.parsing import ActionFormat
+from gym_trl.text.thoughts import answer_of, split_thinking
 from gym_trl.wrappers.parse_action import ParseAction
 
 
@@ -142,74 +141,17 @@ def test_an_environment_without_instructions_is_explained_by_the_format_alone() 
     assert env.step("x ") == ("x", 0.5, False, False, {"action_valid": True, "action": "x"})
 
 
-class SlowReader(ParseAction):
-    """Wrapper that splits every response, and balances the braces of all boxes."""
-
-    def find_action(self, response: str) -> str | None:
-        cut = isinstance(response, UnfinishedResponse)
-        if isinstance(response, RefusedResponse) or self._format is None:
-            return None if cut or isinstance(response, RefusedResponse) else response
-        text = split_thinking(response).text
-        if self._format._format != "boxed" or cut:
-            return self._format.find(text, cut=cut)
-        start, stop = max(boxes(text)[0], default=(0, 0))
-        return text[start:stop].strip() or None
-
-
-class SlowGame(GuessNumber):
-    """Game that reads every integer with a regular expression, and makes every outcome anew."""
-
-    def _act(self, action: str) -> Outcome:
-        number = re.fullmatch("[+-]?[0-9]{1,4300}", action.strip())
-        if number and int(number[0]) == self._secret:
-            return Outcome("Correct.", done=True, success=True)
-        self._turns_left -= 1
-        if number is None or not self.low <= int(number[0]) <= self.high:
-            return Outcome(f"Not {self.low} to {self.high}.", done=self._turns_left == 0, valid=False)
-        return Outcome("Higher." if self._secret > int(number[0]) else "Lower.", done=self._turns_left == 0)
-
-
-PARTS = (
-    "<action>",
-    "</action>",
-    "\\boxed{",
-    "{",
-    "}",
-    "\\",
-    "<think>",
-    "</think>",
-    "<|end|>",
-    "<|channel>thought",
-    "|",
-)
-GUESSES = ("31", " 7 ", "+8", "50", "51", "\u0663\u0661", "1_0", "9" * 4301, "x" * 70_000)
-MARKS = ("<action>{}</action>", "\\boxed{{{}}}", "{}")
-RESPONSES = st.lists(
-    st.one_of(
-        st.builds(str.format, st.sampled_from(MARKS), st.sampled_from(GUESSES)),
-        st.sampled_from(PARTS),
-        st.text(st.characters(codec=None, exclude_categories=()), max_size=3),
-    ),
-    max_size=6,
-).map("".join)
+PARTS = [
+    *("<action>", "</action>", "\\boxed{", "{", "}", "\\", "<think>", "</think>", "<|end|>", "<|channel>thought", "|"),
+    *("<action>31</action>", "\\boxed{31}", " 7 ", "x" * 70_000),
+]
 
 
 @given(
-    responses=st.lists(
-        st.builds(
-            lambda kind, said: kind(said), st.sampled_from((str, str, UnfinishedResponse, RefusedResponse)), RESPONSES
-        ),
-        max_size=8,
-    ),
-    how=st.sampled_from(("tag", "boxed", "plain", "json:move", "regex:(x)|[0-9 ]*", None)),
-    end_after=st.sampled_from((None, 2)),
-    penalty=st.sampled_from((0.0, 0.25)),
+    st.lists(st.sampled_from(PARTS) | st.text(st.characters(codec=None, exclude_categories=()), max_size=3), max_size=6)
 )
-def test_reading_the_usual_response_quickly_changes_nothing(
-    responses: list[str], how: Any, end_after: int | None, penalty: float
-) -> None:
-    quick = ParseAction(GuessNumber(turns=4), how, end_after=end_after, penalty=penalty)
-    slow = SlowReader(SlowGame(turns=4), how, end_after=end_after, penalty=penalty)
-    assert quick.reset(seed=5) == slow.reset(seed=5)
-    for response in responses:
-        assert quick.step(response) == slow.step(response)
+def test_reading_the_usual_response_quickly_changes_nothing(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert answer_of(text) == split_thinking(text).text
+    start, stop = max(boxes(text)[0], default=(0, 0))
+    assert ActionFormat("boxed").find(text) == (text[start:stop].strip() or None)
