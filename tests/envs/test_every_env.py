@@ -2,7 +2,7 @@
 
 1. It keeps the promises of ``check_text_env``, and the kit notices when one is broken.
 2. Vectorised in any way, it plays what it plays alone.
-3. Same seed and same actions give the same trajectory in any thread and any process.
+3. Same seed and same actions give the same trajectory in any thread and any process, and the same keys of states.
 4. Reset options choose the game or are refused by name.
 """
 
@@ -31,6 +31,7 @@ from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.testing import check_text_env, play
+from gym_trl.wrappers import StateKey, as_text
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -55,6 +56,7 @@ PAID_FOR_SUCCESS = [
     one for one, env_id in zip(EASIEST, IDS, strict=True) if game_class(env_id).reward_modes[0] == "success"
 ]
 COUNTED = [env_id for env_id in IDS if gym.make(env_id).get_wrapper_attr("num_instances") is not None]
+ELSEWHERE = [*IDS, "FrozenLake-v1"]
 FUZZED = in_full(10_000, fast=1_000)
 FEWER = {"TrlEnv/CodeAgent-v0": 100}
 """Divisor of the number of actions and episodes that are tried where an action may start a process."""
@@ -404,20 +406,21 @@ def test_threads_see_the_same_games(env_id: str) -> None:
 
 @pytest.fixture(scope="module")
 def elsewhere() -> dict[str, str]:
-    """Return the trajectories in another process with another hash seed, so that the order of a set matters."""
+    """Return the trajectories and keys of states in another process with another hash seed, for the order of sets."""
     script = (
         "import gymnasium as gym, gym_trl, json, sys\n"
         "from gym_trl.testing import play\n"
+        "from gym_trl.wrappers import StateKey, as_text\n"
         "played = {}\n"
         "for env_id, arguments in json.loads(sys.argv[1]).items():\n"
-        "    env = gym.make(env_id, **arguments)\n"
+        "    env = StateKey(as_text(gym.make(env_id, **arguments)))\n"
         "    policies = [env.get_wrapper_attr('random_policy')(seed) for seed in range(5)]\n"
         "    played[env_id] = ascii([play(env, policy, seed=seed) for seed, policy in enumerate(policies)])\n"
         "print(json.dumps(played))\n"
     )
     path = str(Path(gym_trl.__file__).parents[1])
     ran = subprocess.run(
-        [sys.executable, "-c", script, json.dumps({env_id: gym.spec(env_id).kwargs for env_id in IDS})],
+        [sys.executable, "-c", script, json.dumps({env_id: gym.spec(env_id).kwargs for env_id in ELSEWHERE})],
         capture_output=True,
         text=True,
         check=True,
@@ -427,9 +430,11 @@ def elsewhere() -> dict[str, str]:
     return played
 
 
-@every_env
-def test_another_process_sees_the_same_game(env_id: str, elsewhere: dict[str, str]) -> None:
-    assert elsewhere[env_id] == ascii([trajectory(env_id, seed) for seed in range(5)])
+@pytest.mark.parametrize("env_id", ELSEWHERE)
+def test_another_process_sees_the_same_game_and_names_its_states_alike(env_id: str, elsewhere: dict[str, str]) -> None:
+    env = StateKey(as_text(gym.make(env_id)))
+    policies = [env.get_wrapper_attr("random_policy")(seed) for seed in range(5)]
+    assert elsewhere[env_id] == ascii([play(env, policy, seed=seed) for seed, policy in enumerate(policies)])
 
 
 @pytest.mark.parametrize("env_id", COUNTED)
