@@ -30,43 +30,29 @@ def said(env: ToolUse, action: str) -> str:
     return env.step(action)[0].rpartition("\n")[0]
 
 
-def turns_of_the_solver(difficulty: Any, count: int) -> list[int]:
-    """It wins them all, in the fewest turns."""
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("difficulty", "mean", "bounds", "won", "constant"),
+    [
+        ("easy", 2.33, (2, 3), 0.004, 0.002),
+        ("medium", 5.72, (5, 7), 0.001, 0.002),
+        ("hard", 9.5, (8, 11), 0.002, 0.002),
+    ],
+)
+def test_the_table_of_numbers_is_right(
+    difficulty: Any, mean: float, bounds: tuple[int, int], won: float, constant: float
+) -> None:
     env = ToolUse(difficulty=difficulty)
-    turns = []
-    for instance in range(count):
+    turns, right, answers = [], 0.0, Counter[int]()
+    for instance in range(2000):
         steps = play(env, env.solver(), options={"instance": instance})
         assert steps[-1][-1]["success"]
         assert len(steps) - 1 == env._fewest_actions()
         turns.append(len(steps) - 1)
-    return turns
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("difficulty", "mean", "fewest", "most"), [("easy", 2.33, 2, 3), ("medium", 5.72, 5, 7), ("hard", 9.5, 8, 11)]
-)
-def test_the_solver_answers_every_question_in_the_fewest_turns(
-    difficulty: Any, mean: float, fewest: int, most: int
-) -> None:
-    turns = turns_of_the_solver(difficulty, 200)
-    assert (min(turns), max(turns)) == (fewest, most)
-    assert fmean(turns) == pytest.approx(mean, rel=0.05)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("difficulty", "mean", "won", "constant"),
-    [("easy", 2.33, 0.004, 0.002), ("medium", 5.72, 0.001, 0.002), ("hard", 9.5, 0.002, 0.002)],
-)
-def test_the_table_of_numbers_is_right(difficulty: Any, mean: float, won: float, constant: float) -> None:
-    assert fmean(turns_of_the_solver(difficulty, 2000)) == pytest.approx(mean, abs=0.005)
-    env = ToolUse(difficulty=difficulty)
-    answers: Counter[int] = Counter()
-    right = 0.0
-    for instance in range(2000):
         right += play(env, env.random_policy(instance), options={"instance": instance})[-1][2]
         answers[env._question.answer] += 1
+    assert (min(turns), max(turns)) == bounds
+    assert fmean(turns) == pytest.approx(mean, abs=0.005)
     assert right / 2000 == pytest.approx(won, abs=0.0006)
     assert answers.most_common(1)[0][1] / 2000 == pytest.approx(constant, abs=0.0006)
 
