@@ -12,8 +12,7 @@ from support import tiny_trainer, training_ways, warm
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.credit import RoleBaselines, TurnCredit
-from gym_trl.grpo.credit.columns import TurnRow
+from gym_trl.grpo.credit import RoleBaselines, TurnCredit, TurnRewards
 from gym_trl.grpo.credit.groups import Member
 from gym_trl.grpo.parts.dead_groups import dead_groups
 from gym_trl.records import read_records
@@ -156,7 +155,7 @@ def test_dead_groups_of_a_resumed_training_are_judged_by_its_saved_baselines():
     credit = TurnCredit("rae")
     saved = {"gym_trl.role_baselines": {"": 0.4}}
     trainer = SimpleNamespace(state=SimpleNamespace(stateful_callbacks=saved))
-    members = [Member(0, TurnRow([0.0], [(0, 1)], "ab", False)) for _ in range(2)]
+    members = [Member(0, "", TurnRewards([0.0], "ab")) for _ in range(2)]
     assert dead_groups(members, credit.estimator) == [0]
     call: Any = SimpleNamespace(training=False, trainer=trainer)
     credit.begin(call)

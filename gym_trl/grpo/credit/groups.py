@@ -1,11 +1,12 @@
-"""Groups of episodes that are compared with each other."""
+"""Groups of episodes that are compared with each other, and the advantages that they get."""
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from gym_trl.grpo.credit.columns import TurnRow
-from gym_trl.grpo.credit.estimators import ACROSS_GROUPS, Estimator
+from gym_trl.errors import ConfigError
+from gym_trl.grpo.credit.estimators import ACROSS_GROUPS, Advantages, Estimator, TurnRewards, scales
 
 SPREAD = 1e-6
 """Largest advantage of a turn that counts as none: rewards summed in another order differ by less."""
@@ -15,11 +16,24 @@ class Member(NamedTuple):
     """Scored episode of a GRPO group."""
 
     group: int
-    row: TurnRow
+    task_key: str
+    """Name of its task; groups with the same one share their states."""
+    turns: TurnRewards
+    """What its turns were paid."""
 
 
-def compared(members: Sequence[Member], estimator: Estimator) -> list[list[int]]:
-    """Return the places of the episodes that are compared with each other, for each set of them.
+class Comparison(NamedTuple):
+    """Episodes that are compared with each other."""
+
+    places: list[int]
+    """Their places among the members of a batch."""
+    turns: list[TurnRewards]
+    advantages: Advantages
+    """Advantages of their turns, before scaling."""
+
+
+def compared(members: Sequence[Member], estimator: Estimator) -> list[Comparison]:
+    """Return the comparisons of a batch's scored episodes, each of which is in one of them.
 
     This is the one definition of a group, for the mean, the scale and whether a group is dead. The seats of a game are
     never compared with each other, so it is the episodes of one role
@@ -29,33 +43,65 @@ def compared(members: Sequence[Member], estimator: Estimator) -> list[list[int]]
       in the same state, the key of which is declared Markov.
 
     >>> from gym_trl.grpo.credit.estimators import episode, pool
-    >>> first, second = (
-    ...     TurnRow([0.0], [(0, 1)], ["start", "end"], markov_keys=True, task_key="task", role=role)
-    ...     for role in ("first", "second")
-    ... )
-    >>> members = [Member(0, first), Member(0, second), Member(0, first), Member(1, first), Member(1, second)]
-    >>> compared(members, episode)
+    >>> first, second = (TurnRewards([0.0], ["start", "end"], markov=True, role=role) for role in ("first", "second"))
+    >>> drawn = [(0, first), (0, second), (0, first), (1, first), (1, second)]
+    >>> members = [Member(group, "task", turns) for group, turns in drawn]
+    >>> [one.places for one in compared(members, episode)]
     [[0, 2], [1], [3], [4]]
-    >>> compared(members, pool)
+    >>> [one.places for one in compared(members, pool)]
     [[0, 2, 3], [1, 4]]
+
+    Raises:
+        ConfigError: A user's estimator does not return a finite number for each turn.
     """
-    groups: defaultdict[tuple[int, str | None], list[int]] = defaultdict(list)
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for place, member in enumerate(members):
-        groups[member.group, member.row.role].append(place)
-    if estimator not in ACROSS_GROUPS:
-        return list(groups.values())
-    tasks: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for name, places in groups.items():
-        begins = {_begin(members[place].row) for place in places}
-        same = len(begins) == 1 and all(members[place].row.markov_keys for place in places)
-        tasks[begins.pop() if same else name].extend(places)
-    return list(tasks.values())
+        groups[member.group, member.turns.role].append(place)
+    sets = list(groups.values())
+    if estimator in ACROSS_GROUPS:
+        tasks: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for name, places in groups.items():
+            begins = {_begin(members[place]) for place in places}
+            same = len(begins) == 1 and all(members[place].turns.markov for place in places)
+            tasks[begins.pop() if same else name].extend(places)
+        sets = list(tasks.values())
+    turns = [[members[place].turns for place in places] for places in sets]
+    return [Comparison(places, own, _estimated(own, estimator)) for places, own in zip(sets, turns, strict=True)]
 
 
-def _begin(row: TurnRow) -> tuple[str | None, str, Hashable]:
-    return row.role, row.task_key, row.turn_keys[0]
+def _begin(member: Member) -> tuple[str | None, str, Hashable]:
+    return member.turns.role, member.task_key, member.turns.keys[0]
 
 
-def teaches(advantages: Sequence[float]) -> bool:
-    """Return True if a turn has an advantage, before scaling."""
-    return any(abs(value) > SPREAD for value in advantages)
+def _estimated(group: Sequence[TurnRewards], estimator: Estimator) -> Advantages:
+    """Return an estimator's advantages after checking their form."""
+    advantages = estimator(group)
+    name = getattr(estimator, "__name__", "the estimator")
+    wanted = [one.turns for one in group]
+    if (got := [len(values) for values in advantages]) != wanted:
+        raise ConfigError(f"{name} must return a number per turn: {wanted} for these episodes, got {got}")
+    if not all(map(math.isfinite, (value for values in advantages for value in values))):
+        raise ConfigError(f"{name} returned an advantage that is not finite")
+    return advantages
+
+
+def scaled(comparisons: Sequence[Comparison], scale_rewards: Literal["group", "batch", "none"]) -> list[list[float]]:
+    """Return the advantages of each member's turns, in units of the scale of its comparison; see ``scales``."""
+    divisors = scales([one.turns for one in comparisons], [one.advantages for one in comparisons], scale_rewards)
+    by_place = {
+        place: [value / divisor for value in values]
+        for one, divisor in zip(comparisons, divisors, strict=True)
+        for place, values in zip(one.places, one.advantages, strict=True)
+    }
+    return [by_place[place] for place in range(len(by_place))]
+
+
+def dead(members: Sequence[Member], comparisons: Sequence[Comparison]) -> list[int]:
+    """Return the numbers of the groups none of whose turns has an advantage."""
+    alive = {
+        members[place].group
+        for one in comparisons
+        for place, values in zip(one.places, one.advantages, strict=True)
+        if any(abs(value) > SPREAD for value in values)
+    }
+    return sorted({member.group for member in members} - alive)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.credit.columns import TurnRow, turn_row
-from gym_trl.grpo.credit.estimators import CREDITS, ESTIMATORS, RAE, Estimator, TurnRewards, scales
-from gym_trl.grpo.credit.groups import Member, compared, teaches
+from gym_trl.grpo.credit.estimators import CREDITS, ESTIMATORS, RAE, Estimator
+from gym_trl.grpo.credit.groups import Comparison, Member, compared, dead, scaled
 from gym_trl.grpo.credit.role_baselines import RoleBaselines
 from gym_trl.grpo.criterion_rewards import RestReward
 from gym_trl.grpo.parts.part import Call, Part
@@ -102,37 +102,12 @@ class TurnCredit(Part):
 
         They are those that a ``GymGRPOTrainer`` computes of this group alone, with ``scale_rewards="group"``.
         """
-        rows = [turn_row(episode) for episode in episodes]
-        paid = []
-        for row, episode in zip(rows, episodes, strict=True):
+        members = []
+        for episode in episodes:
+            row = turn_row(episode)
             row.check(f"an episode of {episode.task.env_id}")
-            paid.append(row.turns(_with_rest(row.turn_rewards, 1.0, episode.episode_return or 0.0)))
-        sets = compared([Member(0, row) for row in rows], self.estimator)
-        groups = [[paid[place] for place in places] for places in sets]
-        estimated = [self.estimated(group) for group in groups]
-        advantages = dict[int, list[float]]()
-        for places, estimates, divisor in zip(sets, estimated, scales(groups, estimated), strict=True):
-            advantages |= zip(places, ([value / divisor for value in values] for values in estimates), strict=True)
-        return [advantages[place] for place in range(len(rows))]
-
-    def estimated(self, group: Sequence[TurnRewards]) -> list[list[float]]:
-        """Return the estimator's advantages after checking their form."""
-        advantages = self.estimator(group)
-        name = getattr(self.estimator, "__name__", "the estimator")
-        wanted = [len(turns.rewards) for turns in group]
-        if (got := [len(values) for values in advantages]) != wanted:
-            raise ConfigError(f"{name} must return a number per turn: {wanted} for these episodes, got {got}")
-        if not all(map(math.isfinite, (value for values in advantages for value in values))):
-            raise ConfigError(f"{name} returned an advantage that is not finite")
-        return advantages
-
-
-class _Episode(NamedTuple):
-    """Scored row of a group."""
-
-    place: int
-    """Index among the rows of all processes."""
-    turns: TurnRewards
+            members.append(paid_member(0, row, 1.0, episode.episode_return or 0.0))
+        return scaled(compared(members, self.estimator), "group")
 
 
 @dataclass
@@ -227,39 +202,31 @@ class CreditPart(TrainerPart):
         saved, roles = self.credit.saved, self.credit.roles
         if saved is not None:
             saved.restore(trainer)
-        groups = self._groups(trainer, rows, rewards)
-        turns = [[episode.turns for episode in group] for group in groups]
-        estimated = [self.credit.estimated(group) for group in turns]
-        divisors = scales(turns, estimated, trainer.scale_rewards)
-        advantages: list[list[float]] = [[] for _ in rows]
-        size, scored, alive = trainer.num_generations, set[int](), set[int]()
-        for group, estimates, divisor in zip(groups, estimated, divisors, strict=True):
-            for episode, values in zip(group, estimates, strict=True):
-                advantages[episode.place] = [value / divisor for value in values]
-                scored.add(episode.place // size)
-                if teaches(values):
-                    alive.add(episode.place // size)
+        places, members = self._members(trainer, rows, rewards)
+        comparisons = compared(members, self.credit.estimator)
+        values = scaled(comparisons, trainer.scale_rewards)
         if roles is not None and saved is not None:
-            roles.count(turns)
+            roles.count([one.turns for one in comparisons])
             saved.save(trainer)
-        self._log(trainer, groups, advantages)
-        return advantages, len(scored - alive) * size / len(rows)
+        self._log(trainer, comparisons, values)
+        advantages: list[list[float]] = [[] for _ in rows]
+        for place, of_turns in zip(places, values, strict=True):
+            advantages[place] = of_turns
+        return advantages, len(dead(members, comparisons)) * trainer.num_generations / len(rows)
 
-    def _groups(self, trainer: Any, rows: Sequence[TurnRow], rewards: Any) -> list[list[_Episode]]:
-        """Return the scored episodes that are compared with each other; those of a set may be spread over processes."""
+    def _members(self, trainer: Any, rows: Sequence[TurnRow], rewards: Any) -> tuple[list[int], list[Member]]:
+        """Return the scored episodes and their places; those of a group may be spread over processes."""
         unscored = rewards.isnan().all(dim=1).tolist()
         totals = (rewards * trainer.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
         scored = [place for place, none in enumerate(unscored) if not none]
         weights = self._weights(
             trainer, [rows[place] for place in scored], [rewards[place].tolist() for place in scored]
         )
-        episodes = []
+        members = []
         for place, weight in zip(scored, weights, strict=True):
             rows[place].check(f"row {place}")
-            paid = _with_rest(rows[place].turn_rewards, weight, totals[place])
-            episodes.append(_Episode(place, rows[place].turns(paid, weight)))
-        members = [Member(place // trainer.num_generations, rows[place]) for place in scored]
-        return [[episodes[index] for index in group] for group in compared(members, self.credit.estimator)]
+            members.append(paid_member(place // trainer.num_generations, rows[place], weight, totals[place]))
+        return scored, members
 
     def _weights(self, trainer: Any, rows: Sequence[TurnRow], rewards: Sequence[Sequence[float]]) -> list[float]:
         """Return the weight of the environment's return among the rewards of each scored episode.
@@ -280,19 +247,19 @@ class CreditPart(TrainerPart):
                 warnings.warn(_NOT_FOUND, UserWarning, stacklevel=2)
         return [math.fsum(weights[number] for number in paying if not math.isnan(values[number])) for values in rewards]
 
-    def _log(self, trainer: Any, groups: Sequence[Sequence[_Episode]], advantages: Sequence[Sequence[float]]) -> None:
+    def _log(self, trainer: Any, comparisons: Sequence[Comparison], advantages: Sequence[Sequence[float]]) -> None:
         metrics = trl_versions.pending_metrics(trainer, "train")
         if "credit/company" not in metrics:  # TRL clears metrics when it logs
             self._window = _Window()
         window = self._window
-        for group in groups:
-            states = [episode.turns.places or episode.turns.keys[:-1] for episode in group]
+        for one in comparisons:
+            states = [turns.places or turns.keys[:-1] for turns in one.turns]
             met = Counter(name for names in states for name in set(names))
-            for episode, names in zip(group, states, strict=True):
+            for member, names in zip(one.places, states, strict=True):
                 window.turns += len(names)
                 window.in_company += sum(met[name] > 1 for name in names)
                 window.episodes += 1
-                window.spread += pstdev(advantages[episode.place])
+                window.spread += pstdev(advantages[member])
         if window.episodes:
             for name, value in window.metrics().items():
                 metrics[name] = [value]
@@ -364,14 +331,15 @@ def _are_returns(paid: Sequence[float], returns: Sequence[float], sizes: Sequenc
     return bool(with_payment) and all(abs(value - worth) <= _FLOAT_32 * size for value, worth, size in with_payment)
 
 
-def _with_rest(rewards: Sequence[float], weight: float, total: float) -> list[float]:
-    """Return the weighted rewards of the turns, the last one with all that is missing to ``total``.
+def paid_member(group: int, row: TurnRow, weight: float, total: float) -> Member:
+    """Return a scored episode whose turns get their weighted rewards, the last one with all that is missing to a total.
 
-    >>> _with_rest([0.5, 0.0, 1.0], 2.0, 3.25)
+    >>> row = TurnRow([0.5, 0.0, 1.0], [(0, 1), (1, 2), (2, 3)], "abcd", False)
+    >>> paid_member(0, row, 2.0, 3.25).turns.rewards
     [1.0, 0.0, 2.25]
     """
-    paid = [weight * reward for reward in rewards]
+    paid = [weight * reward for reward in row.turn_rewards]
     rest = total - math.fsum(paid)
     if abs(rest) > _ROUNDING * max(1.0, math.fsum(map(abs, paid))):
         paid[-1] += rest
-    return paid
+    return Member(group, row.task_key, row.turns(paid, weight))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gym_trl.grpo.credit.columns import turn_row
 from gym_trl.grpo.credit.estimators import Estimator, episode
-from gym_trl.grpo.credit.groups import Member, compared, teaches
+from gym_trl.grpo.credit.groups import Member, compared, dead
 from gym_trl.grpo.parts.part import Call, Part, Play, ReplacedEpisode
 from gym_trl.grpo.planned_rows import Planned
 from gym_trl.grpo.training_tasks import Draws
@@ -43,10 +43,10 @@ class DeadGroups(Part):
             call.engine.meet()
             played = zip(rows, episodes, strict=True)
             here = [scored_member(row.group, one) for row, one in played if one.scored]
-            dead = dead_groups(call.gather(here), self._estimator)
-            if not dead:
+            replaces = dead_groups(call.gather(here), self._estimator)
+            if not replaces:
                 break
-            judged = [place for place, row in enumerate(rows) if row.group in dead]
+            judged = [place for place, row in enumerate(rows) if row.group in replaces]
             replaced += [ReplacedEpisode(place, rows[place].attempt, episodes[place]) for place in judged]
             others = self._draws.others([rows[place] for place in judged], call.trainer, call.place)
             for place, row, one in zip(judged, others, play(others), strict=True):
@@ -60,10 +60,9 @@ def dead_groups(members: Sequence[Member], estimator: Estimator = episode) -> li
     With the default estimator, GRPO's, these are the groups whose returns are all equal (dynamic sampling: Yu et al.
     2025, "DAPO", arXiv:2503.14476, equation 11); with credit per turn, those whose turns are all worth the same:
 
-    >>> from gym_trl.grpo.credit.columns import TurnRow
-    >>> from gym_trl.grpo.credit.estimators import return_to_go
-    >>> early, late = (TurnRow(paid, [(0, 1), (1, 2)], "abc", False) for paid in ([1.0, 0.0], [0.0, 1.0]))
-    >>> members = [Member(0, early), Member(0, late), Member(1, late), Member(1, late)]
+    >>> from gym_trl.grpo.credit.estimators import TurnRewards, return_to_go
+    >>> early, late = (TurnRewards(paid, "abc") for paid in ([1.0, 0.0], [0.0, 1.0]))
+    >>> members = [Member(group, "", turns) for group, turns in ((0, early), (0, late), (1, late), (1, late))]
     >>> dead_groups(members), dead_groups(members, return_to_go)
     ([0, 1], [1])
 
@@ -71,14 +70,11 @@ def dead_groups(members: Sequence[Member], estimator: Estimator = episode) -> li
     episodes are all alike is not dead if another group of its task is different. A group without a scored episode is
     not dead: what failed is the infrastructure, and more tasks would fail with it.
     """
-    alive: set[int] = set()
-    for places in compared(members, estimator):
-        advantages = estimator([members[place].row.turns() for place in places])
-        alive |= {members[place].group for place, row in zip(places, advantages, strict=True) if teaches(row)}
-    return sorted({member.group for member in members} - alive)
+    return dead(members, compared(members, estimator))
 
 
 def scored_member(group: int, played: EpisodeResult) -> Member:
     """Return a scored episode as a member of its group; without state keys, its states do not recur."""
     row = turn_row(played)
-    return Member(group, row if row.turn_keys else row._replace(turn_keys=range(len(row.turn_rewards) + 1)))
+    keys = row.turn_keys or range(len(row.turn_rewards) + 1)
+    return Member(group, row.task_key, row._replace(turn_keys=keys).turns())

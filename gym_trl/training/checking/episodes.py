@@ -39,11 +39,11 @@ def check_seeds(step: CheckedStep) -> Iterator[Found]:
             yield Difference.of(index, "", "the task", name, task["id"])
         if record["step"] != step.step:
             yield Difference.of(index, "", "the step", step.step, record["step"])
-    if step.about is None or step.episodes is None:
+    if step.data is None:
         yield "seeds of the sampling, which only a full record has"
         return
-    about, size = step.about, step.about["group_size"]
-    for index, (record, row) in enumerate(zip(step.records, step.episodes, strict=True)):
+    about, size = step.data.about, step.data.about["group_size"]
+    for index, (record, row) in enumerate(zip(step.records, step.data.episodes, strict=True)):
         if row["number"] != index:
             yield Difference.of(index, "", "the place in the batch", index, row["number"])
         place = record["group"], record["attempt"]
@@ -280,11 +280,11 @@ def check_returns(step: CheckedStep) -> Iterator[Found]:
         for what, now, then in _facts(record):
             if now != then:
                 yield Difference.of(index, "", what, now, then)
-    if step.about is None or step.episodes is None:
+    if step.data is None:
         yield "rewards of the reward functions, which only a full record has"
         return
-    for index, (record, row) in enumerate(zip(step.records, step.episodes, strict=True)):
-        for what, now, then in _paid(record, row["rewards"], step.about["functions"]):
+    for index, (record, row) in enumerate(zip(step.records, step.data.episodes, strict=True)):
+        for what, now, then in _paid(record, row["rewards"], step.data.about["functions"]):
             yield Difference.of(index, "", what, now, then)
         own = own_turns(record)
         rewards = [turn["reward"] for turn in record["turns"][own:]]

@@ -1,31 +1,28 @@
 """Stages of the rows of a step's loss: ids, masks and segments, and advantages, of the episodes alone."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gym_trl.errors import ConfigError, described
 from gym_trl.grpo.credit.columns import TurnRow
-from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, RAE, Estimator, TurnRewards, scales
-from gym_trl.grpo.credit.groups import Member, compared
+from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS, RAE, Estimator
+from gym_trl.grpo.credit.groups import Comparison, Member, compared, scaled
 from gym_trl.grpo.credit.role_baselines import RoleBaselines
-from gym_trl.grpo.credit.turn_credit import TurnCredit
-from gym_trl.records.schema import Record
+from gym_trl.grpo.credit.turn_credit import paid_member
 from gym_trl.training.checking.step import (
     CheckedStep,
     Difference,
+    ExpectedRow,
     Found,
     UncheckedError,
     first_difference,
     is_scored,
 )
 from gym_trl.training.step_file import Ragged, StepAbout, StepEpisode
-from gym_trl.types import StopReason
 
 Floats = NDArray[np.float64]
 TOLERANCE = 1e-4
@@ -37,62 +34,9 @@ _BY_ROWS = ("dr_grpo", "grpo", "luspo", "sapo")
 _BY_TOKENS = ("grpo", "sapo")
 
 
-@dataclass(frozen=True)
-class ExpectedRow:
-    """Row that an episode, or a segment of it, is to be in the loss."""
-
-    episode: int | None
-    """Index of the episode; ``None`` for a row that only fills the batch."""
-    start: int
-    """Index of its first id in the episode's completion."""
-    prompt: Sequence[int]
-    ids: Sequence[int]
-    mask: Sequence[int]
-    logprobs: Sequence[float | None]
-
-
-def expected_rows(step: CheckedStep) -> list[ExpectedRow]:
-    """Return the rows that a step's episodes are to be, those of each process filled up to the recorded number.
-
-    Raises:
-        UncheckedError: The step is not recorded as a whole.
-    """
-    about, _, rows = step.full()
-    expected: list[ExpectedRow] = []
-    per_process = len(rows["row_prompt_ids"]) // len(about["rows_by_process"])
-    filler = about["end_ids"][0] if about["end_ids"] else 0
-    ends = [*accumulate(about["rows_by_process"], initial=0)]
-    for number, (first, last) in enumerate(pairwise(ends), start=1):
-        for index in range(first, last):
-            expected += _rows_of(index, step.records[index], about, filler)
-        expected += [ExpectedRow(None, 0, [filler], [filler], [0], [0.0])] * (number * per_process - len(expected))
-    return expected
-
-
-def _rows_of(index: int, record: Record, about: StepAbout, filler: int) -> Iterator[ExpectedRow]:
-    """Yield the rows of an episode; one masked token for an unscored one."""
-    ids, mask, prompt = record["completion_ids"] or [], record["mask"] or [], record["prompt_ids"] or []
-    logprobs = record["logprobs"] or []
-    scored = is_scored(record)
-    if not ids or (not scored and record["images"] is not None):
-        prompt = [filler]
-    if not scored:
-        yield ExpectedRow(index, 0, prompt, [filler], [0], [0.0])
-        return
-    if about["masks_cut_off"] and StopReason(record["stop_reason"]).cut_off:
-        mask = [0] * len(mask)
-    borders = (record["segments"] or []) if about["segments"] else []
-    starts = [0, *(border["stop"] for border in borders)]
-    stops = [*(border["start"] for border in borders), len(ids)]
-    prompts = [prompt, *(ids[border["start"] : border["stop"]] for border in borders)]
-    for begin, start, stop in zip(prompts, starts, stops, strict=True):
-        yield ExpectedRow(index, start, begin, ids[start:stop], mask[start:stop], logprobs[start:stop])
-
-
 def check_rows(step: CheckedStep) -> Iterator[Found]:
     """Yield rows whose ids, masks or log-probabilities are not those of their episodes' segments."""
-    about, _, rows = step.full()
-    expected = expected_rows(step)
+    about, rows, expected = step.full.about, step.full.rows, step.expected
     count = len(rows["row_prompt_ids"])
     if len(expected) != count:
         yield Difference.of(None, "", "the number of rows", len(expected), count)
@@ -150,21 +94,22 @@ def _differing(row: ExpectedRow, number: int, now: Any, then: Any) -> Difference
 
 def check_advantages(step: CheckedStep) -> Iterator[Found]:
     """Yield advantages that the rewards do not have: of each episode, or with credit per turn of each turn."""
-    expected = expected_rows(step)
-    weighted = list(zip(expected, row_weights(step, expected), strict=True))
-    if step.full()[0]["credit"] is None:
+    weighted = list(zip(step.expected, row_weights(step), strict=True))
+    if step.full.about["credit"] is None:
         yield from _of_episodes(step, weighted)
-    else:
-        judged = _judged(step)
-        yield from _of_turns(step, weighted, turn_advantages(step, judged))
-        if isinstance(judged.estimator, RoleBaselines):
-            yield from _role_means(step, judged.estimator, judged.groups)
+        return
+    estimator = _estimator(step)
+    members = _members(step)
+    comparisons = _compared([*members.values()], estimator)
+    yield from _of_turns(step, weighted, _turn_advantages(step, members, comparisons))
+    if isinstance(estimator, RoleBaselines):
+        yield from _role_means(step, estimator, comparisons)
 
 
 def _of_episodes(step: CheckedStep, weighted: Sequence[tuple[ExpectedRow, float]]) -> Iterator[Found]:
     """Yield rows whose advantage is not that of their episode, times their weight."""
-    about, episodes, rows = step.full()
-    advantages, rounding = episode_advantages(about, episodes)
+    rows = step.full.rows
+    advantages, rounding = episode_advantages(step.full.about, step.full.episodes)
     for number, (row, weight) in enumerate(weighted):
         now = 0.0 if row.episode is None else float(advantages[row.episode]) * weight
         then = rows["row_advantages"][number]
@@ -178,7 +123,7 @@ def _of_turns(
     step: CheckedStep, weighted: Sequence[tuple[ExpectedRow, float]], advantages: Sequence[Sequence[float]]
 ) -> Iterator[Found]:
     """Yield rows with a token whose advantage is not that of its turn, times the row's weight."""
-    _, episodes, rows = step.full()
+    episodes, rows = step.full.episodes, step.full.rows
     for number, (row, weight) in enumerate(weighted):
         then = rows["row_advantages"][number]
         if len(then) != len(row.ids):
@@ -197,9 +142,9 @@ def _of_turns(
             yield Difference.of(row.episode, place, "the advantage", float(by_token[at]), float(then[at]))
 
 
-def row_weights(step: CheckedStep, expected: Sequence[ExpectedRow]) -> list[float]:
+def row_weights(step: CheckedStep) -> list[float]:
     """Return the weight of each row in the loss, which is 1 where each row is an episode."""
-    about, _, rows = step.full()
+    about, rows, expected = step.full.about, step.full.rows, step.expected
     if not about["segments"]:
         return [1.0] * len(expected)
     loss, tokens = about["settings"]["loss_type"], [sum(row.mask) for row in expected]
@@ -283,7 +228,7 @@ def _estimator(step: CheckedStep) -> Estimator:
     Raises:
         UncheckedError: It is a function that the run does not name, or its baselines are not recorded.
     """
-    about, _, _ = step.full()
+    about = step.full.about
     name = about["credit"] or EPISODE
     if name == RAE:
         if about["role_decay"] is None:
@@ -298,78 +243,52 @@ def _estimator(step: CheckedStep) -> Estimator:
     return estimator
 
 
-class _Judged(NamedTuple):
-    """Scored episodes of a step in the groups that are compared, and the estimator that compares them."""
-
-    estimator: Estimator
-    groups: list[list[TurnRewards]]
-    places: list[list[int]]
-    """Indices of the episodes of each group."""
-
-
-def _judged(step: CheckedStep) -> _Judged:
-    about, episodes, _ = step.full()
-    estimator = _estimator(step)
-    members, turns, places = _members(about, episodes, step.records)
-    groups = compared(members, estimator)
-    compared_turns = [[turns[one] for one in group] for group in groups]
-    return _Judged(estimator, compared_turns, [[places[one] for one in group] for group in groups])
-
-
-def _role_means(
-    step: CheckedStep, baselines: RoleBaselines, groups: Sequence[Sequence[TurnRewards]]
-) -> Iterator[Found]:
+def _role_means(step: CheckedStep, baselines: RoleBaselines, comparisons: Sequence[Comparison]) -> Iterator[Found]:
     """Yield baselines of roles that are not those before, moved by the step's returns."""
-    baselines.count(groups)
-    recorded = {one["role"]: one["after"] for one in step.full()[0]["role_means"]}
+    baselines.count([one.turns for one in comparisons])
+    recorded = {one["role"]: one["after"] for one in step.full.about["role_means"]}
     for role, now in baselines.state.items():
         then = recorded.get(role)
         if then is None or not math.isclose(now, then, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
             yield Difference.of(None, "", f"the baseline of role {role!r:.80} after the step", now, then)
 
 
-def turn_advantages(step: CheckedStep, judged: _Judged) -> list[list[float]]:
+def _turn_advantages(step: CheckedStep, places: Iterable[int], comparisons: Sequence[Comparison]) -> list[list[float]]:
     """Return the advantages of each episode's turns, by the estimator of the training; none for an unscored one.
 
     Raises:
-        UncheckedError: The estimator cannot be called again, or the scale is not known.
+        UncheckedError: The scale is not known.
     """
-    about, episodes, _ = step.full()
-    estimated = _estimates(judged.estimator, judged.groups)
-    advantages: list[list[float]] = [[] for _ in episodes]
-    scale = about["settings"]["scale_rewards"]
+    scale = step.full.about["settings"]["scale_rewards"]
     if scale not in ("group", "batch", "none"):
         raise UncheckedError(f"scale_rewards={scale!r} is not known")
-    divisors = scales(judged.groups, estimated, scale)  # type: ignore[arg-type]  # checked
-    for group, estimates, divisor in zip(judged.places, estimated, divisors, strict=True):
-        for place, values in zip(group, estimates, strict=True):
-            advantages[place] = [value / divisor for value in values]
+    advantages: list[list[float]] = [[] for _ in step.full.episodes]
+    for place, values in zip(places, scaled(comparisons, scale), strict=True):  # type: ignore[arg-type]  # checked
+        advantages[place] = values
     return advantages
 
 
-def _estimates(estimator: Estimator, groups: Sequence[Sequence[TurnRewards]]) -> list[list[list[float]]]:
-    """Return an advantage for each turn of each episode.
+def _compared(members: Sequence[Member], estimator: Estimator) -> list[Comparison]:
+    """Return the episodes that are compared with each other, with the advantages of their turns.
 
     Raises:
         UncheckedError: A user's estimator raises, or returns something else.
     """
-    credit = TurnCredit(estimator)
     try:
-        return [credit.estimated(group) for group in groups]
+        return compared(members, estimator)
     except ConfigError as error:
         raise UncheckedError(f"the estimator of credit per turn does not return a number per turn: {error}") from error
     except Exception as error:
         raise UncheckedError(f"the estimator of credit per turn raises {described(error)}") from error
 
 
-def _members(
-    about: StepAbout, episodes: Sequence[StepEpisode], records: Sequence[Record]
-) -> tuple[list[Member], list[TurnRewards], list[int]]:
-    """Return the scored episodes with their groups, what their turns were paid, and their indices."""
-    rewards = _rewards(about, episodes)
-    totals, members, places, turns = _totals(about, rewards), list[Member](), list[int](), list[TurnRewards]()
+def _members(step: CheckedStep) -> dict[int, Member]:
+    """Return the scored episodes as members of their groups, by their indices."""
+    about, episodes = step.full.about, step.full.episodes
+    rewards, members = _rewards(about, episodes), dict[int, Member]()
+    totals = _totals(about, rewards)
     paying = [index for index, one in enumerate(about["functions"]) if one == "env_reward"]
-    for index, (one, record) in enumerate(zip(episodes, records, strict=True)):
+    for index, (one, record) in enumerate(zip(episodes, step.records, strict=True)):
         if np.isnan(totals[index]) or not is_scored(record):
             continue
         row = _turn_row(one)
@@ -378,14 +297,8 @@ def _members(
         except ConfigError as error:
             raise UncheckedError(str(error)) from error
         weight = math.fsum(about["weights"][column] for column in paying if not np.isnan(rewards[index, column]))
-        paid = [weight * reward for reward in row.turn_rewards]
-        rest = float(totals[index]) - math.fsum(paid)
-        if abs(rest) > 1e-5 * max(1.0, math.fsum(map(abs, paid))):
-            paid[-1] += rest  # what other functions pay belongs to the last turn
-        turns.append(row.turns(paid, weight))
-        members.append(Member(index // about["group_size"], row))
-        places.append(index)
-    return members, turns, places
+        members[index] = paid_member(index // about["group_size"], row, weight, float(totals[index]))
+    return members
 
 
 def _turn_row(one: StepEpisode) -> TurnRow:

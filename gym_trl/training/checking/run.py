@@ -133,9 +133,7 @@ def _whole_step(folder: Path, path: Path, number: int, options: TrainOptions | N
         step=number,
         records=data.records,
         options=options,
-        episodes=data.episodes,
-        about=data.about,
-        rows=data.rows,
+        data=data,
         metrics=next((one for one in lines if "loss" in one), None),
     )
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.options import TrainOptions
 from gym_trl.records.schema import Record
-from gym_trl.training.step_file import Ragged, StepAbout, StepEpisode
+from gym_trl.training.step_file import StepAbout, StepData
 from gym_trl.trust import Trust
 from gym_trl.types import StopReason
 
@@ -49,6 +51,20 @@ Found: TypeAlias = Difference | str
 """Difference, or a sentence on what is not compared."""
 
 
+@dataclass(frozen=True)
+class ExpectedRow:
+    """Row that an episode, or a segment of it, is to be in the loss."""
+
+    episode: int | None
+    """Index of the episode; ``None`` for a row that only fills the batch."""
+    start: int
+    """Index of its first id in the episode's completion."""
+    prompt: Sequence[int]
+    ids: Sequence[int]
+    mask: Sequence[int]
+    logprobs: Sequence[float | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckedStep:
     """Step with all that is known of it."""
@@ -60,11 +76,15 @@ class CheckedStep:
     """Episodes; without a full record some of the step's."""
     options: TrainOptions | None
     """Options of the run; ``None`` if its folder has none."""
-    episodes: Sequence[StepEpisode] | None = None
-    about: StepAbout | None = None
-    rows: Mapping[str, Ragged] | None = None
+    data: StepData | None = None
+    """Full record of the step; ``None`` if it has none."""
     metrics: Mapping[str, Any] | None = None
     """Line of the step in ``metrics.jsonl``."""
+
+    @property
+    def about(self) -> StepAbout | None:
+        """Settings of the step; ``None`` without a full record."""
+        return None if self.data is None else self.data.about
 
     @property
     def group_size(self) -> int | None:
@@ -73,15 +93,54 @@ class CheckedStep:
             return self.about["group_size"]
         return None if self.options is None else self.options.num_generations
 
-    def full(self) -> tuple[StepAbout, Sequence[StepEpisode], Mapping[str, Ragged]]:
-        """Return what a full record has.
+    @property
+    def full(self) -> StepData:
+        """Full record of the step.
 
         Raises:
             UncheckedError: There is none.
         """
-        if self.about is None or self.episodes is None or self.rows is None:
+        if self.data is None:
             raise UncheckedError("the step is not recorded as a whole (full_record_every)")
-        return self.about, self.episodes, self.rows
+        return self.data
+
+    @cached_property
+    def expected(self) -> list[ExpectedRow]:
+        """Rows that the episodes are to be, those of each process filled up to the recorded number.
+
+        Raises:
+            UncheckedError: The step is not recorded as a whole.
+        """
+        about, rows = self.full.about, self.full.rows
+        expected: list[ExpectedRow] = []
+        per_process = len(rows["row_prompt_ids"]) // len(about["rows_by_process"])
+        filler = about["end_ids"][0] if about["end_ids"] else 0
+        ends = [*accumulate(about["rows_by_process"], initial=0)]
+        for number, (first, last) in enumerate(pairwise(ends), start=1):
+            for index in range(first, last):
+                expected += _rows_of(index, self.records[index], about, filler)
+            expected += [ExpectedRow(None, 0, [filler], [filler], [0], [0.0])] * (number * per_process - len(expected))
+        return expected
+
+
+def _rows_of(index: int, record: Record, about: StepAbout, filler: int) -> Iterator[ExpectedRow]:
+    """Yield the rows of an episode; one masked token for an unscored one."""
+    ids, mask, prompt = record["completion_ids"] or [], record["mask"] or [], record["prompt_ids"] or []
+    logprobs = record["logprobs"] or []
+    scored = is_scored(record)
+    if not ids or (not scored and record["images"] is not None):
+        prompt = [filler]
+    if not scored:
+        yield ExpectedRow(index, 0, prompt, [filler], [0], [0.0])
+        return
+    if about["masks_cut_off"] and StopReason(record["stop_reason"]).cut_off:
+        mask = [0] * len(mask)
+    borders = (record["segments"] or []) if about["segments"] else []
+    starts = [0, *(border["stop"] for border in borders)]
+    stops = [*(border["start"] for border in borders), len(ids)]
+    prompts = [prompt, *(ids[border["start"] : border["stop"]] for border in borders)]
+    for begin, start, stop in zip(prompts, starts, stops, strict=True):
+        yield ExpectedRow(index, start, begin, ids[start:stop], mask[start:stop], logprobs[start:stop])
 
 
 Stage: TypeAlias = Callable[[CheckedStep], Iterator[Found]]

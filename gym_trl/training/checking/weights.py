@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from gym_trl.errors import ConfigError
 from gym_trl.policies.weights import load_tokenizer, load_weights
 from gym_trl.testing.tiny import tiny_model
-from gym_trl.training.checking.rows import expected_rows
 from gym_trl.training.checking.step import CheckedStep, Difference, Found, UncheckedError
 from gym_trl.training.run_folder import saved_models
 from gym_trl.training.step_file import Ragged, StepAbout, StepSettings
@@ -23,7 +22,7 @@ RATIOS, LOSS = 1e-4, 1e-4
 
 def check_logprobs(step: CheckedStep) -> Iterator[Found]:
     """Yield log-probabilities that the weights before the step do not give."""
-    about, _, rows = step.full()
+    about, rows = step.full.about, step.full.rows
     settings = about["settings"]
     model = _weights(step)
     plain = settings["top_p"] in (None, 1.0) and not settings["top_k"] and not settings["min_p"]
@@ -38,7 +37,6 @@ def check_logprobs(step: CheckedStep) -> Iterator[Found]:
     if by_engine and "row_sampled" in rows:
         columns["row_sampled"] = LOW_PRECISION if settings["use_vllm"] else own
     names = {"row_old": "the trainer's log-probability", "row_sampled": "the log-probability"}
-    owners = _owners(step)
     for number, mask in enumerate(rows["row_mask"]):
         if not mask.any():
             continue
@@ -50,11 +48,7 @@ def check_logprobs(step: CheckedStep) -> Iterator[Found]:
             if not apart.max() <= tolerance:
                 at = int(apart.argmax())
                 place = f"row {number}, token {at}"
-                yield Difference.of(owners[number], place, names[name], float(now[at]), float(then[at]))
-
-
-def _owners(step: CheckedStep) -> list[int | None]:
-    return [row.episode for row in expected_rows(step)]
+                yield Difference.of(step.expected[number].episode, place, names[name], float(now[at]), float(then[at]))
 
 
 def _weights(step: CheckedStep) -> Any:
@@ -105,7 +99,7 @@ def check_loss(step: CheckedStep) -> Iterator[Found]:
 
     The policy is the one that sampled, so that all ratios to it are 1.
     """
-    about, _, rows = step.full()
+    about, rows = step.full.about, step.full.rows
     settings = about["settings"]
     yield from _check_ratios(step)
     if (reason := _why_no_loss(about, rows)) is not None:
@@ -227,13 +221,13 @@ _REDUCTIONS: Mapping[str, _Reduction] = {
 
 def _check_ratios(step: CheckedStep) -> Iterator[Found]:
     """Yield corrections of the engine's probabilities that its and the trainer's log-probabilities do not give."""
-    about, _, rows = step.full()
+    about, rows = step.full.about, step.full.rows
     mode = about["settings"]["vllm_importance_sampling_mode"]
     if "row_ratios" not in rows or "row_old" not in rows or "row_sampled" not in rows:
         return
     if not isinstance(mode, str) or mode.partition("_")[0] not in ("token", "sequence"):
         raise ConfigError(f"vllm_importance_sampling_mode must be a mode of TRL, got {mode!r:.80}")
-    owners, sums = _owners(step), dict[int | None, float]()
+    owners, sums = [row.episode for row in step.expected], dict[int | None, float]()
     apart = [
         np.nan_to_num((old.astype(np.float64) - sampled) * mask)
         for old, sampled, mask in zip(rows["row_old"], rows["row_sampled"], rows["row_mask"], strict=True)
