@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.checked_models import Checked, checked
+from gym_trl.grpo.checked_models import once_per_form
 from gym_trl.grpo.joint_pass import JointPass
 from gym_trl.grpo.padding import last_columns
 from gym_trl.grpo.shared_prefix import Sharing, Tree, hidden_states, sharing
@@ -28,10 +28,6 @@ _SIZES = (1.0, 30.0, 1000.0)
 
 _BY_COLUMN = "the model's positions count from the first column, padding or not"
 """Why no common beginnings are computed for a model that does not ignore left padding."""
-
-# Results of the checks of models.
-_PLAIN: Checked[bool] = weakref.WeakKeyDictionary()
-_SHIFTED: Checked[bool] = weakref.WeakKeyDictionary()
 
 
 class ScoredRows(NamedTuple):
@@ -212,31 +208,13 @@ def token_rows(rows: ScoredRows) -> list[Any]:
     return [row[border - start : border + end] for row, start, end in zip(ids, starts, ends, strict=True)]
 
 
+@once_per_form(lambda error: False)
 def is_plain(model: Any) -> bool:
     """Return whether a model's scores are the product of its last hidden states and its head, which is checked once.
 
     Softcapping and scaling are found in the configuration, and like several heads by comparison with the model's own
     scores of hidden states of several sizes.
     """
-    return _holds(_PLAIN, model, _compare)
-
-
-def ignores_left_padding(model: Any) -> bool:
-    """Return whether a model's scores are the same without padding before a prompt, which is checked once.
-
-    They are not where positions count from the first column (GPT-2): TRL does not pass positions. Rows of such a model
-    are computed without padding before them, as they were sampled.
-    """
-    return _holds(_SHIFTED, model, _compare_shifted)
-
-
-def _holds(results: Checked[bool], model: Any, compare: Callable[[Any], bool]) -> bool:
-    import torch
-
-    return isinstance(model, torch.nn.Module) and checked(results, model, compare, lambda error: False)
-
-
-def _compare(model: Any) -> bool:
     import torch
 
     whole = _whole(model)
@@ -272,7 +250,13 @@ def _multiplies(whole: Any, backbone: Any, head: Any, ids: Any, factor: float) -
     return bool(torch.allclose(head(states[0]).float(), own, rtol=1e-3, atol=1e-3 * float(own.abs().max())))
 
 
-def _compare_shifted(model: Any) -> bool:
+@once_per_form(lambda error: False)
+def ignores_left_padding(model: Any) -> bool:
+    """Return whether a model's scores are the same without padding before a prompt, which is checked once.
+
+    They are not where positions count from the first column (GPT-2): TRL does not pass positions. Rows of such a model
+    are computed without padding before them, as they were sampled.
+    """
     import torch
 
     ids = torch.arange(4, device=model.device).repeat(2)[None]

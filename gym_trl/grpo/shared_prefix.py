@@ -11,7 +11,6 @@ A model is compared once with itself on plain rows. Where it differs (positions 
 it ignores), and where the rows have little in common, rows are computed as they are.
 """
 
-import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from gym_trl.engines.attention_backends import no_cudnn_attention
-from gym_trl.grpo.checked_models import Checked, checked
+from gym_trl.grpo.checked_models import once_per_form
 
 _LEAST_SAVED = 0.1
 """Share of the work below which rows are not packed."""
@@ -31,7 +30,6 @@ _WEIGHTS_OF_A_LAYERS_START = 3.5e6  # products of a token with a weight in 0.7 m
 _READING = {32: 10.0, 16: 150.0}  # tokens that cost as much as reading all weights once, by their bits
 _Order: TypeAlias = list[tuple[int, int]]
 """Rows, and the number of ids that each has in common with the one before it."""
-_SHARING: Checked["str | Sharing"] = weakref.WeakKeyDictionary()
 
 
 class Tree(NamedTuple):
@@ -236,19 +234,18 @@ def hidden_states(model: Any, tree: Tree) -> Any:
     return states.last_hidden_state[0]
 
 
-def sharing(model: Any) -> "Sharing | str":
+def _raising(error: Exception) -> Sharing | str:
+    return f"the model raises {type(error).__name__} on a packed row"
+
+
+@once_per_form(_raising)
+@no_cudnn_attention()
+def sharing(model: Any) -> Sharing | str:
     """Return how a model computes trees of tokens, or the reason why it does not; each form of it is checked once.
 
     Args:
         model: Model without its head.
     """
-    return checked(
-        _SHARING, model, _looked_at, lambda error: f"the model raises {type(error).__name__} on a packed row"
-    )
-
-
-@no_cudnn_attention()
-def _looked_at(model: Any) -> "Sharing | str":
     import torch
 
     config = model.config.get_text_config()
