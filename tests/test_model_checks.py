@@ -11,13 +11,7 @@ from transformers import AutoModelForCausalLM
 from gym_trl.errors import ConfigError
 from gym_trl.policies.weights import free_memory, load_weights
 from gym_trl.testing.tiny import save_tiny
-from gym_trl.training.model_checks import (
-    Memory,
-    check_memory,
-    estimate_memory,
-    model_problems,
-    refuse,
-)
+from gym_trl.training.model_checks import choose_micro_batch, estimate_memory, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model
 
 Change = Callable[[Path], None]
@@ -109,11 +103,9 @@ def test_more_rows_and_longer_rows_need_more_and_checkpointing_less(tmp_path: Pa
     assert usual < needed(2, 128, checkpointing=False)
 
 
-def test_too_little_memory_is_refused_with_what_to_do() -> None:
-    memory = Memory(fixed=6 << 30, row=1 << 30, scores=0)
-    check_memory(memory, free=8 << 30, rows=2)
-    with pytest.raises(ConfigError, match=r"needs about 9.0 GiB .* 8.0 GiB are free; train an adapter"):
-        check_memory(memory, free=8 << 30, rows=3)
+def test_too_little_memory_is_refused_with_what_to_do(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"needs about 0.0 GiB .* 0.0 GiB are free; train an adapter"):
+        choose_micro_batch(ModelChoice(model=str(folder)), rows=8, tokens=8, free=1)
 
 
 def test_free_memory_is_that_of_this_machine() -> None:

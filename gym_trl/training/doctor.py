@@ -9,7 +9,6 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts
@@ -19,9 +18,7 @@ from gym_trl.options import TrainOptions, has_workers
 from gym_trl.policies.model import declared_ends, end_ids, transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer, load_weights
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
-from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.history import appends
-from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
@@ -40,17 +37,12 @@ from gym_trl.training.findings import (
     shortened,
     written,
 )
-from gym_trl.training.model_checks import (
-    Memory,
-    MicroBatch,
-    choose_micro_batch,
-    estimate_memory,
-    model_problems,
-)
+from gym_trl.training.model_checks import Memory, MicroBatch, estimate_memory, micro_batch_of, model_problems
 from gym_trl.training.models import ModelChoice, model_choice
 from gym_trl.training.options import has_opponents, one_seat
 from gym_trl.training.references import references
-from gym_trl.types import EpisodeResult, Message
+from gym_trl.training.sources import episode_of
+from gym_trl.types import EpisodeResult
 
 _GIB = 2**30
 _SECONDS_OF_JUDGING = 20.0
@@ -264,10 +256,15 @@ def _rehearse(
     sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
     engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
     limits = config.limits(args.max_completion_length, context=context_of(weights.config))
+    tasks = [task for task in islice(spec.tasks("train"), groups) for _ in range(options.num_generations)]
+    episodes = [
+        episode_of(task, spec, chat, limits, seed=derive_seed(options.seed, "doctor", row))
+        for row, task in enumerate(tasks)
+    ]
     began = perf_counter()
     with spec.make_pool() as pool:
         results = run_episodes(
-            _episodes(options, spec, chat, limits, groups),
+            episodes,
             pool=pool,
             engine=engine,
             max_alive=config.max_alive,
@@ -277,22 +274,6 @@ def _rehearse(
     seconds = perf_counter() - began
     ends = {id_: tokenizer.decode([id_]) for id_ in end_ids(weights.generation_config, tokenizer, chat)}
     return _Rehearsal(Played(results, group_size=options.num_generations, ends=ends), seconds, tokenizer, engine, ends)
-
-
-def _episodes(options: TrainOptions, spec: GymSpec, chat: TemplateChat, limits: Limits, groups: int) -> list[Episode]:
-    preamble = [] if options.system_prompt is None else [Message("system", options.system_prompt)]
-    tasks, history = islice(spec.tasks("train"), groups), spec.rollout_config.history
-    return [
-        Episode(
-            task,
-            chat=chat,
-            limits=limits,
-            preamble=preamble,
-            seed=derive_seed(options.seed, "doctor", row),
-            history=history,
-        )
-        for row, task in enumerate(task for task in tasks for _ in range(options.num_generations))
-    ]
 
 
 def _placed(weights: Any, args: Any) -> Any:
@@ -423,17 +404,8 @@ class _Steps:
 
     def _batch(self, choice: ModelChoice, tokens: int) -> MicroBatch:
         """Return the micro-batch that the training would use, whose sizes ``--grpo`` may set."""
-        rows, checkpointing = self.args.per_device_train_batch_size, bool(self.args.gradient_checkpointing)
-        if {"per_device_train_batch_size", "gradient_accumulation_steps"} & set(self.options.grpo):
-            return MicroBatch(rows, checkpointing, 0)
-        return choose_micro_batch(
-            choice,
-            rows=self.options.episodes_per_step,
-            tokens=tokens,
-            free=self.free,
-            reference=bool(self.args.beta),
-            checkpointing=self.options.grpo.get("gradient_checkpointing"),
-        )
+        own = MicroBatch(self.args.per_device_train_batch_size, bool(self.args.gradient_checkpointing), 0)
+        return micro_batch_of(self.options, self.args, choice, tokens=tokens, free=self.free) or own
 
     def _needed(self, choice: ModelChoice, tokens: int, batch: MicroBatch) -> int:
         memory = self._estimate(choice, tokens, checkpointing=batch.checkpointing)

@@ -5,11 +5,12 @@ They read configurations and the tokenizer only, so they take a second and no me
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
+from gym_trl.options import TrainOptions
 from gym_trl.policies.model import declared_ends
 from gym_trl.policies.weights import base_of, first_line, load_config, load_tokenizer, loading
 from gym_trl.report import PROBLEM, WARNING, Finding, Verdict
@@ -185,26 +186,6 @@ def _cached(text: Any, hidden: int) -> int:
     return 2 * int(heads) * int(width)
 
 
-def check_memory(memory: Memory, free: int, rows: int = 1) -> None:
-    """Check that a micro-batch of ``rows`` fits into ``free`` bytes.
-
-    >>> check_memory(Memory(fixed=6 * 2**30, row=2**30, scores=2**30), free=4 * 2**30)
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: training needs about 8.0 GiB (6.0 GiB for the weights and the optimizer), and 4.0 GiB
-    are free; train an adapter (--lora 16 --dtype bfloat16), choose a smaller model, or lower --max-completion-length
-
-    Raises:
-        ConfigError: it does not.
-    """
-    if (needed := memory.needed(rows)) > free:
-        raise ConfigError(
-            f"training needs about {needed / _GIB:.1f} GiB ({memory.fixed / _GIB:.1f} GiB for the weights and the "
-            f"optimizer), and {free / _GIB:.1f} GiB are free; train an adapter (--lora 16 --dtype bfloat16), choose a "
-            "smaller model, or lower --max-completion-length"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """Number of rows of one forward and backward pass, and the memory that it is expected to need."""
@@ -250,9 +231,35 @@ def choose_micro_batch(
         again: estimate_memory(choice, tokens=tokens, checkpointing=again, reference=reference)
         for again in {again for _, again in plans}
     }
-    check_memory(replace(estimates[plans[-1][1]], row=0, scores=0), free)
+    if (fixed := estimates[plans[-1][1]].fixed) > free:
+        size = f"{fixed / _GIB:.1f} GiB"
+        raise ConfigError(
+            f"training needs about {size} ({size} for the weights and the optimizer), and {free / _GIB:.1f} GiB are "
+            "free; train an adapter (--lora 16 --dtype bfloat16), choose a smaller model, or lower "
+            "--max-completion-length"
+        )
     made = [MicroBatch(size, again, estimates[again].needed(size)) for size, again in plans]
     return next((batch for batch in made if batch.needed <= 0.8 * free), made[-1])
+
+
+def micro_batch_of(
+    options: TrainOptions, args: Any, choice: ModelChoice, *, tokens: int, free: int
+) -> MicroBatch | None:
+    """Return the micro-batch of a training on rows of ``tokens`` tokens; ``None`` if its options set the sizes.
+
+    Raises:
+        ConfigError: As for ``choose_micro_batch``.
+    """
+    if {"per_device_train_batch_size", "gradient_accumulation_steps"} & set(options.grpo):
+        return None
+    return choose_micro_batch(
+        choice,
+        rows=options.episodes_per_step,
+        tokens=tokens,
+        free=free,
+        reference=bool(args.beta),
+        checkpointing=options.grpo.get("gradient_checkpointing"),
+    )
 
 
 def declared_end_ids(path: str, config: Any) -> set[int]:

@@ -27,7 +27,7 @@ from gym_trl.rollout.history import appends
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
-from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
+from gym_trl.training.model_checks import micro_batch_of, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
 from gym_trl.training.options import check_command, has_opponents, one_seat, read_options, resume_command
 from gym_trl.training.progress import report
@@ -178,27 +178,20 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
     template = {**(args.chat_template_kwargs or {}), **options.chat_template_kwargs}
     history = options.history
     notes = refuse(model_problems(choice, template, appends=appends(history)))
-    # Several processes would have to agree, and may share the weights.
-    if processes > 1 or {"per_device_train_batch_size", "gradient_accumulation_steps"} & set(options.grpo):
-        return options, notes
     free = free_memory(cpu=bool(args.use_cpu))
     if args.use_vllm and args.vllm_mode == "colocate":
         free = int(free * (1 - args.vllm_gpu_memory_utilization))
     tokens = args.max_completion_length * (2 if history is not None and history.cuts else 1) + _PROMPT
     tokens = min(tokens, context_of(load_config(choice.model)) or tokens)
+    # Several processes would have to agree, and may share the weights.
+    batch = None if processes > 1 else micro_batch_of(options, args, choice, tokens=tokens, free=free)
+    if batch is None:
+        return options, notes
     if history is not None:
         notes.append(
             "With a history an episode may be several rows, and a micro-batch as many times as large; if memory runs "
             "out, set --grpo per_device_train_batch_size=1"
         )
-    batch = choose_micro_batch(
-        choice,
-        rows=options.episodes_per_step,
-        tokens=tokens,
-        free=free,
-        reference=bool(args.beta),
-        checkpointing=options.grpo.get("gradient_checkpointing"),
-    )
     again = " with gradient checkpointing" if batch.checkpointing else ""
     notes.append(
         f"Micro-batches of {counted(batch.rows, 'row')}{again}: about {batch.needed / 2**30:.1f} GiB with rows of "
