@@ -1,6 +1,7 @@
 """Warm starts: what is trained is what is masked, and a folder is that of a run."""
 
 import io
+import json
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -269,6 +270,17 @@ def test_micro_batches_fit_into_the_memory(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match=r"training needs about .*--lora"):
         warm_start(options_of(str(base)), out=tmp_path / "other", console=silent())
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.trl
+def test_demonstrations_end_where_rotary_embeddings_change(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    save_tiny(base)
+    config = json.loads((base / "config.json").read_text())
+    rotary = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 24}
+    (base / "config.json").write_text(json.dumps({**config, "rope_parameters": rotary}))
+    with pytest.raises(ConfigError, match="0 of 24 episodes .* the context holds 24"):
+        warm_start(options_of(str(base)), out=tmp_path / "run", console=silent())
 
 
 @pytest.mark.trl

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from gym_trl.engines.admission import context_of
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.evaluation.play import Score
 from gym_trl.grpo.spec import GymSpec
@@ -262,7 +263,7 @@ class _WarmStart(SessionCallback):
             self.warnings = refuse(model_problems(self.choice, template, appends=adds))
             self.tokenizer = load_tokenizer(self.choice.model)
             of_model = load_config(self.choice.model)
-            context = getattr(of_model.get_text_config(), "max_position_embeddings", None)
+            context = context_of(of_model)
             ends = declared_end_ids(self.choice.model, of_model)
         self.chat = config.template_chat(self.tokenizer, template, end_ids=ends)
         self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
