@@ -5,11 +5,12 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 from statistics import fmean, pstdev
 from threading import Event, Thread
 from typing import Any
@@ -294,16 +295,14 @@ class RolloutWorker:
         return not self._stopping.is_set()
 
     def _push(self) -> None:
-        """Move scored samples into the buffer, as far as there is room."""
-        while self._waiting:
-            self._waiting[0].enqueued_at = time.time()
-            try:
-                self.rollout_buffer.put_nowait(self._waiting[0])
-            except Full:
-                self._blocked_at = self._blocked_at or time.monotonic()
-                return
-            self._waiting.popleft()
-        if self._blocked_at is not None:
+        """Move scored samples into the buffer, as far as there is room; no other thread adds any."""
+        while self._waiting and not self.rollout_buffer.full():
+            sample = self._waiting.popleft()
+            sample.enqueued_at = time.time()
+            self.rollout_buffer.put_nowait(sample)
+        if self._waiting:
+            self._blocked_at = self._blocked_at or time.monotonic()
+        elif self._blocked_at is not None:
             self._measure({"rollout/backpressure_s": time.monotonic() - self._blocked_at})
             self._blocked_at = None
 
@@ -393,15 +392,10 @@ class RolloutWorker:
         self._measure({**rates, "rollout/inflight": float(self._playing)})
 
     def _measure(self, values: dict[str, Any]) -> None:
-        try:
-            self.metrics_queue.put_nowait(values)
-        except Full:
-            # The trainer has not logged for long: drop the oldest measurement.
-            try:
+        if self.metrics_queue.full():  # the trainer has not logged for long: drop the oldest measurement
+            with suppress(Empty):
                 self.metrics_queue.get_nowait()
-            except Empty:
-                return
-            self._measure(values)
+        self.metrics_queue.put_nowait(values)
 
     # The following methods read the trainer's configuration.
 

@@ -28,13 +28,14 @@ class FollowCurriculum(Part, ABC):
     """Part that chooses the tasks of a training, and counts what all processes have played."""
 
     needs_rollouts = "it draws tasks within a rollout"
-    level: int
+    settings: Curriculum | PrioritizedTasks
+    level: int = 0
     """Level of the dataset's tasks before they are drawn."""
 
     @property
-    @abstractmethod
     def levels(self) -> Sequence[Arguments]:
         """Arguments of the environment by level."""
+        return self.settings.levels
 
     @abstractmethod
     def choose(self, tasks: TrainingTasks, seed: int) -> Choice:
@@ -69,18 +70,13 @@ class LevelCurriculum(FollowCurriculum):
     """
 
     name = "curriculum"
-
     in_streams = True
+    settings: Curriculum
 
     def __init__(self, settings: Curriculum) -> None:
         self.settings = settings
         self.level = settings.level
         self._won = self._played = self._undeclared = 0
-
-    @property
-    def levels(self) -> Sequence[Arguments]:
-        """Arguments of the environment by level."""
-        return self.settings.levels
 
     def choose(self, tasks: TrainingTasks, seed: int) -> Choice:
         """Return a row of the dataset, all with the same probability, on the current level."""
@@ -144,8 +140,7 @@ class PrioritizedCurriculum(FollowCurriculum):
     """
 
     name = "curriculum"
-
-    level = 0
+    settings: PrioritizedTasks
 
     def __init__(self, settings: PrioritizedTasks) -> None:
         self.settings = settings
@@ -155,11 +150,6 @@ class PrioritizedCurriculum(FollowCurriculum):
         self._all: _Counts = {}
         self._undeclared = 0
         self._cumulative: tuple[TrainingTasks, Any] | None = None
-
-    @property
-    def levels(self) -> Sequence[Arguments]:
-        """Arguments of the environment by level."""
-        return self.settings.levels
 
     @property
     def state(self) -> dict[str, Any]:
