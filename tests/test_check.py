@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.options import League
+from gym_trl.records.files import read_records
 from gym_trl.records.schema import task_id
 from gym_trl.rollout import History
 from gym_trl.spaces import AnyText
@@ -115,6 +116,15 @@ def test_an_unchanged_run_agrees_in_every_stage(runs: dict[str, Path], name: str
     assert [one.step for one in reports] == [*range(1, RUNS[name]["steps"] + 1)]
     assert all(one.full and one.first is None for one in reports)
     assert [(stage.name, stage.unchecked) for stage in reports[-1].stages] == [(stage, "") for stage in STAGES]
+
+
+@pytest.mark.parametrize("name", ["seats", "league"])
+def test_a_full_record_has_the_places_and_games_of_the_records(runs: dict[str, Path], name: str) -> None:
+    full = read_step(next(iter(step_files(runs[name])))).records
+    some = [one for one in read_records(runs[name]) if one["split"] == "train" and one["step"] == 1]
+    places = [[(one["group"], one["attempt"], one["seat"], one["game"]) for one in records] for records in (full, some)]
+    assert places[0] == places[1]
+    assert [game for *_, game in places[0]] == [0, 0, 1, 1] * 2 if name == "seats" else [0, 1, 2, 3] * 2
 
 
 @pytest.mark.full

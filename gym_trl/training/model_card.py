@@ -18,6 +18,8 @@ from gym_trl.training.progress import evaluation_of
 from gym_trl.training.untrusted import grpo_names, run_names
 
 CARD = "README.md"
+WARM_START = "warm_start"
+"""Key in ``config.json`` of the options of a warm start, beside those of the training that may follow."""
 
 
 def model_card(
@@ -25,7 +27,6 @@ def model_card(
     summary: Mapping[str, Any],
     *,
     adapter: Adapter | None = None,
-    warm_start: str = "warm_start",
     citations: str = "",
 ) -> str:
     r"""Return the card of the model of a run, in Markdown.
@@ -42,10 +43,9 @@ def model_card(
         config: Content of the run's ``config.json``.
         summary: Content of its ``summary.json``.
         adapter: The adapter that was trained. Default: all weights were.
-        warm_start: Key in ``config`` of the options of a warm start.
         citations: Section of Markdown with what to cite; see ``trl_citations``.
     """
-    options, demonstrated = config["options"], config.get(warm_start)
+    options, demonstrated = config["options"], config.get(WARM_START)
     model, env = options.get("model"), options["env"]
     name = "a tiny model" if model is None else _code(_model_name(model))
     trainer = "GRPOTrainer" if demonstrated is None else "SFTTrainer"

@@ -12,7 +12,7 @@ from gym_trl.grpo.credit.estimators import ESTIMATORS, RAE
 from gym_trl.grpo.credit.turn_credit import CreditPart
 from gym_trl.grpo.parts.history import SegmentRows
 from gym_trl.grpo.parts.part import Call, Part
-from gym_trl.grpo.planned_rows import Planned
+from gym_trl.grpo.planned_rows import Planned, game_of
 from gym_trl.grpo.trainer_parts import Batch, TrainerPart
 from gym_trl.records.json_lines import plain
 from gym_trl.records.schema import as_record
@@ -133,9 +133,9 @@ def _records(played: _Played, about: Mapping[str, Any]) -> list[Any]:
     step = {"step": place.step + 1, "split": place.split, "greedy": False, "tokens": True, **about}
     records = []
     for row, episode in zip(played.rows, played.episodes, strict=True):
-        seats = played.call.seats.get(episode.task.env_id)
-        game = None if seats is None else row.member // seats
-        records.append(as_record(episode, group=row.number // size, attempt=row.number % size, game=game, **step))
+        group, attempt = divmod(row.number, size)
+        game = game_of(episode, attempt, played.call.seats)
+        records.append(as_record(episode, group=group, attempt=attempt, game=game, **step))
     return records
 
 

@@ -17,7 +17,6 @@ from gym_trl.engines.admission import context_of
 from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, PoolError
 from gym_trl.evaluation.play import Score
 from gym_trl.grpo.adapters import sync_weights
-from gym_trl.grpo.adopt import attach
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import StepTotals, rows_of
@@ -256,8 +255,6 @@ class _Run(SessionCallback):
     def __init__(self, options: TrainOptions, session: Session) -> None:
         super().__init__(session)
         self.options = options
-        self.start = session.start
-        self._folder, self._display = session.folder, session.display
         self.recorder = Recorder(
             session.folder,
             session.display.note,
@@ -277,45 +274,39 @@ class _Run(SessionCallback):
         """Run the training, from the first evaluation to the last."""
         self.trainer, self._spec = trainer, spec
         self._evaluated = self._against_others(spec)
-        summary = self._folder.summary
+        summary = self.folder.summary
         summary |= self._references() | self._overlap()
-        self._folder.tokenizer(trainer.processing_class)
+        self.folder.tokenizer(trainer.processing_class)
         if self.trained:
             trainer.state.global_step = self.start.step
         else:
             with _reading(self.start.path):
                 trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
-        steps = trainer.state.global_step
-        self._display.note("Saving the model")
-        self._folder.model(trainer)
-        summary |= {"steps": steps, "interrupted": steps < self.options.steps}
-        self._folder.save_summary()
-        self._folder.draw(self.options.env)
-        self._folder.card(trainer)  # the evaluations may be interrupted
+        self.session.save(trainer, self.options.steps)
+        self.folder.draw(self.options.env)
+        self.folder.card(trainer)  # the evaluations may be interrupted
         summary |= _named("after", self._evaluate(trainer.args.temperature))
         summary |= _named("after_greedy", self._evaluate(0.0))
-        if summary.get("return_before") is not None and summary["success_before"] is None and attach(trainer).declaring:
+        if summary.get("return_before") is not None and summary["success_before"] is None and trainer.gym_trl.declaring:
             summary["success_before"] = 0.0  # only later episodes have shown that success is declared
-        self._folder.save_summary()
-        self._folder.card(trainer)
+        self.folder.save_summary()
+        self.folder.card(trainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate the untrained model."""
-        summary = self._folder.summary
+        summary = self.folder.summary
         for name in [name for name in summary if "_after" in name]:
             del summary[name]
         if any(summary.get(f"success_{name}") is not None for name in ("random", "blind", "optimum")):
-            attach(self.trainer).learn([self.options.env])  # the references have shown that success is declared
+            self.trainer.gym_trl.learn([self.options.env])  # the references have shown that success is declared
         if self.start.path is None:
             # Here rather than earlier, because the model is now on its training devices, on every process.
             summary |= _named("before", self._evaluate(args.temperature, must_score=True))
-        summary |= {"steps": state.global_step, "interrupted": True}
-        self._folder.save_summary()
         self.session.begin(state.global_step, self.options.steps)
 
     def show(self, step: int, logs: Mapping[str, Any]) -> None:
         """Show the metrics of a step, and the curve now and then."""
-        self._folder.draw_now_and_then(self.options.env)
+        self.folder.draw_now_and_then(self.options.env)
         super().show(step, logs)
 
     def _against_others(self, spec: GymSpec) -> GymSpec | None:
@@ -324,7 +315,7 @@ class _Run(SessionCallback):
             return spec
         if has_opponents(self.options):
             return make_spec(one_seat(self.options), self.trainer.args, self.recorder.on_rollout)
-        self._display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
+        self.display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
         return None
 
     def _evaluate(self, temperature: float, *, must_score: bool = False) -> Score:
@@ -336,7 +327,7 @@ class _Run(SessionCallback):
         trainer, accelerator = self.trainer, self.trainer.accelerator
         if self._evaluated is None:
             return Score.of([])
-        self._display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
+        self.display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
         prompts = self._evaluated.eval_dataset["prompt"]
         mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
         self.recorder.greedy = not temperature
@@ -350,8 +341,8 @@ class _Run(SessionCallback):
             from accelerate.utils import gather_object
 
             rows = gather_object(rows)
-        totals = StepTotals.of(rows, declaring=attach(trainer).declaring)
-        attach(trainer).learn(totals.declared)
+        totals = StepTotals.of(rows, declaring=trainer.gym_trl.declaring)
+        trainer.gym_trl.learn(totals.declared)
         if must_score and totals.episodes and not totals.scored:
             common = "; ".join(f"{count} x {error}" for error, count in Counter(totals.errors).most_common(3))
             raise PoolError(
@@ -381,7 +372,7 @@ class _Run(SessionCallback):
             return {}
         scores = references(self.options)
         if scores["success_blind"] is None and scores["return_blind"] is None:
-            self._display.note(
+            self.display.note(
                 "No blind baseline: fewer than 200 episodes could be played in two seconds, because the environment is "
                 "slow, fails, or does not end its episodes (gym-trl validate)"
             )

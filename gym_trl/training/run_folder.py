@@ -19,7 +19,7 @@ from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.files import check_tree, make_folder, replace_bytes, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
-from gym_trl.grpo.planned_rows import GameSeat
+from gym_trl.grpo.planned_rows import game_of
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.option_args import ModelArgs
 from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
@@ -29,14 +29,11 @@ from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, read_object, to_json
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
-from gym_trl.training.model_card import CARD, model_card, trl_citations
+from gym_trl.training.model_card import CARD, WARM_START, model_card, trl_citations
 from gym_trl.training.options import read_options
 from gym_trl.training.step_file import STEPS, step_files, step_name
 from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult
-
-WARM_START = "warm_start"
-"""Key in ``config.json`` of the options of a warm start, beside those of the training that may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +300,8 @@ class RunFolder:
         if self._rollouts:
             for place, episode in played:
                 group, attempt = divmod(place, group_size)
-                count = (seats or {}).get(episode.task.env_id)
-                game = None if count is None else GameSeat.of(attempt, count).game
-                if episode.opponent:  # each row of its group is a game of its own
-                    game = attempt
-                common = {**self._about, **about}
-                self._rollouts.write(as_record(episode, group=group, attempt=attempt, game=game, **common))
+                own = {"group": group, "attempt": attempt, "game": game_of(episode, attempt, seats or {})}
+                self._rollouts.write(as_record(episode, **{**self._about, **about, **own}))
 
     def step(self, step: int, call: int, content: bytes) -> None:
         """Keep the file of a step that is recorded as a whole."""
@@ -337,13 +330,8 @@ class RunFolder:
     def card(self, trainer: Any) -> None:
         """Write the model's card, by what the summary has so far."""
         if self._writes:
-            page = model_card(
-                self._config,
-                self.summary,
-                adapter=read_adapter(str(self.path / "model")),
-                warm_start=WARM_START,
-                citations=trl_citations(trainer),
-            )
+            adapter = read_adapter(str(self.path / "model"))
+            page = model_card(self._config, self.summary, adapter=adapter, citations=trl_citations(trainer))
             replace_text(self.path / "model" / CARD, page)
 
     def save_summary(self) -> None:

@@ -104,9 +104,19 @@ class Session(Closing):
             raise
 
     def begin(self, step: int, steps: int) -> None:
-        """Start the clock and the display before the first step, after ``step`` earlier ones."""
+        """Start the clock and the display before the first step, after ``step`` earlier ones, and note that it runs."""
+        self.folder.summary |= {"steps": step, "interrupted": True}
+        self.folder.save_summary()
         self._began = time.monotonic() - self.folder.summary.get("seconds", 0.0)
         self.display.begin(step, steps)
+
+    def save(self, trainer: Any, steps: int) -> None:
+        """Save the model, and note whether the last of ``steps`` steps is done."""
+        self.display.note("Saving the model")
+        self.folder.model(trainer)
+        done = trainer.state.global_step
+        self.folder.summary |= {"steps": done, "interrupted": done < steps}
+        self.folder.save_summary()
 
     def log(self, step: int, logs: Mapping[str, Any]) -> None:
         """Write a line of metrics."""
@@ -119,7 +129,7 @@ class SessionCallback(TrainerCallback):  # type: ignore[misc]  # Transformers is
     """Callback of a trainer that writes metrics, and stops on all processes at once after a signal."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session, self.folder, self.display, self.start = session, session.folder, session.display, session.start
         self.trainer: Any = None
         """Trainer that calls it, once it is known."""
 
@@ -131,7 +141,7 @@ class SessionCallback(TrainerCallback):  # type: ignore[misc]  # Transformers is
 
     def show(self, step: int, logs: Mapping[str, Any]) -> None:
         """Show the metrics of a step."""
-        self.session.display.log(step, logs)
+        self.display.log(step, logs)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop on all processes at once if a signal was received on one of them."""

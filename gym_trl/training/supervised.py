@@ -25,12 +25,12 @@ from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec
+from gym_trl.training.model_card import WARM_START
 from gym_trl.training.model_checks import choose_micro_batch, declared_end_ids, model_problems, refuse
 from gym_trl.training.models import load_model, model_choice
 from gym_trl.training.options import read_options, resume_command, training_after
 from gym_trl.training.progress import Display, report_warm_start
 from gym_trl.training.run_folder import (
-    WARM_START,
     Checkpoint,
     is_warm_start,
     last_checkpoint,
@@ -236,7 +236,6 @@ class _WarmStart(SessionCallback):
     def __init__(self, options: WarmStartOptions, session: Session) -> None:
         super().__init__(session)
         self.options = options
-        self._folder, self._display, self._start = session.folder, session.display, session.start
         self._saved = 0.0
         run = self.run = training_after(options)
         # One group per step, so that the specification has one task for each demonstration.
@@ -270,21 +269,21 @@ class _WarmStart(SessionCallback):
 
     def train(self, demonstrations: Demonstrations) -> WarmStart:
         """Train the model on demonstrations, and evaluate it."""
-        options, folder = self.options, self._folder
+        options, folder = self.options, self.folder
         steps = options.steps or math.ceil(_rows(demonstrations) / options.batch_size)
         if self.choice is None:
             size = {"width": options.width, "layers": options.layers}
             model, tokenizer = tiny_model(self.tokenizer, seed=options.seed, **size), None
         else:
-            self._display.note("Loading the model")
+            self.display.note("Loading the model")
             model, tokenizer = load_model(self.choice)
         trainer = self.trainer = self._trainer(model, tokenizer or self.tokenizer, demonstrations, steps)
         trainer.add_callback(self)
         own = {name: one for name, one in options.as_dict().items() if name not in option_types(TrainedOptions)}
-        folder.open(self.run, self._start, self.session.processes, **{WARM_START: own})
+        folder.open(self.run, self.start, self.session.processes, **{WARM_START: own})
         with self.session.interrupt:
             folder.tokenizer(self.tokenizer)
-            if self._start.path is None:
+            if self.start.path is None:
                 shown = enumerate(demonstrations.kept[:_SHOWN])
                 folder.rollouts(shown, group_size=1, split="train", step=0, policy=options.policy, tokens=True)
                 self._note_score("before", self._evaluate(trainer, 0))
@@ -292,20 +291,13 @@ class _WarmStart(SessionCallback):
                 "played": demonstrations.played,
                 "kept": len(demonstrations.kept),
                 "dropped": demonstrations.dropped,
-                "steps": self._start.step,
-                "interrupted": True,
             }
-            folder.save_summary()
             self._saved = time.monotonic()
-            self.session.begin(self._start.step, steps)
-            trainer.train(resume_from_checkpoint=str(self._start.path) if self._start.path else None)
-            done = trainer.state.global_step
-            self._display.note("Saving the model")
-            folder.model(trainer)
-            folder.summary |= {"steps": done, "interrupted": done < steps}
-            folder.save_summary()
-            if done == steps:
-                self._note_score("after", self._evaluate(trainer, done))
+            self.session.begin(self.start.step, steps)
+            trainer.train(resume_from_checkpoint=str(self.start.path) if self.start.path else None)
+            self.session.save(trainer, steps)
+            if not folder.summary["interrupted"]:
+                self._note_score("after", self._evaluate(trainer, steps))
                 folder.drop_checkpoints()
             folder.save_summary()
             folder.card(trainer)
@@ -314,7 +306,7 @@ class _WarmStart(SessionCallback):
     def show(self, step: int, logs: Mapping[str, Any]) -> None:
         """Show the metrics of a step, and keep the last loss."""
         if "loss" in logs:
-            self._folder.summary["loss"] = float(logs["loss"])
+            self.folder.summary["loss"] = float(logs["loss"])
         shown = {"loss": logs.get("loss"), "accuracy": logs.get("mean_token_accuracy")}
         super().show(step, {f"demonstrations/{name}": value for name, value in shown.items()})
 
@@ -339,7 +331,7 @@ class _WarmStart(SessionCallback):
             raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self.session.processes} processes")
         size, checkpointing = self._micro_batch(rows, demonstrations)
         config = SFTConfig(
-            output_dir=str(self._folder.path / "checkpoints"),
+            output_dir=str(self.folder.path / "checkpoints"),
             max_steps=steps,
             per_device_train_batch_size=size,
             gradient_accumulation_steps=rows // size,
@@ -392,7 +384,7 @@ class _WarmStart(SessionCallback):
         options = self.options
         if not options.eval_episodes:
             return ()
-        self._display.note(f"Playing {counted(options.eval_episodes, 'evaluation episode')}")
+        self.display.note(f"Playing {counted(options.eval_episodes, 'evaluation episode')}")
         model, seed = trainer.model, options.seed
         training = model.training
         episodes = [
@@ -406,13 +398,13 @@ class _WarmStart(SessionCallback):
         with self.spec.make_pool() as pool:
             results = run_episodes(episodes, pool=pool, engine=engine)
         model.train(training)
-        self._folder.rollouts(enumerate(results), group_size=1, split="eval", step=step, tokens=True)
+        self.folder.rollouts(enumerate(results), group_size=1, split="eval", step=step, tokens=True)
         return results
 
     def _note_score(self, when: str, results: Sequence[EpisodeResult]) -> None:
         if not results:
             return
-        summary, before = self._folder.summary, self._folder.summary.get("before")
+        summary, before = self.folder.summary, self.folder.summary.get("before")
         declares = before is not None and before["success"] is not None
         score = Score.of(results, {one.task.env_id for one in results} if declares else ())
         summary[when] = asdict(score)
@@ -420,10 +412,10 @@ class _WarmStart(SessionCallback):
             summary["before"] = before | {"success": 0.0}  # as ``counted_successes`` counts
 
     def _result(self, demonstrations: Demonstrations) -> WarmStart:
-        summary = self._folder.summary
+        summary = self.folder.summary
         before, after = (Score(**summary[when]) if when in summary else None for when in ("before", "after"))
         return WarmStart(
-            folder=self._folder.path,
+            folder=self.folder.path,
             played=demonstrations.played,
             kept=len(demonstrations.kept),
             dropped=demonstrations.dropped,
