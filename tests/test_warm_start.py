@@ -279,7 +279,7 @@ def test_demonstrations_end_where_rotary_embeddings_change(tmp_path: Path) -> No
     config = json.loads((base / "config.json").read_text())
     rotary = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 24}
     (base / "config.json").write_text(json.dumps({**config, "rope_parameters": rotary}))
-    with pytest.raises(ConfigError, match="0 of 24 episodes .* the context holds 24"):
+    with pytest.raises(ConfigError, match=r"0 of 24 episodes .* the context holds 24"):
         warm_start(options_of(str(base)), out=tmp_path / "run", console=silent())
 
 

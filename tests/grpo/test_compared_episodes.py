@@ -13,9 +13,7 @@ from hypothesis import assume, example, given, settings, strategies as st
 from support import tiny_trainer
 from support.credited import SIZE, credited
 from support.lanes import examples
-from transformers import PrinterCallback
 
-from gym_trl import GymSpec
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
 from gym_trl.grpo.credit.groups import SPREAD
 from gym_trl.grpo.criterion_rewards import CriterionReward, RestReward
@@ -215,26 +213,20 @@ class Alike(Paying):
 
 def trained(folder, env, *reward_funcs, credit="return_to_go", **grpo):
     """Return a trainer that was trained for a step."""
-    settings: dict[str, Any] = {"action_format": "plain", "instructions": "", "max_tokens_per_turn": 2}
-    settings |= {"num_tasks": 4, "num_eval_tasks": 0, "executor": "inline", "cut_actions": "accept"}
-    spec = GymSpec(env, credit=credit, **settings)
+    settings = {"instructions": "", "num_tasks": 4, "num_eval_tasks": 0, "executor": "inline"}
+    spec = tiny_trainer.plain_spec(env, credit=credit, **settings)
     grpo = {"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2, **grpo}
     torch.manual_seed(0)
     trainer = tiny_trainer.make(folder, spec, grpo=grpo, reward_funcs=list(reward_funcs), eval_dataset=None)
-    trainer.remove_callback(PrinterCallback)
     trainer.train()
     return trainer
 
 
-def weights_of(trainer):
-    return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
-
-
 def test_a_training_is_the_same_whatever_env_reward_is_wrapped_in(tmp_path):
-    own = weights_of(trained(tmp_path, Paying, env_reward))
-    assert torch.equal(own, weights_of(trained(tmp_path, Paying, CALLS["method"])))
+    own = tiny_trainer.weights_of(trained(tmp_path, Paying, env_reward))
+    assert torch.equal(own, tiny_trainer.weights_of(trained(tmp_path, Paying, CALLS["method"])))
     with pytest.warns(UserWarning, match="no function in reward_funcs pays"):
-        assert not torch.equal(own, weights_of(trained(tmp_path, Paying, length)))
+        assert not torch.equal(own, tiny_trainer.weights_of(trained(tmp_path, Paying, length)))
 
 
 def test_equal_returns_of_unequal_turns_are_not_logged_as_dead(tmp_path):

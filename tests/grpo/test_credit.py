@@ -9,7 +9,6 @@ import pytest
 import torch
 from rich.console import Console
 from support import credit_trainings as given, tiny_trainer, training_ways
-from transformers import PrinterCallback
 from trl import GRPOTrainer
 
 from gym_trl import GymGRPOTrainer, GymSpec, adopt
@@ -27,9 +26,7 @@ pytestmark = [pytest.mark.trl, pytest.mark.processes]
 SCRIPT = Path(given.__file__)
 GUESS: dict[str, Any] = {
     "env_kwargs": {"high": 8, "turns": 4},
-    "action_format": "plain",
     "max_tokens_per_turn": 1,
-    "cut_actions": "accept",
     "executor": "inline",
     "num_tasks": 8,
     "num_eval_tasks": 2,
@@ -68,7 +65,7 @@ def guess(credit, folder, *, adopted=False, reward_funcs=None, options=None, **g
         return [None] * len(completion_ids)
 
     torch.manual_seed(0)
-    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS | (options or {}), credit=credit)
+    spec = tiny_trainer.plain_spec(**GUESS | (options or {}), credit=credit)
     trainer = tiny_trainer.make(
         folder,
         spec,
@@ -76,11 +73,10 @@ def guess(credit, folder, *, adopted=False, reward_funcs=None, options=None, **g
         grpo={"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2, **grpo},
         reward_funcs=[*spec.reward_funcs, look, *(reward_funcs or [])],
     )
-    trainer.remove_callback(PrinterCallback)
     if adopted:
         adopt(trainer)
     trainer.train()
-    return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()]), seen
+    return tiny_trainer.weights_of(trainer), seen
 
 
 def arbitrary(completion_ids, **_):
@@ -150,7 +146,7 @@ def test_groups_of_one_task_are_compared_where_the_estimator_gains(tmp_path, mon
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory):
-    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS)
+    spec = tiny_trainer.plain_spec(**GUESS)
     return tiny_trainer.make(tmp_path_factory.mktemp("trainer"), spec, grpo={"per_device_train_batch_size": 4})
 
 
@@ -179,7 +175,7 @@ def test_a_trainer_with_its_own_loss_is_refused_unless_it_calls_trls(trainer, mo
         def _compute_loss(self, model, inputs):
             return super()._compute_loss(model, inputs) + 1
 
-    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS, credit="pool")
+    spec = tiny_trainer.plain_spec(**GUESS, credit="pool")
     monkeypatch.setattr(trainer, "rollout_func", spec.rollout_func)
     monkeypatch.setattr(trainer, "__class__", Own)
     with pytest.raises(ConfigError, match="Own, which overrides _compute_loss: set calls_trl_loss = True"):
@@ -188,8 +184,6 @@ def test_a_trainer_with_its_own_loss_is_refused_unless_it_calls_trls(trainer, mo
     monkeypatch.setattr(trainer, "__class__", More)
     assert [part.name for part in adopt(trainer, spec).gym_trl.parts] == ["credit"]
     assert isinstance(trainer, More)
-    with pytest.raises(ConfigError, match="expected a GRPOTrainer or an object of a subclass, got object"):
-        adopt(object())
 
 
 @pytest.mark.parametrize(
@@ -255,7 +249,7 @@ def test_an_estimator_that_returns_something_else_is_refused(tmp_path, estimator
 
 
 def test_a_second_estimator_is_refused_and_the_same_one_is_not(tmp_path):
-    spec = GymSpec("TrlEnv/GuessNumber-v0", **GUESS, credit="gigpo")
+    spec = tiny_trainer.plain_spec(**GUESS, credit="gigpo")
     trainer = tiny_trainer.make(tmp_path, spec, grpo={"per_device_train_batch_size": 4})
     attach(trainer, [TurnCredit("gigpo").trainer_part()])
     with pytest.raises(ConfigError, match="credit changes the rows of a batch, and this trainer did not know of it"):

@@ -13,7 +13,6 @@ from datasets import Dataset, IterableDataset
 from hypothesis import given, strategies as st
 from support import tiny_trainer, warm
 
-from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.dataset import make_dataset, read_prompt
@@ -44,15 +43,8 @@ class Flip(gym.Wrapper):
 
 
 def spec(**options):
-    return GymSpec(
-        "TrlEnv/Echo-v0",
-        **{"num_tasks": 24, "num_eval_tasks": 8, **options},
-        wrappers=[Flip],
-        action_format="plain",
-        max_tokens_per_turn=3,
-        cut_actions="accept",
-        executor="inline",
-    )
+    settings = {"num_tasks": 24, "num_eval_tasks": 8, "max_tokens_per_turn": 3, "executor": "inline"}
+    return tiny_trainer.plain_spec("TrlEnv/Echo-v0", wrappers=[Flip], **{**settings, **options})
 
 
 def task_in(prompt):

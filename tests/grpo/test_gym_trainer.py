@@ -119,9 +119,9 @@ def test_a_stock_trainer_trains_as_the_class_does(tmp_path):
         torch.manual_seed(0)
         grpo = {**failing_trainings.BATCHES, "max_steps": 3, "learning_rate": 1e-2}
         trainer = make_trainer(tmp_path, failing_trainings.guess(), reward_funcs=[arbitrary], grpo=grpo)
-        before = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+        before = tiny_trainer.weights_of(trainer)
         trainer.train()
-        weights = torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+        weights = tiny_trainer.weights_of(trainer)
         names = ("reward", "reward_std", "env/turns", "env/return", "env/unscored", "num_tokens")
         found.append((weights, [[log[name] for name in names] for log in trainer.state.log_history[:3]]))
         assert float((weights - before).abs().max()) > 1e-3

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 from support import tiny_trainer
-from transformers import PrinterCallback
 
-from gym_trl import GymSpec, adopt
+from gym_trl import adopt
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.overlong import SoftOverlong
 from gym_trl.grpo.prepare import prepare
@@ -16,9 +15,8 @@ pytestmark = [pytest.mark.trl, pytest.mark.processes]
 
 
 def guess(**changes):
-    settings = {"env_kwargs": {"high": 50, "turns": 6}, "action_format": "plain", "max_tokens_per_turn": 2}
-    settings |= {"executor": "inline", "num_tasks": 8, "num_eval_tasks": 2, "cut_actions": "accept"}
-    return GymSpec("TrlEnv/GuessNumber-v0", **{**settings, "history": History(last=1, most=2), **changes})
+    settings = {"env_kwargs": {"high": 50, "turns": 6}, "executor": "inline", "num_tasks": 8, "num_eval_tasks": 2}
+    return tiny_trainer.plain_spec(**{**settings, "history": History(last=1, most=2), **changes})
 
 
 @pytest.mark.parametrize("credit", ["episode", "pool"])
@@ -31,7 +29,6 @@ def test_each_row_of_a_training_is_a_segment_as_the_model_saw_it(tmp_path, credi
     }
     grpo |= {"max_steps": 2, "learning_rate": 1e-3}
     trainer = tiny_trainer.make(tmp_path, guess(on_rollout=rollouts.append, credit=credit), grpo=grpo)
-    trainer.remove_callback(PrinterCallback)
     trained: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     compute = trainer._compute_loss
 

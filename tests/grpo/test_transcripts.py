@@ -8,13 +8,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from trl import GRPOConfig, GRPOTrainer
+from support import tiny_trainer
+from trl import GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.transcripts import LogTranscripts, transcript
-from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
 pytestmark = pytest.mark.trl
@@ -50,9 +50,8 @@ class Tables(ModuleType):
 
 @pytest.mark.full
 def test_tensorboard_gets_the_environments_numbers_and_some_transcripts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: make test-full does it")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -61,28 +60,8 @@ def test_tensorboard_gets_the_environments_numbers_and_some_transcripts(
     spec = GymSpec(
         "TrlEnv/Echo-v0", num_tasks=8, env_kwargs=kwargs, on_rollout=transcripts.on_rollout, max_tokens_per_turn=2
     )
-    tokenizer = tiny_tokenizer()
-    args = GRPOConfig(
-        output_dir=str(tmp_path),
-        max_steps=3,
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=64,
-        use_cpu=True,
-        bf16=False,
-        report_to="tensorboard",
-        logging_steps=1,
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    trainer = GRPOTrainer(
-        model=tiny_model(tokenizer, width=16, layers=1),
-        processing_class=tokenizer,
-        args=args,
-        train_dataset=spec.train_dataset,
-        rollout_func=spec.rollout_func,
-        reward_funcs=spec.reward_funcs,
-    )
+    grpo = {"max_steps": 3, "per_device_train_batch_size": 8, "report_to": "tensorboard"}
+    trainer = tiny_trainer.make(tmp_path, spec, GRPOTrainer, grpo=grpo)
     transcripts.attach(trainer)
     trainer.train()
     [folder] = {file.parent for file in tmp_path.rglob("events.out.tfevents.*")}

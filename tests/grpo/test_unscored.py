@@ -5,14 +5,16 @@ from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
+from support import tiny_trainer
 from support.trainer_double import TrainerDouble
+from trl import GRPOTrainer
 
 from gym_trl import GymSpec
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError, EngineError, PoolError
 from gym_trl.grpo.totals import Row, StepTotals
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.testing import ByteChat, tiny_model, tiny_tokenizer
+from gym_trl.testing import ByteChat
 
 pytestmark = pytest.mark.trl
 FAILED = Row(None, None, "env_error", {}, "step raised ConnectionError: refused")
@@ -76,31 +78,10 @@ class Unreachable(gym.Wrapper):
 
 
 @pytest.mark.filterwarnings("ignore:no token of step")
-def test_a_training_whose_environments_cannot_be_reached_stops_and_says_why(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    from trl import GRPOConfig, GRPOTrainer
-
-    spec = GymSpec("TrlEnv/Echo-v0", num_tasks=8, wrappers=[Unreachable], action_format="plain", cut_actions="accept")
-    tokenizer = tiny_tokenizer()
-    trainer = GRPOTrainer(
-        model=tiny_model(tokenizer),
-        processing_class=tokenizer,
-        args=GRPOConfig(
-            output_dir=str(tmp_path),
-            max_steps=4,
-            per_device_train_batch_size=4,
-            num_generations=2,
-            max_completion_length=16,
-            use_cpu=True,
-            bf16=False,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-        ),
-        train_dataset=spec.train_dataset,
-        rollout_func=spec.rollout_func,
-        reward_funcs=spec.reward_funcs,
-    )
+def test_a_training_whose_environments_cannot_be_reached_stops_and_says_why(tmp_path):
+    spec = tiny_trainer.plain_spec("TrlEnv/Echo-v0", num_tasks=8, wrappers=[Unreachable], max_tokens_per_turn=None)
+    grpo = {"max_steps": 4, "per_device_train_batch_size": 4, "num_generations": 2, "max_completion_length": 16}
+    trainer = tiny_trainer.make(tmp_path, spec, GRPOTrainer, grpo=grpo)
     with pytest.raises(PoolError, match=r"12 of the 12 episodes .* 12 x step raised ConnectionError: refused"):
         trainer.train()
     assert trainer.state.global_step == 2

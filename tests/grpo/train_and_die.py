@@ -17,7 +17,6 @@ from typing import Any
 from support import tiny_trainer
 from transformers import TrainerCallback
 
-from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.resume import ExactResume
 from gym_trl.options import Curriculum
@@ -50,15 +49,12 @@ def train(folder: Path, options, *, dies=False, resumes=False):
             played.write(json.dumps({"resumed": resumes, **line}) + "\n")
             played.flush()
 
-        spec = GymSpec(
-            "TrlEnv/GuessNumber-v0",
+        spec = tiny_trainer.plain_spec(
             # Every rollout's result moves it, which makes a restart visible.
             curriculum=Curriculum(LEVELS, rise=0.3, fall=0.25, episodes=20),
             num_tasks=8,
             num_eval_tasks=4,
-            action_format="plain",
             max_tokens_per_turn=1,
-            cut_actions="accept",
             on_rollout=keep,
         )
         grpo = {

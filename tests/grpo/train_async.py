@@ -22,11 +22,11 @@ os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import gymnasium as gym
 import torch
+from support import tiny_trainer
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer, async_grpo_trainer, packing
 
-from gym_trl import GymSpec
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.grpo.resume import ExactResume
 from gym_trl.testing import save_tiny, tiny_tokenizer
@@ -147,14 +147,12 @@ def main(folder, options):
             **options.get("config", {}),
         }
     )
-    spec = GymSpec(
+    spec = tiny_trainer.plain_spec(
         "TrlEnv/Echo-v0",
         env_kwargs={"turns": 3},
         wrappers=[Lowercase],
         num_tasks=40,
-        action_format="plain",
         max_tokens_per_turn=5,
-        cut_actions="accept",
         **options.get("spec", {}),
     )
     tokenizer = tiny_tokenizer()
@@ -175,7 +173,7 @@ def main(folder, options):
         samples.append((trainer.model_version, sample))
         return sample
 
-    worker.rollout_buffer.get = kept  # type: ignore[method-assign,assignment]
+    worker.rollout_buffer.get = kept
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
     ExactResume().attach(trainer)
     trainer.train(resume_from_checkpoint=options.get("resume", False))

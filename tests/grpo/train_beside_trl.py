@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import trl
 from support import tiny_trainer
+from support.law_4 import difference
 from trl import GRPOTrainer
 
-from gym_trl import GymGRPOTrainer, GymSpec
+from gym_trl import GymGRPOTrainer
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 
@@ -84,15 +85,7 @@ def train(folder, *, grpo=None, lora=None, dtype="float32", scaled=False, masked
         from peft import LoraConfig, get_peft_model
 
         model = get_peft_model(model, LoraConfig(r=lora, target_modules="all-linear", init_lora_weights=False))
-    spec = GymSpec(
-        "TrlEnv/GuessNumber-v0",
-        env_kwargs={"high": 8, "turns": 3},
-        num_tasks=40,
-        num_eval_tasks=4,
-        action_format="plain",
-        max_tokens_per_turn=2,
-        cut_actions="accept",
-    )
+    spec = tiny_trainer.plain_spec(env_kwargs={"high": 8, "turns": 3}, num_tasks=40, num_eval_tasks=4)
     found: dict[str, Any] = {"losses": [], "sampled": [], "differences": [], "weights_kept": []}
 
     def rollout_func(prompts, trainer):
@@ -100,7 +93,7 @@ def train(folder, *, grpo=None, lora=None, dtype="float32", scaled=False, masked
         columns = spec.rollout_func(prompts, trainer)
         kept = all(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
         found["weights_kept"].append(kept)
-        found["differences"].append(difference(columns, trainer))
+        found["differences"].append(difference(trainer.model, columns, temperature=trainer.args.temperature))
         for row in range(len(prompts)):  # of different lengths, so that there is padding on both sides
             columns["prompt_ids"][row] = columns["prompt_ids"][row][row % 4 :]
             for name in ("completion_ids", "env_mask", "logprobs"):
@@ -122,19 +115,6 @@ def train(folder, *, grpo=None, lora=None, dtype="float32", scaled=False, masked
     trainer.found = found
     trainer.train()
     return found
-
-
-def difference(columns, trainer):
-    """Return the mean difference of the rollout's logprobs and those of the unmerged model in training."""
-    differences = []
-    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
-    for prompt, completion, logprobs, mask in zip(*(columns[name] for name in names), strict=True):
-        with torch.no_grad():
-            logits = trainer.model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
-        recomputed = (logits / trainer.args.temperature).log_softmax(-1).gather(1, torch.tensor(completion)[:, None])
-        pairs = zip(recomputed[:, 0].tolist(), logprobs, mask, strict=True)
-        differences += [abs(ours - theirs) for ours, theirs, sampled in pairs if sampled]
-    return sum(differences) / len(differences)
 
 
 if __name__ == "__main__":

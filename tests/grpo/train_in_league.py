@@ -15,7 +15,6 @@ import torch
 from support import tiny_trainer
 from train_and_die import Die
 
-from gym_trl import GymSpec
 from gym_trl.grpo.parts.league_games import LeagueGames
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.resume import ExactResume
@@ -30,15 +29,13 @@ def main(folder: Path, options, *, dies=False, resumes=False):
     """Train, with a line for each rollout in ``played-RANK.jsonl``, and write the result."""
     folder.mkdir(parents=True, exist_ok=True)
     rollouts: list = []
-    spec = GymSpec(
+    spec = tiny_trainer.plain_spec(
         "TrlEnv/TicTacToe-v0",
         seats=options["league"],
         num_tasks=16,
         num_eval_tasks=4,
-        action_format="plain",
         instructions="",
         max_tokens_per_turn=1,
-        cut_actions="accept",
     )
     grpo = {
         "learning_rate": 0.01,
@@ -61,7 +58,7 @@ def main(folder: Path, options, *, dies=False, resumes=False):
         callbacks=[Die(options["dies_at"])] if dies else [],
     )
     ExactResume().attach(trainer)
-    games: LeagueGames = spec._league_games  # type: ignore[assignment]
+    games: LeagueGames = spec._league_games
     play = trainer.rollout_func
     with (folder / f"played-{RANK}.jsonl").open("a") as played:
 

@@ -17,7 +17,6 @@ from support import tiny_trainer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
 
-from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
 
 KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "messages", "task", "stop_reason", "error")
@@ -67,15 +66,11 @@ def wait_for_cluster(nodes):
 def main(folder: Path, options):
     rank = int(os.environ["RANK"])
     wait_for_cluster(options["nodes"])
-    spec = GymSpec(
-        "TrlEnv/GuessNumber-v0",
+    spec = tiny_trainer.plain_spec(
         env_kwargs={"high": 8, "turns": 6},
         wrappers=[Told],
         num_tasks=40,
-        action_format="plain",
         instructions="",
-        max_tokens_per_turn=2,
-        cut_actions="accept",
         executor="ray",
         workers=4,
         reset_timeout=60.0,

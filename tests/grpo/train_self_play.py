@@ -12,9 +12,7 @@ from pathlib import Path
 import gymnasium as gym
 import trl
 from support import tiny_trainer
-from transformers import PrinterCallback
 
-from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.spaces import AnyText
 
@@ -46,25 +44,12 @@ def main(folder, settings):
     given = json.loads(settings)
     rollouts: list = []
     advantages: list = []
-    spec = GymSpec(
-        **{
-            "env": Longest,
-            "seats": "self",
-            "action_format": "plain",
-            "instructions": "",
-            "max_tokens_per_turn": 2,
-            "cut_actions": "accept",
-            "executor": "inline",
-            "num_tasks": 8,
-            "num_eval_tasks": 3,
-            **given.get("spec", {}),
-        }
-    )
+    options = {"seats": "self", "instructions": "", "executor": "inline", "num_tasks": 8, "num_eval_tasks": 3}
+    spec = tiny_trainer.plain_spec(Longest, **{**options, **given.get("spec", {})})
     assert spec.turn_credit is not None
     spec.turn_credit.on_advantages = advantages.append
     grpo = {"max_steps": 2, "per_device_train_batch_size": 6, "num_generations": 6, "scale_rewards": "none"}
     trainer = tiny_trainer.make(folder, spec, grpo={**grpo, **given.get("grpo", {})})
-    trainer.remove_callback(PrinterCallback)
     play = trainer.rollout_func
 
     def watched(prompts, trainer):

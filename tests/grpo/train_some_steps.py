@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import trl
 from datasets import Dataset
 from support import tiny_trainer
+from support.law_4 import difference
 
-from gym_trl import GymSpec
 from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.processes import leave_process_group
 from gym_trl.options import Curriculum
@@ -48,19 +47,13 @@ def main(folder: Path, options):
     given = {"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 4, **options.get("spec", {})}
     if "curriculum" in options:
         given["curriculum"] = Curriculum(**options["curriculum"])
-    spec = GymSpec(
-        "TrlEnv/GuessNumber-v0",
-        **given,
-        wrappers=[partial(FaultyEnv, **options["faults"])] if "faults" in options else [],
-        action_format="plain",
-        max_tokens_per_turn=2,
-        cut_actions="accept",
-        on_rollout=keep,
-    )
+    wrappers = [partial(FaultyEnv, **options["faults"])] if "faults" in options else []
+    spec = tiny_trainer.plain_spec(**given, wrappers=wrappers, on_rollout=keep)
 
     def rollout_func(prompts, trainer):
         columns = spec.rollout_func(prompts, trainer)
-        differences.append(logprob_difference(columns, trainer))
+        args = trainer.args
+        differences.append(difference(trainer.model, columns, temperature=args.temperature, top_k=args.top_k))
         first_prompts.append(tokenizer.decode(columns["prompt_ids"][0]))
         returned.append({name: columns[name] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask")})
         return columns
@@ -93,22 +86,6 @@ def main(folder: Path, options):
     }
     (folder / f"rank{trainer.accelerator.process_index}.json").write_text(json.dumps(report))
     leave_process_group()
-
-
-def logprob_difference(columns, trainer):
-    """Return the mean difference of the rollout's logprobs and the training model's, on whole rows."""
-    args, differences = trainer.args, []
-    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
-    for prompt, completion, logprobs, mask in zip(*(columns[name] for name in names), strict=True):
-        with torch.no_grad():
-            logits = trainer.model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-        logits = logits / args.temperature
-        if args.top_k:
-            logits = logits.masked_fill(logits < logits.topk(args.top_k).values[:, -1:], -torch.inf)
-        recomputed = logits.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0].tolist()
-        pairs = zip(recomputed, logprobs, mask, strict=True)
-        differences += [abs(ours - theirs) for ours, theirs, sampled in pairs if sampled]
-    return sum(differences) / len(differences) if differences else None
 
 
 if __name__ == "__main__":

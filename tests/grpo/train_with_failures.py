@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from support import tiny_trainer
 from trl import GRPOTrainer
 
-from gym_trl import GymSpec
 from gym_trl.errors import InfrastructureError
 from gym_trl.grpo.processes import leave_process_group
 
@@ -60,14 +59,8 @@ def make(folder, spec, reward_funcs, trainer_class=GRPOTrainer, **grpo):
 
 
 def guess(**options):
-    return GymSpec(
-        "TrlEnv/GuessNumber-v0",
-        **{"env_kwargs": {"high": 8, "turns": 3}, "num_tasks": 40, "num_eval_tasks": 3, **options},
-        action_format="plain",
-        max_tokens_per_turn=2,
-        cut_actions="accept",  # the model has learnt to end none
-        executor="inline",
-    )
+    settings = {"env_kwargs": {"high": 8, "turns": 3}, "executor": "inline", "num_tasks": 40, "num_eval_tasks": 3}
+    return tiny_trainer.plain_spec(**{**settings, **options})
 
 
 # A reward may depend on anything, and be a number for a failed row too.

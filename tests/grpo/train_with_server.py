@@ -15,7 +15,6 @@ from support import tiny_trainer
 from transformers import Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
 
-from gym_trl import GymSpec
 from gym_trl.grpo.processes import leave_process_group
 
 # The client needs no vLLM in its own process, except for the weights.
@@ -26,15 +25,9 @@ vllm_generation.VLLMGeneration.sync_weights = lambda *_: None
 
 def main(folder: Path, url, options):
     rank = int(os.environ.get("RANK", "0"))
-    spec = GymSpec(
-        "TrlEnv/Echo-v0",
-        # Every process has games of another length, and asks the server for answers of another length.
-        env_kwargs={"turns": 1 + 2 * rank},
-        num_tasks=40,
-        action_format="plain",
-        max_tokens_per_turn=2 + rank,
-        cut_actions="accept",  # the server's answers never end by themselves
-    )
+    # Every process has games of another length, and asks the server for answers of another length.
+    lengths = {"env_kwargs": {"turns": 1 + 2 * rank}, "max_tokens_per_turn": 2 + rank}
+    spec = tiny_trainer.plain_spec("TrlEnv/Echo-v0", num_tasks=40, **lengths)
     rollouts = []
 
     def rollout_func(prompts, trainer):

@@ -14,19 +14,16 @@ from typing import Any
 
 from support import tiny_trainer
 
-from gym_trl import GymSpec
 from gym_trl.grpo.transcripts import LogTranscripts
 
 folder = Path(sys.argv[1])
 transcripts = LogTranscripts(every=2, count=2)
-spec = GymSpec(
+spec = tiny_trainer.plain_spec(
     "TrlEnv/Echo-v0",
     num_tasks=8,
     env_kwargs={"reward": "length", "max_length": 4},  # so that returns differ from step to step
     on_rollout=transcripts.on_rollout,
     max_tokens_per_turn=3,
-    cut_actions="accept",
-    action_format="plain",
 )
 grpo = {"run_name": "tracked", "project": "gym-trl", "report_to": ["wandb", "trackio"]}
 trainer = tiny_trainer.make(folder, spec, grpo={**grpo, "max_steps": 3, "per_device_train_batch_size": 8})

@@ -10,32 +10,14 @@ import os
 import sys
 from pathlib import Path
 
-import torch
 from support import tiny_trainer, vllm_cpu
+from support.law_4 import difference
 from transformers import Qwen2ForCausalLM
 
-from gym_trl import GymSpec, adopt
+from gym_trl import adopt
 from gym_trl.grpo.processes import leave_process_group
 
 KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns", "opponent")
-
-
-def difference(model, columns):
-    """Return law 4's mean difference of the returned logprobs and those of ``model``, in each segment."""
-    differences = []
-    names = ("prompt_ids", "completion_ids", "env_mask", "logprobs")
-    borders = columns.get("segments") or [[] for _ in columns["prompt_ids"]]
-    for prompt, completion, mask, logprobs, within in zip(*(columns[name] for name in names), borders, strict=True):
-        starts, stops = [0, *(stop for _, stop in within)], [*(start for start, _ in within), len(completion)]
-        prompts = [prompt, *(completion[start:stop] for start, stop in within)]
-        for begin, start, stop in zip(prompts, starts, stops, strict=True):
-            ids = completion[start:stop]
-            with torch.no_grad():
-                whole = model(torch.tensor([begin + ids])).logits[0, len(begin) - 1 : -1].log_softmax(-1)
-            recomputed = whole.gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
-            sampled = zip(recomputed, logprobs[start:stop], mask[start:stop], strict=True)
-            differences += [abs(a - b) for a, b, bit in sampled if bit]
-    return sum(differences) / len(differences)
 
 
 def small_ids(completion_ids, **_):
@@ -112,15 +94,12 @@ def main(folder: Path, options):
     model, tokenizer = vllm_cpu.save_model(saved)
     first = copy.deepcopy(model)
     guess = {"high": 8, "turns": options.get("turns", [3])[rank]}
-    spec = GymSpec(
+    spec = tiny_trainer.plain_spec(
         options.get("env", "TrlEnv/GuessNumber-v0"),
         env_kwargs={} if "env" in options else guess,
         num_tasks=40,
         num_eval_tasks=12,
-        action_format="plain",
         instructions="",
-        max_tokens_per_turn=2,
-        cut_actions="accept",
         **options.get("spec", {}),
     )
     rollouts = []

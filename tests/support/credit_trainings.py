@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import trl
-from transformers import PrinterCallback
 
 from gym_trl import GymSpec
 from gym_trl.grpo.adopt import attach
@@ -114,7 +113,6 @@ def train(folder, credit="pool", reward_funcs=None, evaluates=False, **grpo):
     settings |= {"scale_rewards": "none", "learning_rate": 0.01, "lr_scheduler_type": "constant", **grpo}
     changes = {} if reward_funcs is None else {"reward_funcs": reward_funcs}
     trainer = tiny_trainer.make(folder / "out", spec, grpo=settings, rollout_func=Play(credit), **changes)
-    trainer.remove_callback(PrinterCallback)
     by_ids = {tuple(row["completion_ids"]): (row, by_hand) for row, by_hand in ROWS}
     wrong: list[int] = []
     seen: list[int] = []

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gym_trl import GymGRPOTrainer, GymSpec
+from gym_trl import GymGRPOTrainer
 from gym_trl.options import History
 from support import tiny_trainer
 
@@ -40,9 +40,8 @@ PLACES = ("nowhere", "generation", "rollout", "reward", "logs", "loss", "backwar
 
 def guess(**options):
     """Return a spec whose episodes have several turns of different lengths."""
-    settings = {"env_kwargs": {"high": 50, "turns": 4}, "action_format": "plain", "max_tokens_per_turn": 2}
-    settings |= {"executor": "inline", "num_tasks": 4, "num_eval_tasks": 2, "cut_actions": "accept"}
-    return GymSpec("TrlEnv/GuessNumber-v0", **{**settings, **options})
+    settings = {"env_kwargs": {"high": 50, "turns": 4}, "executor": "inline", "num_tasks": 4, "num_eval_tasks": 2}
+    return tiny_trainer.plain_spec(**{**settings, **options})
 
 
 def fail(error):
@@ -76,7 +75,6 @@ def train(folder, feature, place, error, *, evaluates=False):
         changes["callbacks"] = [Step(error)]
     grpo = {**BATCHES, "max_completion_length": 48}
     trainer = tiny_trainer.make(folder, guess(**options), kind, grpo=grpo, **changes)
-    trainer.remove_callback(PrinterCallback)
     if place in {"generation", "loss"}:
         fails, learns = fail(error), place == "loss"
         embeddings = trainer.model.get_input_embeddings()
@@ -110,7 +108,6 @@ def stock(folder):
         train_dataset=Dataset.from_dict({"prompt": ["one", "two", "three", "four"]}),
         eval_dataset=None,
     )
-    trainer.remove_callback(PrinterCallback)
     rows: list[Any] = []
     compute = trainer._compute_loss
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import trl
 from accelerate.utils import gather_object
-from transformers import PrinterCallback, TrainerCallback
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gym_trl import GymGRPOTrainer, GymSpec, Part
@@ -268,7 +268,7 @@ def model_of(feature, seed=0):
 def make_trainer(folder, spec, kind, *, feature, grpo, rewards, callback):
     model = model_of(feature)
     model.config._name_or_path = str(folder / "reference")  # from which the trainer loads one
-    trainer = tiny_trainer.make(
+    return tiny_trainer.make(
         folder / "out",
         spec,
         kind,
@@ -278,8 +278,6 @@ def make_trainer(folder, spec, kind, *, feature, grpo, rewards, callback):
         reward_funcs=[*spec.reward_funcs, *rewards],
         callbacks=[callback],
     )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 def train(folder, loss, feature, run):

@@ -1,4 +1,4 @@
-"""Trainer of a tiny model, quiet and on a CPU, for tests and the scripts that they run."""
+"""Specification and trainer of a tiny model, quiet and on a CPU, for tests and the scripts that they run."""
 
 import gc
 import os
@@ -6,9 +6,10 @@ import os
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import torch
+from transformers import PrinterCallback
 from trl import GRPOConfig
 
-from gym_trl import GymGRPOTrainer
+from gym_trl import GymGRPOTrainer, GymSpec
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 gc.freeze()  # every training looks for garbage, half of its time among what was imported
@@ -25,6 +26,11 @@ QUIET = {
 }
 
 
+def plain_spec(env="TrlEnv/GuessNumber-v0", **options):
+    """Return a specification for a model that ends no response and marks no action."""
+    return GymSpec(env, **{"action_format": "plain", "max_tokens_per_turn": 2, "cut_actions": "accept", **options})
+
+
 def make(folder, spec, trainer=GymGRPOTrainer, *, grpo, **changes):
     """Return a trainer of a spec that writes to a folder.
 
@@ -32,7 +38,7 @@ def make(folder, spec, trainer=GymGRPOTrainer, *, grpo, **changes):
     """
     torch.set_num_threads(1)
     tokenizer = changes.setdefault("processing_class", None) or tiny_tokenizer()
-    return trainer(
+    made = trainer(
         **{
             "model": changes.pop("model", None) or tiny_model(tokenizer),
             "args": GRPOConfig(**{"output_dir": str(folder), **QUIET, **grpo}),
@@ -44,3 +50,10 @@ def make(folder, spec, trainer=GymGRPOTrainer, *, grpo, **changes):
             "processing_class": tokenizer,
         }
     )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def weights_of(trainer):
+    """Return a copy of all weights of a trainer's model, one after the other."""
+    return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
