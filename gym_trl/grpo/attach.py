@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from gym_trl.displays import with_episodes
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.checkpoints import BATCHES, DECLARING, batches, check_batches
+from gym_trl.grpo.checkpoints import BATCHES, DECLARING, GENERATIONS, batches, check_batches
 from gym_trl.grpo.dataset import DATASET_ROW
 from gym_trl.grpo.passes import Passes
 from gym_trl.grpo.totals import UNFINISHED, Replaced, Row, StepTotals, rows_of
@@ -85,6 +85,7 @@ class Attachment:
         self._notes: list[_Notes] = []  # since the last rewards
         self._noted: tuple[Any, ...] = ()  # the position of these calls
         self._began = (-1, 0)  # global step and micro-step of its first rollout
+        self._generations = 0  # of this training
         self._training = object()
         self._evaluated = 0  # rows of this evaluation, over all processes
         self._evaluating = False
@@ -129,7 +130,7 @@ class Attachment:
         handler = trainer.callback_handler
         handler.callbacks = [_callback(self), *with_episodes(handler.callbacks)]
         if trainer.model.training:
-            self._check_resumed()
+            self._resume()
         else:  # the first call may come from within an evaluation
             self._evaluating = handler.eval_dataloader is not None
 
@@ -151,7 +152,6 @@ class Attachment:
         trainer = self._trainer
         split, step = "train" if trainer.model.training else "eval", trainer.state.global_step
         first = trainer.accelerator.process_index * rows
-        generation = 0
         if split == "eval":
             first, micro = self._evaluated + first, 0
         else:
@@ -159,20 +159,22 @@ class Attachment:
             if self._began[0] != step:
                 self._began = (step, micro_step)
             micro = micro_step - self._began[1]
-            generation = trl_versions.generations_before(trainer, micro)
         now = (split, step, micro, self._evaluated)
         if self._noted != now:
             self._notes, self._noted = [], now
+            self._generations += split == "train"
+        generation = self._generations - 1 if split == "train" else 0
         again = len(self._notes)  # a user's own rollout_func may call ours more than once
         return Place(split, step, derive_seed(micro, again) if again else micro, first, generation)
 
-    def _check_resumed(self) -> None:
+    def _resume(self) -> None:
         state = self._trainer.state
+        self._generations = state.stateful_callbacks.get(GENERATIONS, 0)
         if state.global_step and (saved := state.stateful_callbacks.get(BATCHES)) is not None:
             check_batches(saved, batches(self._trainer), state.global_step)
 
     def _begin_training(self) -> None:
-        self._check_resumed()
+        self._resume()
         self._notes, self._noted, self._began = [], (), (-1, 0)
         # Discard what is left of an earlier training with this trainer.
         self._training = object()
@@ -341,6 +343,6 @@ def _callback(attachment: Attachment) -> Any:
         on_predict = on_evaluate
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            state.stateful_callbacks[BATCHES] = batches(attachment._trainer)
+            state.stateful_callbacks |= {BATCHES: batches(attachment._trainer), GENERATIONS: attachment._generations}
 
     return Begin()

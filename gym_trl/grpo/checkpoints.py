@@ -9,6 +9,8 @@ from gym_trl.errors import ConfigError
 
 BATCHES = "gym_trl.batches"
 """Key in the trainer's state, and so in its checkpoints, of the settings of ``batches``."""
+GENERATIONS = "gym_trl.generations"
+"""Key in the trainer's state of the number of generation batches so far."""
 DECLARING = "gym_trl.declaring"
 """Key in the trainer's state of the environments that are known to declare success (``Attachment.declaring``)."""
 UNFINISHED = "gym_trl.rollouts"

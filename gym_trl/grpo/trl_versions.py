@@ -176,16 +176,6 @@ def micro_step(trainer: Any) -> int:
     return step
 
 
-def generations_before(trainer: Any, micro: int) -> int:
-    """Return the number of generation batches before the one that begins ``micro`` passes after the first of a step.
-
-    ``GRPOTrainer._prepare_inputs`` plays new episodes after ``steps_per_generation * num_iterations`` forward passes.
-    """
-    passes = trainer.state.global_step * trainer.args.gradient_accumulation_steps
-    together = trainer.args.steps_per_generation * trainer.num_iterations
-    return int(-(-passes // together) + micro // together)
-
-
 def is_between_generations(trainer: Any) -> bool:
     """Return True if all forward passes on the buffered episodes are done."""
     return not trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations)

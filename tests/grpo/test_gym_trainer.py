@@ -2,8 +2,6 @@
 
 import functools
 import pickle
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from gym_trl import GymGRPOTrainer, Part, adopt
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.trainer import GymTraining
 from gym_trl.grpo.trainer_parts import TrainerPart
-from gym_trl.grpo.trl_versions import generations_before, pending_metrics
+from gym_trl.grpo.trl_versions import pending_metrics
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
@@ -315,18 +313,29 @@ def test_what_an_interrupted_training_had_not_logged_is_forgotten(tmp_path):
     assert trainer.state.log_history[0]["reward"] <= 1
 
 
+class Numbers(Part):
+    """Part that notes the step and the number of each generation."""
+
+    def __init__(self):
+        self.seen = []
+
+    def begin(self, call):
+        self.seen.append((call.place.step, call.place.generation))
+
+
 @pytest.mark.parametrize(
-    ("accumulation", "together", "begins"),
-    [(2, 3, range(0, 18, 3)), (3, 2, range(0, 18, 2)), (4, 4, range(0, 24, 4)), (1, 6, range(0, 24, 6))],
+    ("accumulation", "together", "begins"), [(2, 3, [0, 2, 4, 6]), (3, 2, [0, 1, 2, 3]), (1, 3, [0, 3, 6, 9])]
 )
-def test_generations_are_numbered_wherever_they_begin_in_a_step(accumulation, together, begins):
-    numbers, first = [], dict[int, int]()
-    for begin in begins:
-        step = begin // accumulation
-        arguments = SimpleNamespace(gradient_accumulation_steps=accumulation, steps_per_generation=together)
-        trainer: Any = SimpleNamespace(state=SimpleNamespace(global_step=step), args=arguments, num_iterations=1)
-        numbers.append(generations_before(trainer, begin - first.setdefault(step, begin)))
-    assert numbers == list(range(len(begins)))
+def test_generations_are_numbered_wherever_they_begin_in_a_step(tmp_path, accumulation, together, begins):
+    """An epoch is one of them; where it is no whole number of steps, its last step is incomplete."""
+    grpo = {"gradient_accumulation_steps": accumulation, "steps_per_generation": together, "max_steps": begins[-1] + 1}
+    numbers = Numbers()
+    spec = failing_trainings.guess(num_tasks=together, parts=[numbers])
+    make(tmp_path, spec, grpo={**grpo, "save_strategy": "steps", "save_steps": begins[1]}).train()
+    whole, numbers.seen = numbers.seen, []
+    assert whole == list(zip(begins, range(4), strict=True))
+    make(tmp_path, spec, grpo=grpo).train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{begins[1]}"))
+    assert numbers.seen == whole[1:]
 
 
 def test_a_trainer_without_spec_and_rewards_is_told_what_it_needs(tmp_path):
