@@ -62,9 +62,8 @@ class LeagueState:
         for name in state["past"]:  # of a checkpoint, and the name of a folder
             if not isinstance(name, str) or not _SNAPSHOT.fullmatch(name):
                 raise ConfigError(f"a checkpoint's league has snapshots called step-NUMBER, got {name!r:.100}")
-        self.past = list(state["past"])[-self.settings.most :]
-        names = {*self.past, *self.policies}
-        self._played = {name: list(counts) for name, counts in state["played"].items() if name in names}
+        self._played = {name: list(counts) for name, counts in state["played"].items()}
+        self._keep(state["past"])
 
     @property
     def names(self) -> list[str]:
@@ -88,7 +87,11 @@ class LeagueState:
 
     def join(self, step: int) -> None:
         """Add the snapshot of a step; the oldest one leaves if there are more than ``most``."""
-        self.past = [*self.past, snapshot_name(step)][-self.settings.most :]
+        self._keep([*self.past, snapshot_name(step)])
+
+    def _keep(self, past: Sequence[str]) -> None:
+        """Keep the newest of these snapshots, and the results against opponents that there still are."""
+        self.past = list(past)[-self.settings.most :]
         names = {*self.past, *self.policies}
         self._played = {name: counts for name, counts in self._played.items() if name in names}
 

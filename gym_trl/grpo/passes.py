@@ -203,7 +203,7 @@ def _why_rows_stay(trainer: Any) -> str | None:
     """
     if (reason := _why_padding_stays(trainer)) is not None:
         return reason
-    for holds, reason in (
+    reasons = (
         (
             trainer.loss_type not in _LOSSES_PER_STEP,
             f"loss_type={trainer.loss_type!r} may divide by the tokens of each micro-batch",
@@ -221,10 +221,8 @@ def _why_rows_stay(trainer: Any) -> str | None:
             for name in (trl_versions.WHOLE_LOSS, trl_versions.PREPARE)
         ),
         (_micro_batches_of_a_step(trainer) == 1, "an optimizer step has one micro-batch of a generation"),
-    ):
-        if holds:
-            return reason
-    return None
+    )
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _micro_batches_of_a_step(trainer: Any) -> int:

@@ -102,10 +102,10 @@ def sampler_of(dataloader: Any) -> Any:
 
 def sharding(trainer: Any) -> str | None:
     """Return the name of what shards the weights over processes during generation, or ``None``."""
-    deepspeed = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
-    if deepspeed is not None and deepspeed.zero_stage == 3 and not trainer.args.ds3_gather_for_generation:
-        return "DeepSpeed ZeRO-3 without ds3_gather_for_generation"
-    return "FSDP" if getattr(trainer, "is_fsdp_enabled", False) else None
+    if getattr(trainer, "is_fsdp_enabled", False):
+        return "FSDP"
+    whole = not shards_weights(trainer) or trainer.args.ds3_gather_for_generation
+    return None if whole else "DeepSpeed ZeRO-3 without ds3_gather_for_generation"
 
 
 def shards_weights(trainer: Any) -> bool:

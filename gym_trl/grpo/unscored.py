@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from gym_trl.errors import ConfigError, PoolError
+from gym_trl.errors import PoolError
 from gym_trl.grpo.totals import StepTotals
 
 _STEPS = 3  # a single bad step of a few episodes may be chance
@@ -22,14 +22,9 @@ class UnscoredBound:
 
     It is called on every process with the totals of all processes after each training rollout, so all processes
     decide alike. Evaluations do not count.
-
-    Raises:
-        ConfigError: ``most`` is not a number from 0 to 1.
     """
 
     def __init__(self, most: float) -> None:
-        if isinstance(most, bool) or not isinstance(most, int | float) or not 0 <= most <= 1:
-            raise ConfigError(f"max_unscored must be a share from 0 to 1, got {most!r}")
         self.most = most
         self._bad: list[StepTotals] = []
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +301,7 @@ class _WarmStart(SessionCallback):
                 folder.drop_checkpoints()
             folder.save_summary()
             folder.card(trainer)
-        return self._result(demonstrations)
+        return self._result()
 
     def show(self, step: int, logs: Mapping[str, Any]) -> None:
         """Show the metrics of a step, and keep the last loss."""
@@ -411,18 +411,8 @@ class _WarmStart(SessionCallback):
         if before and before["episodes"] and before["success"] is None and score.success is not None:
             summary["before"] = before | {"success": 0.0}  # as ``counted_successes`` counts
 
-    def _result(self, demonstrations: Demonstrations) -> WarmStart:
+    def _result(self) -> WarmStart:
         summary = self.folder.summary
-        before, after = (Score(**summary[when]) if when in summary else None for when in ("before", "after"))
-        return WarmStart(
-            folder=self.folder.path,
-            played=demonstrations.played,
-            kept=len(demonstrations.kept),
-            dropped=demonstrations.dropped,
-            steps=summary["steps"],
-            seconds=summary["seconds"],
-            interrupted=summary["interrupted"],
-            loss=summary.get("loss"),
-            before=before,
-            after=after,
-        )
+        own: dict[str, Any] = {one.name: summary.get(one.name) for one in fields(WarmStart) if one.name != "folder"}
+        own |= {when: Score(**own[when]) for when in ("before", "after") if own[when] is not None}
+        return WarmStart(folder=self.folder.path, **own)

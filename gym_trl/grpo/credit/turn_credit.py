@@ -272,7 +272,7 @@ def _why_one_per_row(trainer: Any) -> str | None:
         trainer.loss_type,
     )
     supported = ", ".join(sorted(_LOSSES))
-    for holds, reason in (
+    reasons = (
         (
             ratios != "token",
             f"importance_sampling_level={ratios!r}: a row's ratio leaves only the sum of its advantages; use 'token'",
@@ -287,10 +287,8 @@ def _why_one_per_row(trainer: Any) -> str | None:
             f"loss_type={loss_type!r}, which may reduce a row to one number; use one of {supported}",
         ),
         (trainer.gym_trl.own_loss, trainer.gym_trl.own_loss_reason),
-    ):
-        if holds:
-            return reason
-    return None
+    )
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _per_token(advantages: TurnAdvantages, ids: Any, batch: Batch) -> Any:

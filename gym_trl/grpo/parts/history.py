@@ -134,7 +134,7 @@ def _why_not(trainer: Any) -> str | None:
     loss_type, level, beta = trainer.loss_type, trainer.importance_sampling_level, trainer.beta
     exact = _LOSSES.get(loss_type, "it is not known")
     exact_types = ", ".join(name for name, why in _LOSSES.items() if why.startswith("exact"))
-    for holds, reason in (
+    reasons = (
         (not exact.startswith("exact"), f"loss_type={loss_type!r}: {exact}; use one of {exact_types}"),
         (level != "token", f"importance_sampling_level={level!r}, which has one ratio for a row; use 'token'"),
         (
@@ -147,10 +147,8 @@ def _why_not(trainer: Any) -> str | None:
         ),
         (trl_versions.has_liger_loss(trainer), "use_liger_kernel, which has a loss of its own; leave it out"),
         (trainer.gym_trl.own_loss, trainer.gym_trl.own_loss_reason),
-    ):
-        if holds:
-            return reason
-    return None
+    )
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _rows(completions: Sequence[Sequence[int]], borders: Sequence[Sequence[Sequence[int]]]) -> list[BatchRow]:

@@ -33,15 +33,11 @@ class ImageRows(TrainerPart):
         Raises:
             ConfigError: It does not, or another option does not go with images.
         """
-        for holds, reason in (
-            (trainer.use_vllm, "use_vllm=True: its engines here take token ids only"),
-            (
-                any(isinstance(part, SegmentRows) for part in trainer.gym_trl.parts),
-                "history, whose segments would divide them",
-            ),
-        ):
-            if holds:
-                raise ConfigError(f"images are not possible with {reason}; leave out one of the two")
+        reason = "use_vllm=True: its engines here take token ids only" if trainer.use_vllm else ""
+        if any(isinstance(part, SegmentRows) for part in trainer.gym_trl.parts):
+            reason = reason or "history, whose segments would divide them"
+        if reason:
+            raise ConfigError(f"images are not possible with {reason}; leave out one of the two")
         self._processor = ImageProcessor(trainer.processing_class)
 
     def generated(self, batch: Batch, out: Generated) -> Generated:

@@ -119,7 +119,8 @@ def _why_no_loss(about: StepAbout, rows: Mapping[str, Ragged]) -> str | None:
     settings, kind = about["settings"], about["settings"]["loss_type"]
     whole = settings["steps_per_generation"] == settings["gradient_accumulation_steps"]
     single = settings["gradient_accumulation_steps"] == 1 and len(about["rows_by_process"]) == 1
-    for holds, reason in (
+    by_logprobs = kind in _BY_LOGPROBS or bool(settings["beta"])
+    reasons = (
         (kind not in _REDUCTIONS, f"loss_type={kind!r} is not computed here"),
         (
             kind == "bnpo" and not single,
@@ -132,12 +133,9 @@ def _why_no_loss(about: StepAbout, rows: Mapping[str, Ragged]) -> str | None:
         (settings["importance_sampling_level"] != "token" and kind == "luspo", "its loss is by sequence"),
         (not about["items"] and kind in _BY_ITEMS, "no token is trained"),
         (kind == "vespo" and "row_ratios" in rows, "loss_type='vespo' weighs by the engine's corrections"),
-    ):
-        if holds:
-            return reason
-    if kind in _BY_LOGPROBS or settings["beta"]:
-        return None if "row_sampled" in rows or "row_old" in rows else "no log-probabilities are recorded"
-    return None
+        (by_logprobs and not {"row_sampled", "row_old"} & rows.keys(), "no log-probabilities are recorded"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
 
 
 def _logged(step: CheckedStep) -> tuple[float, str]:
