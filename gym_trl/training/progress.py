@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -210,58 +211,51 @@ def evaluation_of(summary: Mapping[str, Any]) -> str:
     return f"{episodes} of {counted(games, noun)}, {share} trained on{more}"
 
 
-def report(console: Console, folder: Path, summary: Mapping[str, Any], *, resume: str, check: str = "") -> None:
-    """Print the result of the run in ``folder``, with the commands that continue it and check its steps."""
-    if levels := levels_of(summary):
-        _print_levels(console, evaluation_of(summary), levels, {})
-    console.print(f"The curve: {folder / 'curve.png'}", markup=False, highlight=False, soft_wrap=True)
-    _say_end(console, folder, summary, resume, check)
-
-
-def _say_end(console: Console, folder: Path, summary: Mapping[str, Any], resume: str, check: str = "") -> None:
-    stopped = "Interrupted after" if summary["interrupted"] else "Trained for"
-    steps = counted(summary["steps"], "step")
-    console.print(f"{stopped} {steps} in {_duration(summary.get('seconds', 0.0))}.", highlight=False)
-    console.print(f"The model: {folder / 'model'}", markup=False, highlight=False, soft_wrap=True)
-    look = f"To look at it: gym-trl view {shlex.quote(str(folder))}"
-    console.print(look, markup=False, highlight=False, soft_wrap=True)
-    if check and step_files(folder):
-        console.print(f"To check its steps: {check}", markup=False, highlight=False, soft_wrap=True)
-    if summary["interrupted"]:
-        console.print(f"To continue: {resume}", markup=False, highlight=False, soft_wrap=True)
-
-
-def report_warm_start(
-    console: Console, folder: Path, summary: Mapping[str, Any], scores: Mapping[str, Score | None], *, resume: str
+def report(
+    console: Console,
+    folder: Path,
+    summary: Mapping[str, Any],
+    *,
+    resume: str,
+    check: str = "",
+    demonstrated: Mapping[str, Score | None] | None = None,
 ) -> None:
-    """Print the result of the warm start in ``folder``; ``scores`` are those of its evaluations, by name.
+    """Print the result of the run in ``folder``, with the commands that continue it and check its steps.
 
     Args:
         console: Console.
         folder: The folder.
         summary: Content of its ``summary.json``.
-        scores: Scores by name.
         resume: Command that continues it.
+        check: Command that checks its steps.
+        demonstrated: Scores of a warm start's evaluations, by name. Default: the run is a training, which has a curve.
     """
-    scored = {when: score for when, score in scores.items() if score is not None}
-    if scored:
-        title = counted(next(iter(scored.values())).episodes, "evaluation episode")
-        shares = {when: score.invalid_share for when, score in scored.items()}
-        invalid = {when: f"{share:.1%}" for when, share in shares.items() if share is not None}
-        _print_levels(console, title, levels_of(summary), {"invalid": invalid})
-    _say_end(console, folder, summary, resume)
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    levels = levels_of(summary)
+    scored = {when: score for when, score in (demonstrated or {}).items() if score is not None}
+    if levels or scored:
+        say(counted(next(iter(scored.values())).episodes, "evaluation episode") if scored else evaluation_of(summary))
+        console.print(_table(levels, {when: score.invalid_share for when, score in scored.items()}))
+    if demonstrated is None:
+        say(f"The curve: {folder / 'curve.png'}")
+    stopped, steps = "Interrupted after" if summary["interrupted"] else "Trained for", counted(summary["steps"], "step")
+    say(f"{stopped} {steps} in {_duration(summary.get('seconds', 0.0))}.")
+    say(f"The model: {folder / 'model'}")
+    say(f"To look at it: gym-trl view {shlex.quote(str(folder))}")
+    if check and step_files(folder):
+        say(f"To check its steps: {check}")
+    if summary["interrupted"]:
+        say(f"To continue: {resume}")
 
 
-def _print_levels(
-    console: Console, title: str, levels: Mapping[str, Level], others: Mapping[str, Mapping[str, str]]
-) -> None:
-    """Print scores, one in a line; ``others`` are further columns, with values by the names of scores."""
-    console.print(title, markup=False, highlight=False, soft_wrap=True)
+def _table(levels: Mapping[str, Level], invalid: Mapping[str, float | None]) -> Table:
+    """Return a table of scores, one in a line, with the shares of invalid actions if there are any."""
     table = Table(box=None, pad_edge=False)
-    for column in ("", "success [95% interval]", "return", "episodes", *others):
+    for column in ("", "success [95% interval]", "return", "episodes", *(["invalid"] if invalid else [])):
         table.add_column(escape(column), justify="right" if column else "left")
     for when, one in levels.items():
-        cells = [column.get(when, "-") for column in others.values()]
+        share = invalid.get(when)
+        cells = ["-" if share is None else f"{share:.1%}"] if invalid else []
         paid = str(Estimate(one.mean_return))
         table.add_row(when.replace("_", ", "), escape(str(one.success)), paid, one.size, *cells)
-    console.print(table)
+    return table

@@ -29,7 +29,7 @@ from gym_trl.training.model_card import WARM_START
 from gym_trl.training.model_checks import choose_micro_batch, declared_end_ids, model_problems, refuse
 from gym_trl.training.models import load_model, model_choice
 from gym_trl.training.options import read_options, resume_command, training_after
-from gym_trl.training.progress import Display, report_warm_start
+from gym_trl.training.progress import Display, report
 from gym_trl.training.run_folder import (
     Checkpoint,
     is_warm_start,
@@ -196,8 +196,8 @@ def _warm_start(
         with session.running():
             result = work.train(demonstrations)
     if session.rank == 0:
-        scores = {"before": result.before, "after": result.after}
-        report_warm_start(session.console, session.folder.path, session.folder.summary, scores, resume=session.resume)
+        scores, folder = {"before": result.before, "after": result.after}, session.folder
+        report(session.console, folder.path, folder.summary, resume=session.resume, demonstrated=scores)
     return result
 
 
