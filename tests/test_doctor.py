@@ -227,6 +227,8 @@ def test_the_prompt_is_shown_with_control_tokens_and_the_next_observation(
     assert found.prompt.endswith("Guess 1 to 8 in 4 tries.<|end|><|assistant|>")
     assert found.reply == "<|user|>Higher.<|end|><|assistant|>"
     assert found.finding("system message").got == "yours: 'Be brief.'"
+    begins = said("<action>1</action><|end|>", groups=4).finding("system message").got
+    assert begins.startswith("none is known; prompts begin with '<|user|>Find the secret integer from 1 to 8.")
 
 
 def test_a_system_message_that_a_template_adds_by_itself_is_found() -> None:

@@ -262,23 +262,21 @@ def save_merged(path: str, out: Path, *, dtype: Any = "auto") -> None:
 
 @contextmanager
 def saving(out: Path) -> Iterator[None]:
-    """Raise ``OSError`` where a library that writes a model's files raises an error of another type."""
+    """Raise ``OSError`` where PyTorch or safetensors, which write a model's files, raise an error of another type.
+
+    >>> with saving(Path("model")):
+    ...     raise RuntimeError("No space left on device (os error 28)")
+    Traceback (most recent call last):
+        ...
+    OSError: the model could not be written to model (No space left on device (os error 28)); is the disk full?
+    """
     try:
         yield
     except (OSError, GymTRLError):
         raise
     except Exception as error:
-        raise unwritten(error, out) from error
-
-
-def unwritten(error: Exception, out: Path) -> OSError:
-    """Return the error for a model that could not be written, which PyTorch and safetensors raise as other types.
-
-    >>> unwritten(RuntimeError("No space left on device (os error 28)"), Path("model"))
-    OSError('the model could not be written to model (No space left on device (os error 28)); is the disk full?')
-    """
-    what = " ".join(str(error).split())
-    return OSError(f"the model could not be written to {out} ({what:.200}); is the disk full?")
+        what = " ".join(str(error).split())
+        raise OSError(f"the model could not be written to {out} ({what:.200}); is the disk full?") from error
 
 
 @contextmanager

@@ -46,6 +46,8 @@ from gym_trl.types import EpisodeResult
 
 _GIB = 2**30
 _SECONDS_OF_JUDGING = 20.0
+_SHOWN_PROMPT = 80
+"""Number of a prompt's first characters that are shown where no system message is known."""
 
 
 class NextStep(StrEnum):
@@ -189,6 +191,7 @@ def diagnose(
     here = isinstance(spec.executor, str) and not has_workers(spec.executor)
     with Judge(spec.env_spec, seconds=_SECONDS_OF_JUDGING) if here else nullcontext() as judge:
         readable = readable_actions(played, options.action_format, cut_actions=options.cut_actions, judge=judge)
+    prompt = next((tokenizer.decode(one.prompt_ids) for one in played.results if one.turns), "")
     findings = [
         *scored_episodes(played),
         *crashes(played),
@@ -212,7 +215,7 @@ def diagnose(
         *input_dependence(played),
         steps.memory(played),
         *of_model,
-        _system_message(tokenizer, template, options.system_prompt),
+        _system_message(tokenizer, template, options.system_prompt, prompt),
         scores(played, levels),
         _speed(played, rehearsal.seconds, options.episodes_per_step),
         *_lockstep(rehearsal.engine),
@@ -222,7 +225,7 @@ def diagnose(
         env=options.env,
         model=options.model,
         findings=tuple(findings),
-        prompt=next((tokenizer.decode(one.prompt_ids) for one in played.results if one.turns), ""),
+        prompt=prompt,
         reply=next((text for one in played.results if (text := _reply(one, tokenizer))), ""),
     )
 
@@ -290,14 +293,15 @@ def _reply(episode: EpisodeResult, tokenizer: Any) -> str:
     return str(tokenizer.decode(episode.completion_ids[episode.turns[0].stop : episode.turns[1].start]))
 
 
-def _system_message(tokenizer: Any, template: Mapping[str, Any], system_prompt: str | None) -> Finding:
+def _system_message(tokenizer: Any, template: Mapping[str, Any], system_prompt: str | None, prompt: str) -> Finding:
     name = "system message"
     if system_prompt is not None:
         return Finding(name, OK, f"yours: {shortened(system_prompt)!r}")
     if own := default_system_message(tokenizer, **template):
         fix = "--system-prompt TEXT replaces it"
         return Finding(name, OK, f"the template's own: {shortened(own)!r}", fix=fix)
-    return Finding(name, OK, "none")
+    # A template may write a header in any case, or a message that it extends: what it writes is in the prompt.
+    return Finding(name, OK, f"none is known; prompts begin with {shortened(prompt[:_SHOWN_PROMPT])!r}")
 
 
 def default_system_message(tokenizer: Any, **template: Any) -> str:

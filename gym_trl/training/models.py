@@ -79,15 +79,11 @@ def load_model(choice: ModelChoice) -> tuple[Any, Any]:
     """
     dtype = choice.dtype or "float32"
     if choice.lora is not None:
-        _check_peft()
+        with needs("lora", "LoRA"):
+            import peft  # noqa: F401
     tokenizer = load_tokenizer(choice.model, padding_side="left", truncation_side="left")
     model = load_weights(choice.model, dtype=dtype, trainable=True)
     return (model if choice.lora is None else _with_new_adapter(model, choice)), tokenizer
-
-
-def _check_peft() -> None:
-    with needs("lora", "LoRA"):
-        import peft  # noqa: F401
 
 
 def _with_new_adapter(model: Any, choice: ModelChoice) -> Any:

@@ -14,12 +14,6 @@ def test_a_rows_prompt_gives_its_task_back(system_prompt):
     assert [read_prompt(row["prompt"]) for row in dataset] == [(preamble, task) for task in TASKS]
 
 
-def test_a_plain_prompt_keeps_its_messages_and_has_no_task():
-    prompt = [{"role": "user", "content": "Play well."}]
-    assert read_prompt(prompt) == ([Message("user", "Play well.")], None)
-    assert read_prompt("Play well.") == ([Message("user", "Play well.")], None)
-
-
 def test_a_message_in_parts_is_read_as_text():
     prompt = [{"role": "user", "content": [{"type": "text", "text": "Play "}, {"type": "text", "text": "well."}]}]
     assert read_prompt(prompt) == ([Message("user", "Play well.")], None)

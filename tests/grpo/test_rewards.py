@@ -24,10 +24,6 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def test_rewards_are_the_returns():
-    assert env_reward(prompts=["", "", ""], completions=["", "", ""], **COLUMNS) == [1.0, 0.5, None]
-
-
 def metrics(**columns):
     return StepTotals.of(rows_of({**COLUMNS, **columns})).metrics()
 

@@ -67,10 +67,9 @@ def started():
     """Starts workers, and stops them whatever happens."""
     workers = []
 
-    def start(of, args=None, engine=None, *, answer=halving, **script):
-        made = of.rollout_worker(
-            args or config(), tiny_tokenizer(), engine=engine or (lambda: ScriptedEngine(answer, **script))
-        )
+    def start(of, args=None, engine=None, *, answer=halving, server=False, **script):
+        scripted = None if server else lambda: ScriptedEngine(answer, **script)
+        made = of.rollout_worker(args or config(), tiny_tokenizer(), engine=engine or scripted)
         workers.append(made)
         made.update_model_version(1)
         made.start()
@@ -428,12 +427,9 @@ class TestTheServer:
     def test_it_is_asked_as_the_configuration_says(self, started):
         args = {"temperature": 0.7, "repetition_penalty": 1.1, "max_completion_length": 100}
         with VLLMDouble() as vllm:
-            worker = spec(max_tokens_per_turn=20).rollout_worker(config(vllm.url, **args), tiny_tokenizer())
-            worker.start()
-            try:
-                samples = take(worker, 32)
-            finally:
-                worker.stop()
+            worker = started(spec(max_tokens_per_turn=20), config(vllm.url, **args), server=True)
+            samples = take(worker, 32)
+            worker.stop()
         body = next(body for body in vllm.bodies if len(body["prompt"]) > 1)  # the check asks for one token
         assert {"temperature": 0.7, "repetition_penalty": 1.1, "top_k": 0, "top_p": 1.0}.items() <= body.items()
         assert set(body["stop_token_ids"]) == {tiny_tokenizer().eos_token_id, *CHAT.stop_ids}
@@ -447,12 +443,9 @@ class TestTheServer:
     def test_an_episodes_budget_is_the_completions_the_servers_and_the_trainers(self, started):
         budget = {"max_completion_length": 4000, "token_budget": 330}
         with VLLMDouble(lambda body: CHAT.say("9" * 40)) as vllm:
-            worker = spec().rollout_worker(config(vllm.url, **budget), tiny_tokenizer())
-            worker.start()
-            try:
-                samples = take(worker, 8)
-            finally:
-                worker.stop()
+            worker = started(spec(), config(vllm.url, **budget), server=True)
+            samples = take(worker, 8)
+            worker.stop()
         assert max(len(sample.input_ids) for sample in samples) <= 330
         assert all(count == 0 for count, _ in metrics(worker)["env/unscored"])
 
@@ -479,10 +472,9 @@ class TestTheServer:
             with pytest.raises(ConfigError, match="without --enable-lora"):
                 worker.start()
 
-    def test_stopping_hangs_up_on_the_server(self):
+    def test_stopping_hangs_up_on_the_server(self, started):
         with VLLMDouble(fault=lambda body, attempt: "hang" if len(body["prompt"]) > 1 else None) as vllm:
-            worker = spec().rollout_worker(config(vllm.url), tiny_tokenizer())
-            worker.start()
+            worker = started(spec(), config(vllm.url), server=True)
             assert eventually(lambda: vllm.working == 8)
             begun = time.monotonic()
             worker.stop()
