@@ -58,7 +58,7 @@ OTHERS: dict[str, dict[str, int]] = {
         "gym_trl/cli/terminal.py": 1,
         "gym_trl/errors.py": 2,
         "gym_trl/files.py": 2,
-        "gym_trl/grpo/credit/turn_credit.py": 1,
+        "gym_trl/grpo/credit/groups.py": 1,
         "gym_trl/grpo/training_tasks.py": 2,
         "gym_trl/kinds.py": 3,
         "gym_trl/policies/functions.py": 1,

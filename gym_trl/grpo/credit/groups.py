@@ -19,7 +19,7 @@ class Member(NamedTuple):
     task_key: str
     """Name of its task; groups with the same one share their states."""
     turns: TurnRewards
-    """What its turns were paid."""
+    """Rewards and states of its turns."""
 
 
 class Comparison(NamedTuple):
@@ -57,20 +57,17 @@ def compared(members: Sequence[Member], estimator: Estimator) -> list[Comparison
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for place, member in enumerate(members):
         groups[member.group, member.turns.role].append(place)
-    sets = list(groups.values())
-    if estimator in ACROSS_GROUPS:
-        tasks: defaultdict[Hashable, list[int]] = defaultdict(list)
-        for name, places in groups.items():
-            begins = {_begin(members[place]) for place in places}
-            same = len(begins) == 1 and all(members[place].turns.markov for place in places)
-            tasks[begins.pop() if same else name].extend(places)
-        sets = list(tasks.values())
-    turns = [[members[place].turns for place in places] for places in sets]
-    return [Comparison(places, own, _estimated(own, estimator)) for places, own in zip(sets, turns, strict=True)]
-
-
-def _begin(member: Member) -> tuple[str | None, str, Hashable]:
-    return member.turns.role, member.task_key, member.turns.keys[0]
+    sets: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for name, places in groups.items():
+        group = [members[place] for place in places]
+        across = estimator in ACROSS_GROUPS and all(one.turns.markov for one in group)
+        begins = {(one.turns.role, one.task_key, one.turns.keys[0]) for one in group} if across else set()
+        sets[begins.pop() if len(begins) == 1 else name].extend(places)
+    comparisons = []
+    for places in sets.values():
+        turns = [members[place].turns for place in places]
+        comparisons.append(Comparison(places, turns, _estimated(turns, estimator)))
+    return comparisons
 
 
 def _estimated(group: Sequence[TurnRewards], estimator: Estimator) -> Advantages:

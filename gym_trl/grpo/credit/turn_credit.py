@@ -2,9 +2,8 @@
 
 import math
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import pstdev
 from typing import Any, ClassVar, NamedTuple
@@ -110,19 +109,6 @@ class TurnCredit(Part):
         return scaled(compared(members, self.estimator), "group")
 
 
-@dataclass
-class _Window:
-    """Sums and counts of the metrics since the trainer last logged."""
-
-    turns: int = 0
-    in_company: int = 0
-    episodes: int = 0
-    spread: float = 0.0
-
-    def metrics(self) -> dict[str, float]:
-        return {"credit/company": self.in_company / self.turns, "credit/spread": self.spread / self.episodes}
-
-
 class TurnAdvantages(NamedTuple):
     """Advantages of the turns of this process's episodes."""
 
@@ -141,7 +127,7 @@ class CreditPart(TrainerPart):
 
     def __init__(self, credit: TurnCredit) -> None:
         self.credit = credit
-        self._window = _Window()
+        self._sums: defaultdict[str, float] = defaultdict(float)  # since the trainer last logged
         self._warned = False
 
     def same_as(self, other: TrainerPart) -> bool:
@@ -250,19 +236,19 @@ class CreditPart(TrainerPart):
     def _log(self, trainer: Any, comparisons: Sequence[Comparison], advantages: Sequence[Sequence[float]]) -> None:
         metrics = trl_versions.pending_metrics(trainer, "train")
         if "credit/company" not in metrics:  # TRL clears metrics when it logs
-            self._window = _Window()
-        window = self._window
+            self._sums.clear()
+        sums = self._sums
         for one in comparisons:
             states = [turns.places or turns.keys[:-1] for turns in one.turns]
             met = Counter(name for names in states for name in set(names))
             for member, names in zip(one.places, states, strict=True):
-                window.turns += len(names)
-                window.in_company += sum(met[name] > 1 for name in names)
-                window.episodes += 1
-                window.spread += pstdev(advantages[member])
-        if window.episodes:
-            for name, value in window.metrics().items():
-                metrics[name] = [value]
+                sums["turns"] += len(names)
+                sums["in company"] += sum(met[name] > 1 for name in names)
+                sums["episodes"] += 1
+                sums["spread"] += pstdev(advantages[member])
+        if sums["episodes"]:
+            metrics["credit/company"] = [sums["in company"] / sums["turns"]]
+            metrics["credit/spread"] = [sums["spread"] / sums["episodes"]]
 
 
 def _why_one_per_row(trainer: Any) -> str | None:
