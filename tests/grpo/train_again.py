@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from train_with_failures import RANK, guess, make
+from support import tiny_trainer
+from train_with_failures import guess, make
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.resume import ExactResume
 
 
@@ -68,8 +68,7 @@ def main(folder: Path, options):
             report["refused"].append([len(played), None])
         except ConfigError as error:
             report["refused"].append([len(played), str(error)])
-    (folder / f"rank{RANK}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def main(folder, cases):
     report = {"trl": trl.__version__}
     for name, case in cases.items():
         report[name] = train(folder / name, **case)
-    (folder / "rank0.json").write_text(json.dumps(report))
+    tiny_trainer.end(folder, report)
 
 
 def train(folder, *, grpo=None, lora=None, dtype="float32", scaled=False, masked=False):

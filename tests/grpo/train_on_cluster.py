@@ -17,8 +17,6 @@ from support import tiny_trainer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
 
-from gym_trl.grpo.processes import leave_process_group
-
 KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "messages", "task", "stop_reason", "error")
 
 # The client needs no vLLM in its own process, except for the weights.
@@ -96,8 +94,7 @@ def main(folder: Path, options):
     )
     trainer.train()
     report = {"rank": rank, "rollouts": rollouts, "logs": trainer.state.log_history}
-    (folder / f"rank{rank}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

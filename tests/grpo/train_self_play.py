@@ -4,19 +4,15 @@ Arguments: a folder to write to, and settings as JSON: ``spec`` of ``GymSpec`` a
 """
 
 import json
-import os
 import sys
 import warnings
-from pathlib import Path
 
 import gymnasium as gym
 import trl
 from support import tiny_trainer
 
-from gym_trl.grpo.processes import leave_process_group
 from gym_trl.spaces import AnyText
 
-RANK = int(os.environ.get("RANK", "0"))
 KEPT = ("task", "seat", "stop_reason", "episode_return", "completion_ids", "prompt_ids", "turn_rewards", "role")
 
 
@@ -62,8 +58,7 @@ def main(folder, settings):
     logs = [log for log in trainer.state.log_history if "env/return" in log or "eval_env/return" in log]
     state = trainer.state.stateful_callbacks.get("gym_trl.role_baselines")
     report = {"rollouts": rollouts, "advantages": advantages, "trl": trl.__version__, "logs": logs, "baselines": state}
-    Path(folder, f"rank{RANK}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

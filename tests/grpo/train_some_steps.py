@@ -16,7 +16,6 @@ from support import tiny_trainer
 from support.law_4 import difference
 
 from gym_trl.grpo.parts.part import Rollout
-from gym_trl.grpo.processes import leave_process_group
 from gym_trl.options import Curriculum
 from gym_trl.testing import FaultyEnv, tiny_tokenizer
 
@@ -84,8 +83,7 @@ def main(folder: Path, options):
         "logs": trainer.state.log_history,
         "evaluation": evaluation,
     }
-    (folder / f"rank{trainer.accelerator.process_index}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from support import tiny_trainer
 from trl import GRPOTrainer
 
 from gym_trl.errors import InfrastructureError
-from gym_trl.grpo.processes import leave_process_group
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -188,8 +187,7 @@ def metrics(folder, options):
 def main(folder: Path, what, options):
     warnings.simplefilter("default")
     report = {"rewards": rewards, "metrics": metrics}[what](folder, options)
-    (folder / f"rank{RANK}.json").write_text(json.dumps({"trl": trl.__version__, **report}))
-    leave_process_group()
+    tiny_trainer.end(folder, {"trl": trl.__version__, **report})
 
 
 if __name__ == "__main__":

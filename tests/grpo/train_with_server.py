@@ -15,8 +15,6 @@ from support import tiny_trainer
 from transformers import Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
 
-from gym_trl.grpo.processes import leave_process_group
-
 # The client needs no vLLM in its own process, except for the weights.
 vllm_client.is_vllm_available = vllm_generation.is_vllm_available = lambda *_, **__: True
 vllm_client.VLLMClient.init_communicator = lambda *_, **__: None
@@ -49,8 +47,7 @@ def main(folder: Path, url, options):
     )
     trainer.train()
     report = {"rank": rank, "rollouts": rollouts, "logs": trainer.state.log_history}
-    (folder / f"rank{rank}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

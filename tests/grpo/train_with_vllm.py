@@ -15,7 +15,6 @@ from support.law_4 import difference
 from transformers import Qwen2ForCausalLM
 
 from gym_trl import adopt
-from gym_trl.grpo.processes import leave_process_group
 
 KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns", "opponent")
 
@@ -154,8 +153,7 @@ def main(folder: Path, options):
         "evaluation": evaluation,
         "sleeper": sleeper.calls if sleeper else [],
     }
-    (folder / f"rank{rank}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Arguments: a folder to write to. All groups are of the same three episodes and o
 their turns are computed by hand.
 """
 
-import json
 import os
 import sys
 import warnings
@@ -16,7 +15,6 @@ import trl
 from gym_trl import GymSpec
 from gym_trl.grpo.adopt import attach
 from gym_trl.grpo.credit import TurnCredit
-from gym_trl.grpo.processes import leave_process_group
 from gym_trl.grpo.rewards import env_reward
 from support import tiny_trainer
 
@@ -150,8 +148,7 @@ def main(folder):
         trainer, report["advantages"][name] = train(folder, **grpo)
         if name == "plain":
             report["logs"] = [log for log in trainer.state.log_history if "credit/company" in log]
-    (folder / f"rank{RANK}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

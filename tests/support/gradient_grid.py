@@ -32,7 +32,6 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import shared_prefix
 from gym_trl.grpo.parts.start_from import StartFrom
-from gym_trl.grpo.processes import leave_process_group
 from gym_trl.options import League
 from gym_trl.rollout import History
 from gym_trl.spaces import AnyText
@@ -550,8 +549,7 @@ def main(folder, cells):
             report["cells"][", ".join(cell)] = compare(folder, *cell)
         except ConfigError as error:
             report["cells"][", ".join(cell)] = {"refused": str(error)}
-    (folder / f"rank{RANK}.json").write_text(json.dumps(report))
-    leave_process_group()
+    tiny_trainer.end(folder, report)
 
 
 if __name__ == "__main__":

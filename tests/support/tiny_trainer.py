@@ -1,7 +1,9 @@
 """Specification and trainer of a tiny model, quiet and on a CPU, for tests and the scripts that they run."""
 
 import gc
+import json
 import os
+from pathlib import Path
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
@@ -10,6 +12,7 @@ from transformers import PrinterCallback
 from trl import GRPOConfig
 
 from gym_trl import GymGRPOTrainer, GymSpec
+from gym_trl.grpo.processes import leave_process_group
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
 gc.freeze()  # every training looks for garbage, half of its time among what was imported
@@ -57,3 +60,9 @@ def make(folder, spec, trainer=GymGRPOTrainer, *, grpo, **changes):
 def weights_of(trainer):
     """Return a copy of all weights of a trainer's model, one after the other."""
     return torch.cat([weight.detach().flatten() for weight in trainer.model.parameters()])
+
+
+def end(folder, report):
+    """Write the report of this process, which ``warm.run_ranks`` reads, and leave the others."""
+    Path(folder, f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(report))
+    leave_process_group()
