@@ -51,6 +51,13 @@ def row_of(spec, secret):
     return next(row for row in rows if json.loads(row["prompt"][-1]["task"])["options"]["instance"] == secret - 1)
 
 
+def begun(spec, secret=4):
+    """Return an object in the game of a secret."""
+    game = spec.environment_factory()
+    game.reset(**row_of(spec, secret))
+    return game
+
+
 def halve(game):
     low, high = 1, 8
     answers: list[str] = []
@@ -129,9 +136,7 @@ class TestTheObject:
         assert properties[argument]["description"]
 
     def test_a_game_is_played_by_calls(self):
-        spec = guess()
-        game = spec.environment_factory()
-        game.reset(**row_of(spec, 7))
+        game = begun(guess(), 7)
         assert halve(game) == ["Higher.", "Higher.", "Correct. The game is over."]
         assert game.get_reward() == 1.0
 
@@ -188,38 +193,28 @@ class TestTheObject:
 
     @pytest.mark.parametrize("action_format", ["tag", "plain", "json:guess", None])
     def test_any_spec_will_do(self, action_format):
-        spec = guess(action_format=action_format)
-        game = spec.environment_factory()
-        game.reset(**row_of(spec, 4))
+        game = begun(guess(action_format=action_format))
         assert game.guess(4) == "Correct. The game is over."
 
     def test_invalid_actions_cost_what_the_spec_says_and_may_end_the_game(self):
-        spec = guess(invalid_penalty=PENALTY, end_after_invalid=2)
-        game = spec.environment_factory()
-        game.reset(**row_of(spec, 4))
+        game = begun(guess(invalid_penalty=PENALTY, end_after_invalid=2))
         assert "over" not in game.guess(9)
         assert game.guess(0).endswith("The game is over.")
         assert (game.get_reward(), game._column()["stop_reason"]) == (-2 * PENALTY, StopReason.INVALID_ACTION)
 
     def test_a_game_that_is_left_costs_what_the_spec_says(self):
         """As an invalid action in each turn that is left; otherwise a model that loses would learn not to play."""
-        spec = guess(invalid_penalty=PENALTY)
-        game = spec.environment_factory()
-        game.reset(**row_of(spec, 4))
+        game = begun(guess(invalid_penalty=PENALTY))
         assert [game.get_reward(), game.get_reward()] == [-TURNS * PENALTY] * 2
 
     def test_a_turn_limit_ends_it_too(self):
-        spec = guess(turn_limit=1)
-        game = spec.environment_factory()
-        game.reset(**row_of(spec, 4))
+        game = begun(guess(turn_limit=1))
         assert game.guess(1).endswith("The game is over.")
         assert game._column()["stop_reason"] == StopReason.TURN_LIMIT
 
     @pytest.mark.parametrize("arguments", [{}, {"word": "four"}, {"number": "four"}, {"number": 4, "self": 1}])
     def test_arguments_that_do_not_fit_are_an_error_and_no_turn(self, arguments):
-        spec = guess()
-        game = spec.environment_factory()
-        game.reset(**row_of(spec, 4))
+        game = begun(guess())
         with pytest.raises(TypeError, match=r"number|self"):
             game.guess(**arguments)
         assert game._column()["num_turns"] == 0
@@ -372,9 +367,7 @@ class TestWhatCannotWork:
             GymSpec(ECHO, wrappers=[Own]).environment_factory()
 
     def test_a_trainer_that_was_given_both_ways_is_told_so(self):
-        spec = guess()
-        game = spec.environment_factory()
-        game.reset(**row_of(spec, 4))
+        game = begun(guess())
         with pytest.raises(ConfigError, match="either rollout_func or environment_factory"):
             env_reward(environments=[game], episode_return=[1.0])
         with pytest.raises(ConfigError, match="got object"):
