@@ -15,7 +15,7 @@ from gym_trl.policies.weights import Adapter
 from gym_trl.records.fields import as_number
 from gym_trl.text.textify import counted
 from gym_trl.training.progress import evaluation_of
-from gym_trl.training.untrusted import grpo_names, run_names
+from gym_trl.training.untrusted import grpo_names, trusted_words
 
 CARD = "README.md"
 WARM_START = "warm_start"
@@ -133,9 +133,7 @@ def _command(options: Mapping[str, Any], demonstrated: Mapping[str, Any] | None)
     grpo = options.get("grpo") or {}
     named["grpo"] = {name: _published(grpo[name]) for name in grpo if not any(grpo_names({name: grpo[name]}))}
     named["model"] = None if options.get("model") is None else _model_name(options["model"])
-    names = {one.name for one in run_names(options)}  # which the user of a file has to trust
-    again = [options["env"]] if names == {options["env"]} else ["--trust"] if names else []
-    command = ["gym-trl", "train", "config.json", *map(str, map(_published, again))]
+    command = ["gym-trl", "train", "config.json", *map(str, map(_published, trusted_words(options)))]
     if demonstrated is not None:
         command = ["gym-trl", "warm-start", str(_published(options["env"]))]
         given = {"model": named["model"], **{name: _published(value) for name, value in demonstrated.items()}}

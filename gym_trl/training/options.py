@@ -29,7 +29,7 @@ from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
 from gym_trl.registration import did_you_mean, make_env
 from gym_trl.training.models import model_choice
-from gym_trl.training.untrusted import run_names
+from gym_trl.training.untrusted import run_names, trusted_words
 from gym_trl.trust import REGISTERED, Named, Trust
 from gym_trl.wrappers.traits import traits
 
@@ -258,7 +258,7 @@ def check_command(folder: Path, options: TrainOptions) -> str:
     >>> check_command(Path("runs/first"), choose("TrlEnv/Echo-v0"))
     'gym-trl check runs/first'
     """
-    return shlex.join(["gym-trl", "check", str(folder), *_trusted_words(options, ())])
+    return shlex.join(["gym-trl", "check", str(folder), *trusted_words(options.as_dict())])
 
 
 def resume_command(command: str, folder: Path, options: TrainOptions, others: Iterable[Named] = ()) -> str:
@@ -273,12 +273,7 @@ def resume_command(command: str, folder: Path, options: TrainOptions, others: It
         options: The run's options.
         others: Further names in its ``config.json``.
     """
-    return shlex.join(["gym-trl", command, "--resume", str(folder), *_trusted_words(options, others)])
-
-
-def _trusted_words(options: TrainOptions, others: Iterable[Named]) -> list[str]:
-    unregistered = {one.name for one in (*run_names(options.as_dict()), *others)}
-    return [options.env] if unregistered == {options.env} else ["--trust"] if unregistered else []
+    return shlex.join(["gym-trl", command, "--resume", str(folder), *trusted_words(options.as_dict(), others)])
 
 
 def one_seat(options: _O) -> _O:

@@ -1,6 +1,6 @@
 """Names in a run's options, which come out of its ``config.json``: what needs the user's trust before it is used."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,20 @@ def run_names(options: Mapping[str, Any]) -> Iterator[Named]:
     yield from grpo_names(grpo) if isinstance(grpo, Mapping) else names_in("grpo", grpo)
     others = options.keys() - _TEXTS - {"env", "env_kwargs", "grpo"}
     yield from spec_names({name: options[name] for name in sorted(others)}, env, field="")
+
+
+def trusted_words(options: Mapping[str, Any], others: Iterable[Named] = ()) -> list[str]:
+    """Return the words of a command that trust what the options of a run name: its environment alone, or all of it.
+
+    >>> trusted_words({"env": "my_game.py:Game"}), trusted_words({"env": "TrlEnv/Echo-v0", "success": "my_game:won"})
+    (['my_game.py:Game'], ['--trust'])
+
+    Args:
+        options: Options as stored in ``config.json``.
+        others: Further names in the file.
+    """
+    unregistered = {one.name for one in (*run_names(options), *others)}
+    return [options["env"]] if unregistered == {options["env"]} else ["--trust"] if unregistered else []
 
 
 def eval_names(options: Mapping[str, Any], *, folder: Path) -> Iterator[Named]:
