@@ -49,9 +49,10 @@ fast: setup
 	$(PYTEST) -m "not full" $(ARGS)
 
 # The real vLLM runs by itself: it takes much memory, and its settings stay in the process. It is installed after the
-# other tests, because TRL imports an installed vLLM, which takes longer than all else it imports.
+# other tests, because TRL imports an installed vLLM, which takes longer than all else it imports. The others often wait
+# for servers, browsers and processes of their own: a third process uses the cores meanwhile.
 test-full: setup $(if $(ARGS),$(LISTS),$(filter-out $(VLLM),$(LISTS))) $(PEERS) $(RELEASES)
-	$(PYTEST) -m "(full or both) and not vllm" $(ARGS)
+	$(PYTEST) --numprocesses 3 -m "(full or both) and not vllm" $(ARGS)
 	$(if $(ARGS),,$(MAKE) $(VLLM))
 	$(if $(ARGS),,$(PYTEST) -m vllm $(shell grep -rl mark.vllm tests))
 
