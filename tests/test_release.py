@@ -81,7 +81,9 @@ def test_a_newcomer_gets_from_installation_to_an_own_environment(tmp_path):
     # Nothing of this environment but what pip needs to reach its index; the constraints have PyTorch's build for CPUs.
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "OMP_", "MALLOC_"))}
     path = f"{sys.base_prefix}/bin:/usr/bin:/bin"
+    cache = subprocess.run([sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True, check=True)
     settings = {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_COMPILE": "0"}  # as in the Makefile
+    settings["PIP_CACHE_DIR"] = cache.stdout.strip()  # what has been downloaded is not downloaded again
     subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", "\n".join(commands)],
         cwd=checkout,
