@@ -12,7 +12,7 @@ import numpy as np
 from gym_trl.env_checker.play import describe_error, kind_of, shortened
 from gym_trl.errors import raise_interrupt
 from gym_trl.seeding import derive_seed
-from gym_trl.spaces import holds_text, sample_allowed
+from gym_trl.spaces import holds, holds_text, sample_allowed
 from gym_trl.wrappers.admissible_actions import listed_actions
 
 
@@ -62,7 +62,7 @@ def survey_resets(env: gym.Env[Any, Any], survey: Survey) -> None:
 def _survey_observation(env: gym.Env[Any, Any], observation: Any, where: str, survey: Survey) -> None:
     space = env.observation_space
     try:
-        inside = observation in space
+        inside = observation in space and holds(space, observation)  # Gymnasium rounds lists before it looks
     except BaseException as error:
         raise_interrupt(error)
         inside = False
