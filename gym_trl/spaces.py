@@ -173,6 +173,9 @@ def holds(space: spaces.Space[Any], value: Any) -> bool:
     >>> box = spaces.Box(-1, 1, (2,), np.float32)
     >>> holds(box, [0.5, 1.0]), holds(box, np.array([0.5, 1.5])), holds(spaces.Dict(place=box), {"place": None})
     (True, False, False)
+    >>> pixels = spaces.Box(0, 255, (2,), np.uint8)
+    >>> holds(pixels, [0, 255]), holds(pixels, [0, 256]), holds(pixels, [0.5, 1.0])
+    (True, False, False)
 
     Texts are not compared, because hardly any environment declares the lengths and characters of its texts as they are.
     """
@@ -182,9 +185,7 @@ def holds(space: spaces.Space[Any], value: Any) -> bool:
         if isinstance(space, spaces.Sequence):  # Gymnasium fails to look into some stacked ones
             return space.stack or (isinstance(value, tuple) and all(holds(space.feature_space, one) for one in value))
         if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
-            array = np.asarray(value)
-            alike = array.dtype == space.dtype or np.can_cast(array.dtype, space.dtype, "same_kind")
-            return alike and space.contains(array.astype(space.dtype))
+            return _holds_array(space, np.asarray(value))
         if isinstance(space, spaces.Dict):
             return value.keys() == space.spaces.keys() and all(holds(space[name], value[name]) for name in value)
         if isinstance(space, spaces.Tuple):
@@ -193,6 +194,14 @@ def holds(space: spaces.Space[Any], value: Any) -> bool:
     except BaseException as error:  # of a value, or of another project's space
         raise_interrupt(error)
         return False
+
+
+def _holds_array(space: spaces.Space[Any], array: np.ndarray[Any, Any]) -> bool:
+    whole = np.issubdtype(space.dtype, np.integer)
+    if not (array.dtype.kind in "iub" if whole else np.can_cast(array.dtype, space.dtype, "same_kind")):
+        return False
+    converted = array.astype(space.dtype)
+    return bool(space.contains(converted)) and not (whole and (converted != array).any())  # as bytes, 256 becomes 0
 
 
 def _has_surrogates(text: str) -> bool:
