@@ -158,8 +158,7 @@ def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
         beside = {"pool": pool.get("success_after"), "pool_greedy": pool.get("success_after_greedy")}
         beside |= {"pool_seconds": pool["seconds"], "pool_curve": read_metrics(folder / "pool")[0]}
     if beside_trl:
-        # The rows of a step are recorded where ours makes them.
-        command = ["train", lesson.env_id, *shared, *reinforce, "--full-record-every=0"]
+        command = ["train", lesson.env_id, *shared, *reinforce]
         trl = complete(folder / "trl", command, in_trls_loop=True)
         beside |= {"trl": trl.get("success_after"), "trl_seconds": trl["seconds"]}
         beside["trl_curve"], beside["trl_tokens"] = read_metrics(folder / "trl")

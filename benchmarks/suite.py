@@ -51,7 +51,6 @@ SUITE = (
     Benchmark("vectors", "What does a vector step cost?"),
     Benchmark("import", "How long does a start take, and how much is installed?"),
     Benchmark("train_start", "How long does `gym-trl train` take to its first step?"),
-    Benchmark("check", "What does it cost to record a step, and to check it?"),
     Benchmark("executors", "What does a step in another process cost?"),
     Benchmark("server", "How much of a vLLM server's throughput is left?"),
     # After the server, whose figures it uses.

@@ -73,7 +73,6 @@ LEAVES: dict[str, Leaf] = {
         commands={"tournament": "cli.tournament:tournament"},
     ),
     "replay": Leaf(("cli.replay",), commands={"replay": "cli.replay:replay"}),
-    "check": Leaf(("cli.check", "training.checking"), commands={"check": "cli.check:check"}),
     "export": Leaf(("cli.export",), commands={"export": "cli.export:export"}),
     "import": Leaf(("cli.import_records",), commands={"import": "cli.import_records:import_records"}),
     "openenv": Leaf(

@@ -33,7 +33,6 @@ COMMANDS = [
     "tournament",
     "compare",
     "replay",
-    "check",
     "export",
     "import",
     "doctor",

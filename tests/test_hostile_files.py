@@ -143,12 +143,6 @@ def replay(run: Path, scratch: Path) -> None:
         list(read_records(scratch / "replayed.jsonl"))
 
 
-def check_steps(run: Path, scratch: Path) -> None:
-    status, out, _ = command("check", run, "--json")
-    if status in (0, 1):
-        look_at_json(out)
-
-
 def records(run: Path, scratch: Path) -> None:
     reads(lambda: [json.loads(to_json(one)) for one in read_records(run)])
 
@@ -200,7 +194,6 @@ READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
     "export": export,
     "compare": compare,
     "replay": replay,
-    "check": check_steps,
 }
 SLOW_READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
     "hub": export_for_the_hub,

@@ -44,7 +44,6 @@ WRONG_ALONE: dict[str, list[Any]] = {
     "overlong_cache": [0, 99999],
     "eval_episodes": [-1, "x"],
     "records_per_step": [-1, "x"],
-    "full_record_every": [-1, "x"],
     "width": [0, "x"],
     "layers": [0, "x"],
     "lora": [0, "x"],

@@ -32,7 +32,7 @@ gym-trl doctor TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --dtype bfloat16 --lora 
 _GROUPS = 8
 _WITHOUT_EFFECT = (
     *("resample_dead_groups", "max_unscored", "lora_alpha", "lora_targets", "width", "layers", "steps"),
-    *("learning_rate", "overlong_cache", "eval_episodes", "records_per_step", "full_record_every"),
+    *("learning_rate", "overlong_cache", "eval_episodes", "records_per_step"),
     *("parts",),
 )
 """Options of a training on which nothing depends that is measured before it."""
@@ -131,8 +131,6 @@ def _show(diagnosis: "Diagnosis", commands: Mapping[str, str]) -> None:
     say(f"\n{verdict}")
     for when, command in commands.items():
         say(f"{when}:\n  {command}")
-    if diagnosis.ready:
-        say("gym-trl check RUN recomputes steps of the training afterwards.")
 
 
 def _names(findings: "list[Finding]") -> str:

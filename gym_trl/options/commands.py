@@ -85,11 +85,6 @@ class Run(Options):
     )
     eval_episodes: Whole = option(64, "Evaluation episodes before and after the training.")
     records_per_step: Whole = option(16, "Episodes per step that are recorded in rollouts.jsonl.")
-    full_record_every: Whole = option(
-        50,
-        "Steps between those that are recorded with all their rows, for gym-trl check, beginning with the first; 1 "
-        "records each step, 0 none.",
-    )
     grpo: Arguments = option({}, "Fields of TRL's GRPOConfig.")
 
 

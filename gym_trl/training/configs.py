@@ -1,12 +1,12 @@
 """Objects that a training's options become: the trainer's configuration, the specification, the reward functions."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
 from gym_trl.grpo.overlong import SoftOverlong
-from gym_trl.grpo.parts.part import Part, Rollout
+from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import EpisodeOptions, SpecOptions, TrainOptions, grpo_fields, values_of
 from gym_trl.training.model_checks import ROWS_AT_ONCE
@@ -72,12 +72,8 @@ def make_spec(
     options: TrainOptions,
     args: Any,
     on_rollout: Callable[[Rollout], None] | None = None,
-    *,
-    parts: Sequence[Part] = (),
 ) -> GymSpec:
     """Return the specification of a run's environments and tasks; ``args`` is its ``grpo_config``.
-
-    ``parts`` come after those of the options.
 
     Raises:
         ConfigError: an environment cannot be made, or an argument is invalid.
@@ -85,7 +81,7 @@ def make_spec(
     groups = math.ceil(args.generation_batch_size / options.num_generations)
     tasks = math.ceil(options.steps * options.episodes_per_step / options.num_generations / groups) * groups
     chosen = SpecOptions(
-        **{**values_of(options, EpisodeOptions), "parts": (*options.parts, *parts)},
+        **values_of(options, EpisodeOptions),
         num_tasks=max(groups, min(tasks, _MAX_TASKS)),
         num_eval_tasks=options.eval_episodes,
         on_rollout=on_rollout,

@@ -252,15 +252,6 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 
 
-def check_command(folder: Path, options: TrainOptions) -> str:
-    """Return the command that checks a run's steps, with its environment's name if that is not registered.
-
-    >>> check_command(Path("runs/first"), choose("TrlEnv/Echo-v0"))
-    'gym-trl check runs/first'
-    """
-    return shlex.join(["gym-trl", "check", str(folder), *trusted_words(options.as_dict())])
-
-
 def resume_command(command: str, folder: Path, options: TrainOptions, others: Iterable[Named] = ()) -> str:
     """Return the command that continues a run, with its environment's name if that is not registered.
 

@@ -20,7 +20,6 @@ from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.levels import Level, levels_of
 from gym_trl.evaluation.play import Score
 from gym_trl.text.textify import counted
-from gym_trl.training.step_file import step_files
 
 _SHOWN = {
     "success": ("env/success", ".2f"),
@@ -217,17 +216,15 @@ def report(
     summary: Mapping[str, Any],
     *,
     resume: str,
-    check: str = "",
     demonstrated: Mapping[str, Score | None] | None = None,
 ) -> None:
-    """Print the result of the run in ``folder``, with the commands that continue it and check its steps.
+    """Print the result of the run in ``folder``, with the command that continues it.
 
     Args:
         console: Console.
         folder: The folder.
         summary: Content of its ``summary.json``.
         resume: Command that continues it.
-        check: Command that checks its steps.
         demonstrated: Scores of a warm start's evaluations, by name. Default: the run is a training, which has a curve.
     """
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
@@ -242,8 +239,6 @@ def report(
     say(f"{stopped} {steps} in {_duration(summary.get('seconds', 0.0))}.")
     say(f"The model: {folder / 'model'}")
     say(f"To look at it: gym-trl view {shlex.quote(str(folder))}")
-    if check and step_files(folder):
-        say(f"To check its steps: {check}")
     if summary["interrupted"]:
         say(f"To continue: {resume}")
 

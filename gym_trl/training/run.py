@@ -28,12 +28,11 @@ from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
 from gym_trl.training.model_checks import micro_batch_of, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
-from gym_trl.training.options import check_command, has_opponents, one_seat, read_options, resume_command
+from gym_trl.training.options import has_opponents, one_seat, read_options, resume_command
 from gym_trl.training.progress import report
-from gym_trl.training.record_steps import RecordSteps
 from gym_trl.training.recording import Recorder
 from gym_trl.training.references import references
-from gym_trl.training.run_folder import Checkpoint, is_warm_start, last_checkpoint, read_summary, record_fields
+from gym_trl.training.run_folder import Checkpoint, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Session, SessionCallback
 from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import Task
@@ -120,7 +119,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
         for note in notes:
             session.display.note(note)
         run = _Run(options, session)
-        spec = make_spec(options, args, run.recorder.on_rollout, parts=run.parts)
+        spec = make_spec(options, args, run.recorder.on_rollout)
         reward_funcs(options, args, spec)  # checks the arguments
         scratch = Path(session.resources.enter_context(TemporaryDirectory(prefix="gym-trl-")))
         model, tokenizer = _model(options, run, scratch)
@@ -130,8 +129,7 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
             with session.interrupt:
                 run.train(trainer, spec)
     if session.rank == 0:
-        path, check = session.folder.path, check_command(session.folder.path, options)
-        report(session.console, path, session.folder.summary, resume=session.resume, check=check)
+        report(session.console, session.folder.path, session.folder.summary, resume=session.resume)
     return session.folder.summary
 
 
@@ -261,9 +259,6 @@ class _Run(SessionCallback):
             episodes=options.records_per_step,
             group_size=options.num_generations,
         )
-        every, folder = options.full_record_every, session.folder
-        self.parts = [RecordSteps(every, folder.step, **record_fields(options))] if every else []
-        """Parts of the rollouts that the run adds."""
 
     @property
     def trained(self) -> bool:

@@ -17,7 +17,7 @@ from gym_trl.envspec import END_AFTER_INVALID, limit_of_invalid
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
-from gym_trl.files import check_tree, make_folder, replace_bytes, replace_text
+from gym_trl.files import check_tree, replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import game_of
 from gym_trl.grpo.trainer_engine import SAMPLING
@@ -31,7 +31,6 @@ from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_js
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.model_card import CARD, WARM_START, model_card, trl_citations
 from gym_trl.training.options import read_options
-from gym_trl.training.step_file import STEPS, step_files, step_name
 from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult
 
@@ -191,7 +190,6 @@ _FOLDERS = ("tokenizer", "model", "checkpoints")
 _FILES = (
     *("config.json", "metrics.jsonl", ROLLOUTS, FAILURES, CREDIT, "summary.json", "curve.png"),
     *_FOLDERS,
-    STEPS,
 )
 
 
@@ -247,9 +245,6 @@ class RunFolder:
         for name in ("metrics.jsonl", ROLLOUTS, FAILURES, CREDIT):
             if (self.path / name).exists():
                 keep_json_lines(self.path / name, lambda record: _lasts(record, start, steps))
-        for path, step in step_files(self.path).items():
-            if step > start.step:
-                path.unlink(missing_ok=True)
         self._metrics = JsonLinesWriter(self.path / "metrics.jsonl")
         self._rollouts = RecordWriter(self.path)
         self._about = about
@@ -302,12 +297,6 @@ class RunFolder:
                 group, attempt = divmod(place, group_size)
                 own = {"group": group, "attempt": attempt, "game": game_of(episode, attempt, seats or {})}
                 self._rollouts.write(as_record(episode, **{**self._about, **about, **own}))
-
-    def step(self, step: int, call: int, content: bytes) -> None:
-        """Keep the file of a step that is recorded as a whole."""
-        if self._rollouts:
-            make_folder(self.path / STEPS)
-            replace_bytes(self.path / STEPS / step_name(step, call), content)
 
     def credit(self, record: CreditRecord) -> None:
         """Append the advantages of a recorded episode's turns."""

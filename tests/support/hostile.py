@@ -79,7 +79,6 @@ OPTIONS: Final[dict[str, Any]] = {
     "width": 64,
     "layers": 2,
     "records_per_step": 16,
-    "full_record_every": 50,
     "learning_rate": 0.002,
     "turn_limit": 5,
     "grpo": {"use_cpu": True, "temperature": 1.0},

@@ -497,85 +497,6 @@ def as_checkpoint(place: Place) -> list[Path]:
     return paths
 
 
-def step_about(**changes: Any) -> dict[str, Any]:
-    """Return the settings of a recorded step of one episode."""
-    from trl import GRPOConfig
-
-    from gym_trl.training.step_file import StepSettings
-
-    usual = {name: getattr(GRPOConfig, name, None) for name in StepSettings.__annotations__}
-    settings = {**usual, "gradient_accumulation_steps": 1, "steps_per_generation": 1, "temperature": 1.0}
-    settings |= {"loss_type": "dapo", "importance_sampling_level": "token", "scale_rewards": "group"}
-    return {
-        "version": 1,
-        "step": 1,
-        "call": 0,
-        "generation": 0,
-        "seed": 0,
-        "rows_by_process": [1],
-        "group_size": 2,
-        "functions": ["env_reward"],
-        "weights": [1.0],
-        "credit": None,
-        "masks_cut_off": False,
-        "segments": False,
-        "items": None,
-        "template": None,
-        "template_options": {},
-        "end_ids": [1],
-        "max_context": None,
-        "max_tokens_per_turn": None,
-        "max_tokens": 64,
-        "settings": settings,
-        **changes,
-    }
-
-
-def write_step(folder: Path, record: dict[str, Any], **changes: Any) -> Path:
-    """Write the file of a step of one episode."""
-    import numpy as np
-
-    from gym_trl.training.step_file import pack_step
-
-    row = {"number": 0, "attempt": 0, "sampling_seed": 1, "rewards": [1.0], "turn_rewards": [0.0, 1.0]}
-    row |= {"turn_spans": [[0, 2], [3, 5]], "turn_keys": [], "markov_keys": False, "turns_left": [], "turn_places": []}
-    row |= {"task_key": "trap_module:run", "turn_penalties": [0.0, 0.0], "unplayed_costs": 0.0, "role": "os:system"}
-    ids = {"row_prompt_ids": [1, 2, 3], "row_completion_ids": [4, 5, 6, 7, 8], "row_mask": [1, 1, 0, 1, 1]}
-    rows = {name: [np.array(one)] for name, one in {**ids, "row_advantages": [0.0]}.items()}
-    content = pack_step(step_about(**changes), [row], [record], rows)  # type: ignore[arg-type, list-item]
-    (folder / "steps").mkdir(exist_ok=True)
-    (folder / "steps" / "step-1.npz").write_bytes(content)
-    return folder
-
-
-def as_step(place: Place) -> list[Path]:
-    """Runs with a recorded step that names code, has a template or a pickle, or says that it is huge."""
-    import numpy as np
-
-    from gym_trl.testing.tiny import save_tiny
-    from gym_trl.training.options import choose
-
-    settings = {**hostile.CONFIG, "options": choose("TrlEnv/Echo-v0", steps=1).as_dict()}
-    escape = "{{ cycler.__init__.__globals__.os.system('touch " + str(place.marker) + "') }}"
-    sound = episode(spec={"action_format": "plain"}, step=1)
-    traps: list[tuple[dict[str, Any], dict[str, Any]]] = [(one, {}) for one in records(place)]
-    traps += [(sound, {"template": escape}), (sound, {"credit": "trap_module:run", "functions": ["trap_module:run"]})]
-    saved, paths = place.theirs / "saved", list[Path]()
-    save_tiny(saved, width=32, layers=1)
-    for number, (record, changes) in enumerate([*traps, (sound, {}), (sound, {})]):
-        folder = place.theirs / f"step-{number}"
-        hostile.write_run(folder, **{"config.json": hostile.as_file([settings])})
-        shutil.copytree(saved, folder / "tokenizer", dirs_exist_ok=True)
-        paths.append(write_step(folder, record, **changes))
-    with_pickle, huge = (path / "steps" / "step-1.npz" for path in paths[-2:])
-    np.savez(with_pickle, about=np.array([Malicious(place.marker)], dtype=object))
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (10**15,)})
-    with zipfile.ZipFile(huge, "w") as archive:
-        archive.writestr("about.npy", header.getvalue())
-    return paths
-
-
 _PICKLES = (".pt", ".pth", ".bin")
 
 
@@ -601,7 +522,6 @@ FORMATS: dict[str, Callable[[Place], list[Path]]] = {
     "model and tokenizer": as_model,
     "adapter": as_adapter,
     "checkpoint": as_checkpoint,
-    "recorded step": as_step,
 }
 
 
@@ -621,7 +541,6 @@ def _readers() -> Iterator[Reader]:
     for kind in (lines, table):
         slow = kind == table
         yield Reader(kind, "replay", "{}", slow)
-        yield Reader(kind, "check", "{}", slow=True)
         yield Reader(kind, "replay --out", "{} --out OUT/replayed.jsonl", slow, whole=True)
         warm = "TrlEnv/Echo-v0 --policy {} --steps 1 --out OUT/warm"
         yield Reader(kind, "warm-start --policy", warm, slow=True, whole=slow)
@@ -638,7 +557,6 @@ def _readers() -> Iterator[Reader]:
                 slow = kind == table or to in ("parquet", "hub", "inspect")
                 yield Reader(kind, f"export --to {to}", f"{{}} --to {to} --out OUT/{to}", slow, whole=True)
     yield Reader("links", "view RUN", "{}")
-    yield Reader("links", "check", "{}", slow=True)
     yield Reader("links", "eval --out", "TrlEnv/Echo-v0 --policy solver --episodes 2 --out {}")
     yield Reader("links", "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
     yield Reader("links", "train --resume", "--resume {}", slow=True)
@@ -651,7 +569,6 @@ def _readers() -> Iterator[Reader]:
         ("play --against", "TrlEnv/TicTacToe-v0 --against {}"),
         ("view", "{} --out OUT/view.html"),
         ("show", "{}"),
-        ("check", "{}"),
     ):
         yield Reader("run's config.json", command, arguments)
     evaluation = "evaluation or tournament"
@@ -694,8 +611,6 @@ def _readers() -> Iterator[Reader]:
     )
     yield Reader("checkpoint", "train --resume", "--resume {}", slow=True)
     yield Reader("checkpoint", "tournament", "TrlEnv/TicTacToe-v0 {} random --games 2", slow=True)
-    yield Reader("checkpoint", "check", "{} --step 1", slow=True)
-    yield Reader("recorded step", "check", "{}")
 
 
 MATRIX = tuple(_readers())

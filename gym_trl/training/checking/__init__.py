@@ -1,1 +1,0 @@
-"""Recomputation of recorded training steps, stage by stage, without a GPU."""
