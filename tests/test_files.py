@@ -488,8 +488,6 @@ WHY_IT_MAY = {
     "cli/import_records.py": {"mkdtemp": "a new folder, renamed at the end", "rmtree": "of that folder"},
     "cli/terminal.py": {"open for writing": "standard output, by its number"},
     "env_checker/card/learning.py": {"open for writing": "in a temporary folder"},
-    "envs/external/browser.py": {"mkdtemp": "a temporary folder", "rmtree": "of that folder"},
-    "envs/external/textcraft.py": {"write_bytes": "in a temporary folder"},
     "envs/judge.py": {"sqlite3.connect": "after check_file"},
     "envs/task_folder.py": {"open for writing": "to memory"},
     "envs/tool_use.py": {"sqlite3.connect": "in memory"},

@@ -211,7 +211,6 @@ def test_registered_ids_need_no_trust(env_id: str) -> None:
         ("External/GEM-v0", {"game": "game:GuessTheNumber-v0-easy"}),
         ("External/PettingZoo-v0", {"game": "classic/connect_four-v3", "opponent": "self"}),
         ("External/TextArena-v0", {"game": "KuhnPoker-v0", "players": 2, "opponent": "self"}),
-        ("External/SkyRLGym-v0", {"env": "gsm8k", "rows": "/data/rows.jsonl"}),
     ],
 )
 def test_usual_arguments_need_no_trust(env_id: str, arguments: dict[str, Any]) -> None:
@@ -241,8 +240,6 @@ def test_arguments_of_this_librarys_games_are_data_whatever_they_say(env_id: str
         ("TrlEnv/QA-v0", {"verify": "judge:http://localhost"}),
         ("TrlEnv/QA-v0", {"prompt": "stranger:make"}),
         ("External/GEM-v0", {"game": "code:CodeContest"}),
-        ("External/SkyRLGym-v0", {"env": "lcb"}),
-        ("External/NetHack-v0", {"savedir": "home"}),
         ("External/PettingZoo-v0", {"game": "stranger:make"}),
         ("GymV21Environment-v0", {"env_id": "stranger:Stranger-v0"}),
         ("CartPole-v1", {"config": {"vehicles_type": "os.system"}}),

@@ -107,7 +107,6 @@ def envs(place: Place) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "TrlEnv/OpenEnv-v0", {"docker_image": "evil"}
     yield "TrlEnv/Tasks-v0", {"folder": str(place.theirs)}
     yield "External/PettingZoo-v0", {"game": "trap_module:run"}
-    yield "External/SkyRLGym-v0", {"env": "trap_module:run"}
 
 
 def specs() -> Iterator[dict[str, Any]]:

@@ -63,8 +63,8 @@ def _package_of(module: str) -> Distribution | None:
 def _adapted_by(module: str) -> list[str]:
     """Return the packages that an adapter may play, nothing for any other module.
 
-    >>> _adapted_by("gym_trl.envs.external.nethack"), _adapted_by("gym_trl.envs.wordle")
-    (['nle', 'nethack'], [])
+    >>> _adapted_by("gym_trl.envs.external.openspiel"), _adapted_by("gym_trl.envs.wordle")
+    (['open-spiel', 'openspiel'], [])
 
     An extra has the name of the package, or requires only one.
     """

