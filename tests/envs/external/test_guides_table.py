@@ -35,7 +35,7 @@ def test_the_version_is_the_one_that_is_tested_and_the_line_makes_it(row, folder
         pytest.skip(f"{package} is not installed")
     if package == "TextWorld":
         (folder / "game.z8").write_bytes((request.getfixturevalue("textworld_games") / "1.z8").read_bytes())
-    spec: Any = eval(row[5].strip("`"), {"GymSpec": GymSpec})  # the page is ours
+    spec: Any = eval(row[4].strip("`"), {"GymSpec": GymSpec})  # the page is ours
     task = next(spec.tasks("train"))
     assert task.env_id.rpartition(":")[2] in gym.registry
 
