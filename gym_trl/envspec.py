@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.displays import Displayed
-from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused, safe_str
+from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
 from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
@@ -31,7 +31,6 @@ from gym_trl.trust import Named, argument_names, names_in
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
-from gym_trl.wrappers.image_observation import ImageObservation
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
@@ -66,8 +65,6 @@ class Probed(NamedTuple):
     executor: ExecutorConfig
     seats: dict[str, int]
     """Number of seats that are played; 1 unless all seats are."""
-    images: bool = False
-    """One of the environments shows images."""
     criteria: Mapping[str, float] = {}
     """Weights of the criteria that make up the reward, by name; empty unless all environments have the same."""
 
@@ -150,11 +147,6 @@ class EnvSpec(Text, Displayed):
                     f"{env} shows the past of all seats to the one that is to move: leave the wrapper out; each seat "
                     "has a transcript of its own"
                 )
-            if self.seats is not None and traits(env).shows_images:
-                raise ConfigError(
-                    f"an image of {env} may show what one of its seats must not see: leave out images or "
-                    f"seats={self.seats!r}"
-                )
             if traits(env).append_only is False:
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
@@ -178,13 +170,12 @@ class EnvSpec(Text, Displayed):
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[ExecutorName]()
-        seats, criteria, images = dict[str, int](), list[dict[str, float]](), False
+        seats, criteria = dict[str, int](), list[dict[str, float]]()
         for env_id in self.weights:
             with self._watched().checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 num_instances[env_id] = traits(env).num_instances
-                images = images or traits(env).shows_images
                 criteria.append(dict(traits(env).criteria))
                 seats[env_id] = 1 if self.seats is None else traits(env).num_seats
                 if self.seats is None:
@@ -216,7 +207,7 @@ class EnvSpec(Text, Displayed):
             )
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
         shared = criteria[0] if all(one == criteria[0] for one in criteria) else {}
-        return Probed(instructions, num_instances, stepping, seats, images, shared)
+        return Probed(instructions, num_instances, stepping, seats, shared)
 
     def _watched(self) -> Self:
         """Return the same specification with functions that report what is wrong with them.
@@ -272,8 +263,6 @@ class EnvSpec(Text, Displayed):
     def _stack(self, env_id: str, **level: Any) -> TextEnvironment:
         kwargs = {**self._kwargs[env_id], **level}
         made = self._makers[env_id](**kwargs)
-        if self.images and isinstance(made, gym.Env):
-            made = self._rendering(env_id, made, kwargs)
         if not isinstance(made, gym.Env):
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
         if self.seats is not None:
@@ -285,9 +274,7 @@ class EnvSpec(Text, Displayed):
         else:
             made = declare_success(made, self.success)
         made = self._wrapped(made)
-        if self.images:
-            made = ImageObservation(made, text=self.images is True, observe=self.observe)
-        env = as_text(made, observe=None if self.images else self.observe, act=self.act)
+        env = as_text(made, observe=self.observe, act=self.act)
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
         # One of the user's wrappers may parse responses already.
@@ -313,26 +300,6 @@ class EnvSpec(Text, Displayed):
                 close_env(inner)
                 raise ConfigError(f"wrappers[{place}] must return a gymnasium.Env, got {made!r:.80} from {wrap!r:.80}")
         return made
-
-    def _rendering(self, env_id: str, made: gym.Env[Any, Any], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
-        """Return an environment that renders to arrays, if it can; otherwise the one that was made."""
-        modes = made.metadata.get("render_modes") or ()
-        if made.render_mode is not None or "render_mode" in kwargs or "rgb_array" not in modes:
-            return made
-        try:
-            rendering = self._makers[env_id](**{**kwargs, "render_mode": "rgb_array"})
-        except TypeError as error:
-            if _REFUSES_RENDER_MODE.search(safe_str(error)):
-                return made
-            close_env(made)
-            raise
-        close_env(made)
-        self._kwargs[env_id]["render_mode"] = "rgb_array"  # the next ones are made so at once
-        return rendering
-
-
-_REFUSES_RENDER_MODE = re.compile(r"argument 'render_mode'|takes no (keyword )?arguments")
-"""Python's messages of functions and classes without this argument, or that pass it on themselves."""
 
 
 def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:

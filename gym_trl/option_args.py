@@ -38,7 +38,6 @@ class PlayArgs(TypedDict, total=False):
     cutoff_return: float | None
     instructions: str | None
     success: float | Literal["info"] | Function | str | None
-    images: bool | Literal["only"]
     state_key: Literal["auto"] | Function | str | None
     max_tokens_per_turn: Count | None
     max_observation: Count | None

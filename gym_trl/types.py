@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError, TaskError, TranscriptError
-from gym_trl.images import PngImage
 
 TokenIds: TypeAlias = list[int]
 Logprobs: TypeAlias = list[float | None]
@@ -113,8 +112,6 @@ class Message:
 
     role: str
     content: str
-    images: tuple[PngImage, ...] = field(default=(), repr=False)
-    """Images, which the chat template writes in front of the text."""
     reasoning_content: str = field(default="", repr=False)
     """Thought of the model before its answer, which is the ``content``; most chat templates drop it later."""
 
@@ -211,8 +208,6 @@ class Request:
     """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
     model: str = ""
     """Name of the model that is asked, for engines of several (``RoutedEngine``); the others have one."""
-    images: tuple[PngImage, ...] = ()
-    """Images whose placeholders are in ``prompt_ids``, in their order."""
     seen: int = 0
     """Number of the first ids that are the prompt and the response of the episode's request before; 0: none is."""
 
@@ -298,8 +293,6 @@ class TokenTrace:
     logprobs: Logprobs = field(default_factory=list)
     borders: tuple[Border, ...] = ()
     """Beginnings of the segments after the first."""
-    images: tuple[PngImage, ...] = ()
-    """Images whose placeholders are among the ids, in their order."""
 
     def __post_init__(self) -> None:
         if not len(self.completion_ids) == len(self.mask) == len(self.logprobs):
@@ -495,8 +488,6 @@ class StepResult:
     """The environment declares that its keys are Markov; set at reset only."""
     task_key: str = ""
     """Name of the task, the same for all seeds whose episodes have the same states; set at reset only."""
-    images: tuple[PngImage, ...] = ()
-    """Images that belong to the observation; see ``gym_trl.wrappers.ImageObservation``."""
 
 
 @dataclass(frozen=True, slots=True)

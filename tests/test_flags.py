@@ -171,7 +171,7 @@ def test_words_written_from_any_options_are_read_as_these_options(kind, data) ->
 @pytest.mark.parametrize(
     "options",
     [
-        {"system_prompt": "none", "instructions": "--turn-limit", "action_format": None, "images": False},
+        {"system_prompt": "none", "instructions": "--turn-limit", "action_format": None},
         {"system_prompt": None, "env_kwargs": {"": 1, "a=b": "8", "-x": [1], "word": "\0"}, "wrappers": []},
         {"seats": {"opponents": ["[1]", 8, "8", None, {"a": 1}], "every": None}, "cutoff": {}, "env_kwargs": {}},
         {"curriculum": {"kind": "curriculum", "levels": [{}, {"high": 10}]}, "strict": False, "history": None},
@@ -193,7 +193,6 @@ def test_valid_options_are_equal_after_their_words_are_read() -> None:
             "cutoff": Cutoff(60, stragglers=0.5),
             "curriculum": {"levels": [{"high": 3}, {"high": "4"}], "rise": 0.5},
             "success": 0.5,
-            "images": "only",
         }
     )
     written = {name: value for name, value in options.as_dict().items() if name in flagged(SpecOptions)}

@@ -14,8 +14,6 @@ from gym_trl.records import RecordWriter, as_record, write_hub_folder
 from gym_trl.records.schema import Record
 from gym_trl.types import EpisodeResult, StopReason, Task
 
-IMAGES = [["iVBORw=="], ["AAAA", "AAAA"], []]
-
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -27,7 +25,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         EpisodeResult(Task("TrlEnv/Echo-v0", 8), StopReason.ENV_ERROR, (), (), error="it broke"), policy="a|<b>"
     )
     trained: list[Any] = [{**record, "split": "train"} for record in kept[:8]]
-    trained[0]["images"] = IMAGES
     with RecordWriter(folder) as writer:
         for record in [*kept, *trained, failed]:
             writer.write(record)
@@ -52,7 +49,6 @@ def test_datasets_loads_every_configuration(folder: Path, tmp_path: Path) -> Non
     cache = str(tmp_path)
     episodes = load_dataset(str(folder), cache_dir=cache)
     assert {split: len(rows) for split, rows in episodes.items()} == {"train": 9, "test": 24}
-    assert [row for row in episodes["train"]["images"] if row] == [IMAGES]
     conversations = load_dataset(str(folder), "conversations", cache_dir=cache)
     won = sum(value == 1.0 for value in episodes["test"]["return"])
     assert 0 < len(conversations["test"]) == won < 24

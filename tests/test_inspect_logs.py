@@ -5,7 +5,6 @@ import json
 import math
 import random
 import zipfile
-from base64 import b64encode as base64
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -147,23 +146,6 @@ def test_a_log_that_was_written_is_read_as_the_same_episodes(tmp_path: Path) -> 
             assert [turn[name] for turn in again["turns"]] == [turn[name] for turn in one["turns"]]
     assert (read[-1]["return"], read[-1]["error"], read[-1]["stop_reason"]) == (None, "it broke", "env_error")
     assert (read[-2]["return"], read[-2]["stop_reason"], read[-2]["completion_ids"]) == (0.75, "token_limit", None)
-
-
-def test_a_log_has_the_images_of_observations_and_is_read_with_them(tmp_path: Path) -> None:
-    one, other = (base64(code).decode() for code in (b"\x89PNG one", b"\x89PNG other"))
-    seen, begun = thought(), failed()
-    seen["images"] = [[one], [], [other, one]]
-    begun |= {"images": [[one]], "opening": [{"role": "user", "content": ""}]}
-    begun |= {"policy": "tiny", "split": "train", "step": 4}  # of the same log
-    [log] = logs([seen, begun], tmp_path)
-    kinds = [
-        [[part.type for part in message.content] for message in sample.messages if not isinstance(message.content, str)]
-        for sample in log.samples or []
-    ]
-    assert kinds == [[["image", "text"], ["reasoning", "text"], ["image", "image", "text"]], [["image"]]]
-    read = list(read_inspect_log(next(tmp_path.glob("*.eval"))))
-    assert [record["images"] for record in read] == [seen["images"], begun["images"]]
-    assert [messages_of(record) for record in read] == [messages_of(record) for record in (seen, begun)]
 
 
 def foreign(sample: dict[str, Any], folder: Path, task: str = "gsm8k", suffix: str = "eval") -> Path:

@@ -50,7 +50,6 @@ WRONG_ALONE: dict[str, list[Any]] = {
     "lora_alpha": [0, -1],
     "action_format": ["taag", "json:", "regex:("],
     "cut_actions": ["rejct", "no"],
-    "images": ["yes", "both"],
     "observe": ["ansi", "nowhere:show"],
     "act": ["upper", "nowhere:act"],
     "success": ["often", "nowhere:won"],

@@ -133,7 +133,6 @@ def test_a_record_says_what_was_played() -> None:
         "logprobs": None,
         "token_texts": None,
         "segments": None,
-        "images": None,
     }
 
 
@@ -437,7 +436,6 @@ def test_functions_have_the_same_name_in_every_process() -> None:
         ({"turns": [5]}, "turns must be a list of objects"),
         ({"turns": [{"observation": "Say ox."}]}, "turns[0].thinking is missing"),
         ({"task": {"env_id": []}}, "task.env_id must be text or null, got []"),
-        ({"images": [["a"], [3]]}, "images must be a list of lists, got [['a'], [3]]"),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_its_field(tmp_path: Path, change: dict[str, Any], problem: str) -> None:

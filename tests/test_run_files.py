@@ -56,7 +56,6 @@ EVERY_OTHER = {
     "executor": "process",
     "workers": 2,
     "step_timeout": 0.5,
-    "images": "only",
     "action_format": r"regex:(?i)\bmove\s+(\d+)",
     "model": "null",
     "lora": 4,

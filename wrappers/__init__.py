@@ -8,7 +8,6 @@ the earlier rewards of its instance, so two members of a group get different rew
 from gym_trl.wrappers.admissible_actions import AdmissibleActions
 from gym_trl.wrappers.as_text import TextAction, TextObservation, as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess
-from gym_trl.wrappers.image_observation import ImageObservation
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.multi_action import MultiAction
@@ -33,7 +32,6 @@ __all__ = [
     "CutoffReturn",
     "DeclareSuccess",
     "Discount",
-    "ImageObservation",
     "Instructions",
     "InvalidActionPenalty",
     "Levels",

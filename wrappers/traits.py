@@ -63,8 +63,6 @@ class EnvTraits:
     """False if observations repeat or hide earlier ones; ``None`` if no wrapper rewrites them."""
     reads_responses: bool = False
     """True if a wrapper handles unfinished and refused responses."""
-    shows_images: bool = False
-    """True if observations have images."""
 
     def __post_init__(self) -> None:
         """Check the types."""

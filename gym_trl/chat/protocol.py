@@ -2,13 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gym_trl.errors import ConfigError
 from gym_trl.types import Answer, Message, TokenIds
-
-if TYPE_CHECKING:
-    from gym_trl.chat.images import ImageProcessor
 
 
 class StopCriteria:
@@ -22,8 +18,6 @@ class StopCriteria:
     """Ids that end the model's turn; engines stop at them and at the tokenizer's end-of-sequence id."""
     stop_strings: tuple[str, ...] = ()
     """Strings that end the model's turn if no single id does; engines include them in what they return."""
-    images: "ImageProcessor | None" = None
-    """Part of a multimodal processor that images need; ``None`` if messages are text only."""
 
 
 class Chat(StopCriteria, ABC):
@@ -38,10 +32,7 @@ class Chat(StopCriteria, ABC):
 
     @abstractmethod
     def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
-        """Return the ids between two sampled turns; ``closed`` is the result of ``closes`` for the first one.
-
-        A chat that ``takes_images`` has a further argument ``images``, those of the message.
-        """
+        """Return the ids between two sampled turns; ``closed`` is the result of ``closes`` for the first one."""
 
     @abstractmethod
     def closes(self, ids: Sequence[int]) -> bool | str:
@@ -50,11 +41,6 @@ class Chat(StopCriteria, ABC):
     @abstractmethod
     def text(self, ids: TokenIds) -> Answer:
         """Return the text of a response, split into thinking and answer."""
-
-    @property
-    def takes_images(self) -> bool:
-        """True if messages may have images."""
-        return self.images is not None
 
     def follow(self, messages: Sequence[Message], answers: int) -> bool:
         """Return whether a rendering of the whole conversation is the text that ``open`` and ``reply`` wrote for it.

@@ -20,7 +20,6 @@ from gym_trl.chat.template_facts import TemplateChecks, up_to
 from gym_trl.chat.template_text import TemplateText, fold_system
 from gym_trl.chat.tokenizer_codec import tokenizer_codec
 from gym_trl.errors import ChatTemplateError
-from gym_trl.images import PngImage
 from gym_trl.types import Answer, Message, TokenIds
 
 _OBSERVED = "\ufdd3"
@@ -88,7 +87,6 @@ class TemplateChat(Chat):
         **chat_template_kwargs: Any,
     ) -> None:
         self._text = text = TemplateText(tokenizer, chat_template, appends=appends, options=chat_template_kwargs)
-        self.images = text.images
         self._codec = codec = tokenizer_codec(text.tokenizer, written=text.source)
         self._checks = TemplateChecks(text, codec, end_ids)
         self._facts = self._checks.facts
@@ -114,7 +112,6 @@ class TemplateChat(Chat):
     def _written(self, messages: Sequence[Message]) -> TokenIds:
         spoken = fold_system(messages) if self._facts.folds_system else messages
         roles = tuple(message.role for message in spoken)
-        images = [message.images for message in spoken]
         thoughtful = [index for index, message in enumerate(spoken) if message.reasoning_content]
 
         def render(texts: Sequence[str]) -> str:
@@ -126,36 +123,30 @@ class TemplateChat(Chat):
                 )
             )
 
-        ids = self._codec.write(
+        return self._codec.write(
             render,
             [*spoken, *(Message("assistant", spoken[index].reasoning_content) for index in thoughtful)],
             # The template's text may depend on the content of an assistant message, for example on thinking in it.
-            key=None if "assistant" in roles else (roles, tuple(map(len, images))),
+            key=None if "assistant" in roles else (roles,),
         )
-        return self._with_images(ids, [image for of_message in images for image in of_message])
 
-    def reply(
-        self, text: str, *, role: str = "user", closed: bool | str, images: tuple[PngImage, ...] = ()
-    ) -> TokenIds:
+    def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
         """Return the ids between two sampled turns: the end of the first unless ``closed``, the message, the prompt.
 
         Of the text that the template writes between an answer and a message, the part up to and including ``closed``
         is left out, if the token is in it; ``True`` is the template's own end of turn.
 
         Raises:
-            ChatTemplateError: the template does not support a message of this ``role`` after an assistant message, or
-                none with images.
+            ChatTemplateError: the template does not support a message of this ``role`` after an assistant message.
         """
         self._checks.check(role)
 
         def render(texts: Sequence[str]) -> str:
-            return self._text.after_answer(Message(role, texts[0], images)).removeprefix(dropped)
+            return self._text.after_answer(Message(role, texts[0])).removeprefix(dropped)
 
         end = self._facts.ends.marks[-1:] if closed is True else [closed or ""]
         dropped = self._sampled(role, *end)
-        key = (role, closed, len(images))
-        ids = self._codec.write(render, [Message(role, text)], after=self._facts.ends.own, key=key)
-        return self._with_images(ids, images)
+        return self._codec.write(render, [Message(role, text)], after=self._facts.ends.own, key=(role, closed))
 
     def _sampled(self, role: str, end: str = "") -> str:
         """Return the template's text between an answer and a message that a response has if it ends with ``end``."""
@@ -164,14 +155,6 @@ class TemplateChat(Chat):
             tail = self._text.tail(Message(role, _OBSERVED))
             self._sampled_texts[role, end] = up_to(end, tail.partition(_OBSERVED)[0])
         return self._sampled_texts[role, end]
-
-    def _with_images(self, ids: TokenIds, images: Sequence[PngImage]) -> TokenIds:
-        """Return ids with those of each image in place of the template's mark for it."""
-        if not images:
-            return ids
-        assert self.images is not None
-        mark = self._text.image_mark
-        return self.images.in_place(ids, images, mark, self._codec.id(mark))
 
     def closes(self, ids: Sequence[int]) -> str:
         """Return the token with which these sampled ids end the turn as the template does; empty if they do not."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from gym_trl.chat.images import ImageProcessor, image_mark
 from gym_trl.chat.rendering import Frame, find_tail
 from gym_trl.errors import ChatTemplateError
 from gym_trl.types import Message
@@ -30,13 +29,10 @@ class TemplateText:
     """
 
     def __init__(self, owner: Any, chat_template: str | None, *, appends: bool, options: Mapping[str, Any]) -> None:
-        self.images = ImageProcessor(owner) if getattr(owner, "image_processor", None) is not None else None
-        """Part of a multimodal processor that images need; ``None`` if messages are text only."""
         self.tokenizer = getattr(owner, "tokenizer", owner)
         owners = self.tokenizer, owner
         self.name = _either("name_or_path", *owners) or type(owner).__name__
-        # A multimodal processor's own template is the one that writes images.
-        own = _either("chat_template", *(owners if self.images is None else reversed(owners)))
+        own = _either("chat_template", *owners)
         # A copy: trainers may change the template of their tokenizer later.
         self._template = chat_template or (own.get("default") if isinstance(own, dict) else own)
         if not self._template:
@@ -58,10 +54,8 @@ class TemplateText:
         """Return the text of messages, with ``prompt`` up to the point where the model's response begins.
 
         Raises:
-            ChatTemplateError: The template raised an error, or it is a tokenizer's and a message has images.
+            ChatTemplateError: The template raised an error.
         """
-        if self.images is None and any(message.images for message in messages):
-            raise ChatTemplateError(f"{self.name} is a tokenizer; messages with images need the model's processor")
         return self.write([self._fields(message) for message in messages], prompt=prompt, **options)
 
     def render_all(self, messages: Sequence[Message]) -> str:
@@ -84,17 +78,13 @@ class TemplateText:
 
     def content(self, message: Message) -> str | list[dict[str, str]]:
         """Return the content of a message in the template's own form."""
-        if not self.lists_parts and not message.images:
-            return message.content
-        return [{"type": "image"}] * len(message.images) + [{"type": "text", "text": message.content}]
+        return [{"type": "text", "text": message.content}] if self.lists_parts else message.content
 
     def after_answer(self, message: Message) -> str:
         """Return the text between an answer and the next one, with ``message`` between them.
 
         It is not rendered if the template's text around such a message is known.
         """
-        if message.images:
-            return self.tail(message)
         if message.role not in self._frames:
             self._frames[message.role] = self._find_frame(message.role)
         frame = self._frames[message.role]
@@ -109,12 +99,6 @@ class TemplateText:
     def prompt(self) -> str:
         """Text after a user message's content, up to the point where the model's response begins."""
         return self.render(ASKED).partition(ASKED.content)[2]
-
-    @cached_property
-    def image_mark(self) -> str:
-        """Token that the template writes in place of an image, after checking that it appends such messages."""
-        assert self.images is not None
-        return image_mark(self.render_all, self.images.marks)
 
     @property
     def is_jinja(self) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from gym_trl.errors import TranscriptError
-from gym_trl.images import PngImage
 from gym_trl.types import Border, Logprobs, TokenIds, TokenTrace, without_nan
 
 
@@ -38,7 +37,6 @@ class Transcript:
         self._logprobs: Logprobs = []
         self._segment = 0  # index in _ids of the present segment
         self._borders: list[Border] = []
-        self._images: list[PngImage] = []
 
     def __len__(self) -> int:
         return len(self._ids) - self._segment
@@ -76,8 +74,7 @@ class Transcript:
     @property
     def trace(self) -> TokenTrace:
         """Prompt, completion, mask and logprobs so far."""
-        borders, images = tuple(self._borders), tuple(self._images)
-        return TokenTrace(self.prompt_ids, self.completion_ids, self.mask, self.logprobs, borders, images)
+        return TokenTrace(self.prompt_ids, self.completion_ids, self.mask, self.logprobs, tuple(self._borders))
 
     def prompt(self, delta: TokenIds) -> TokenIds:
         """Return the present segment followed by ``delta``, as a new list; the transcript is not changed."""
@@ -93,15 +90,10 @@ class Transcript:
         self._mask += [0] * len(prompt)
         self._logprobs += [0.0] * len(prompt)
 
-    @property
-    def images(self) -> tuple[PngImage, ...]:
-        """Images whose placeholders are among the ids, in their order."""
-        return tuple(self._images)
-
-    def commit(self, delta: TokenIds, ids: TokenIds, logprobs: Logprobs, *, images: Sequence[PngImage] = ()) -> None:
+    def commit(self, delta: TokenIds, ids: TokenIds, logprobs: Logprobs) -> None:
         """Append the environment's ids ``delta`` and the ``ids`` that were sampled after them.
 
-        A logprob that is NaN is stored as ``None``. ``images`` are those that the engine was given since the last call.
+        A logprob that is NaN is stored as ``None``.
 
         Raises:
             TranscriptError: ``ids`` is empty, or the numbers of ids and logprobs differ.
@@ -112,6 +104,5 @@ class Transcript:
             raise TranscriptError(f"every sampled id needs a logprob, got {len(ids)} ids and {len(logprobs)} logprobs")
         self._ids += delta
         self._ids += ids
-        self._images += images
         self._mask += [0] * len(delta) + [1] * len(ids)
         self._logprobs += [0.0] * len(delta) + without_nan(logprobs)

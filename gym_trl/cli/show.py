@@ -101,8 +101,6 @@ def _parts(row: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator["Rendera
         facts = [f"Turn {number}", "" if turn["reward"] is None else f"reward {turn['reward']:g}"]
         facts += ["" if advantage is None else f"advantage {advantage:+g}", "" if turn["valid"] else "invalid action"]
         yield _rule(" · ".join(filter(None, facts)))
-        if images := turn.get("images"):
-            yield _text(f"({counted(len(images), 'image')}, which gym-trl view shows)", "dim")
         yield _text(turn["observation"])
         if turn["thinking"]:
             yield _text(turn["thinking"], "dim italic")

@@ -76,8 +76,7 @@ class Admission:
         least, most = min(new, default=0), max(new, default=0)
         if least < 0:
             return f"prompt_ids must not be negative, got {least}"
-        # Placeholders of images may be outside of a text model's vocabulary.
-        if self._vocabulary is not None and most >= self._vocabulary and not request.images:
+        if self._vocabulary is not None and most >= self._vocabulary:
             return f"prompt_ids has the id {most}, and the vocabulary ends at {self._vocabulary - 1}"
         if self._positions is not None and length >= self._positions:
             return f"prompt_ids has {length} ids, which leaves no room in the model's {self._positions} positions"

@@ -4,10 +4,10 @@ It works with every model, and serves those of which ``gym_trl.engines.kv_suppor
 state-space models and linear attention.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,6 @@ from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.engines.kv_support import support
 from gym_trl.engines.sampler import End, Sampler
 from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
-from gym_trl.images import PngImage
 from gym_trl.types import Completion, FinishReason, Request
 
 try:
@@ -26,8 +25,6 @@ try:
 except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
 
-ImageInputs: TypeAlias = Callable[[Sequence[Sequence[PngImage]], Any], dict[str, Any]]
-"""Function from the images of a batch's rows and their ids to a vision-language model's further inputs."""
 
 _CACHES_REFUSED = {
     "paged": "only Transformers' continuous batching has it, which has no seed per request and no stop strings",
@@ -63,13 +60,12 @@ class Lockstep:
         pad_id: Id for padding on the left; never attended to.
         sampler: Chooses the tokens; its ``other`` options are those of ``GenerationConfig``.
         end: Says where a response ends.
-        images: Function from the requests' images and their ids, (requests, length), to the model's further inputs.
 
     Raises:
         ConfigError: an option that the model or Transformers does not have.
     """
 
-    def __init__(self, model: Any, *, pad_id: int, sampler: Sampler, end: End, images: "ImageInputs | None") -> None:
+    def __init__(self, model: Any, *, pad_id: int, sampler: Sampler, end: End) -> None:
         options = dict(sampler.other)
         if options.get("cache_implementation") == "dynamic":
             del options["cache_implementation"]  # the default
@@ -80,7 +76,6 @@ class Lockstep:
         self._pad_id = pad_id
         self._sampler = sampler
         self._end = end
-        self._images = images
         self._options = options
 
     @property
@@ -101,7 +96,7 @@ class Lockstep:
     def _tried(self) -> Batching:
         model = self._model
         sampler, end = Sampler({}, model.device), End([], [], None)
-        trial = Lockstep(model, pad_id=self._pad_id, sampler=sampler, end=end, images=None)
+        trial = Lockstep(model, pad_id=self._pad_id, sampler=sampler, end=end)
         vocabulary = model.config.get_text_config().vocab_size
         batch = [
             Request(str(length), ((np.arange(length) * 7919 + length) % vocabulary).tolist(), _TOKENS, seed=length)
@@ -155,8 +150,6 @@ class Lockstep:
         mask = [[0] * pad + [1] * (width - pad) for pad in padding]
         device = self._model.device
         ids = torch.tensor(prompts, device=device)
-        pictured = any(request.images for request in batch)
-        inputs = self._images([request.images for request in batch], ids) if self._images and pictured else {}
         # Of the scores of its routers a mixture of experts computes a loss, which fails where keys are cached.
         routed = hasattr(self._model.config.get_text_config(), "output_router_logits")
         processor = _Processor(batch, padding, self._sampler)
@@ -172,7 +165,6 @@ class Lockstep:
             ids = self._model.generate(
                 ids,
                 attention_mask=torch.tensor(mask, device=device),
-                **{name: value.to(device) for name, value in inputs.items()},
                 **({"output_router_logits": False} if routed else {}),
                 generation_config=config,
                 logits_processor=LogitsProcessorList([processor]),

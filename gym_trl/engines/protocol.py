@@ -16,8 +16,6 @@ class Engine(Closing):
     shared: bool = False
     """True if other processes wait for the engine: a rollout then calls ``collect`` continuously, also without a
     request, and ``meet`` before all processes do something else together."""
-    takes_images: bool = False
-    """True if requests may have images."""
 
     @abstractmethod
     def submit(self, request: Request) -> None:

@@ -10,7 +10,7 @@ from gym_trl.engines.admission import admission_of
 from gym_trl.engines.kv_attention import attending
 from gym_trl.engines.kv_cache import KVCache
 from gym_trl.engines.kv_support import support
-from gym_trl.engines.lockstep import ImageInputs, Lockstep, evaluating, uncompiled
+from gym_trl.engines.lockstep import Lockstep, evaluating, uncompiled
 from gym_trl.engines.packed_linear import PackedLinear
 from gym_trl.engines.protocol import Engine
 from gym_trl.engines.running_batch import EngineStats, RunningBatch
@@ -37,7 +37,7 @@ class TransformersEngine(Engine):
     step if it may not block. The keys and values of a prompt stay in memory: the next turn of an episode, the other
     episodes of its group and all that begin alike compute only the tokens that are new; a layer with a sliding window
     reads its part of them. Models for which that is not tested (state-space models, chunked or linear attention, ALiBi,
-    and types other than those in ``gym_trl.engines.kv_support.FAMILIES``), images, and options that only
+    and types other than those in ``gym_trl.engines.kv_support.FAMILIES``), and options that only
     ``model.generate`` has, such as ``cache_implementation``, are generated in lockstep instead: ``collect`` then runs
     one batch of all pending requests with their whole prompts to its end, which takes several times as long. The
     attribute ``lockstep`` says why, and a warning is logged once for each model. Where padding changes a model's
@@ -66,8 +66,6 @@ class TransformersEngine(Engine):
             probable token. ``cache_implementation`` is also accepted.
         stop_strings: Strings that end a response; their ids are kept in it. Needs ``decode``.
         decode: Function from ids to text, for ``stop_strings``.
-        images: Function from the requests' images and their ids to a vision-language model's further inputs
-            (``ImageProcessor.all_inputs``); its requests are generated in lockstep. Default: requests have no images.
         max_batch: Maximum number of running requests. Default: no limit.
         cache_bytes: Maximum memory of the keys and values in bytes, taken as it is needed; requests wait when it is
             full. One that cannot fit at all is generated alone with memory of its own. Default: a quarter of the memory
@@ -88,7 +86,6 @@ class TransformersEngine(Engine):
         sampling: Mapping[str, Any] | None = None,
         stop_strings: Sequence[str] = (),
         decode: Callable[[TokenIds], str] | None = None,
-        images: ImageInputs | None = None,
         max_batch: int | None = None,
         cache_bytes: int | None = None,
         constant_weights: bool = False,
@@ -104,13 +101,10 @@ class TransformersEngine(Engine):
         """Reason for which whole prompts are generated in lockstep, or ``None``; known after the first ``collect``."""
         self._sampler = Sampler(sampling or {}, model.device)
         self._end = End(eos_ids, stop_strings, decode)
-        self._whole = Lockstep(model, pad_id=pad_id, sampler=self._sampler, end=self._end, images=images)
+        self._whole = Lockstep(model, pad_id=pad_id, sampler=self._sampler, end=self._end)
         if self._sampler.other:
             self.lockstep = f"only model.generate has {min(self._sampler.other)}"
-        elif images is not None:
-            self.lockstep = "keys and values of images are not kept"
         self._other_options = self.lockstep
-        self.takes_images = images is not None
         self._max_batch = max_batch
         self._cache_bytes = cache_bytes
         self._batch: RunningBatch | None = None

@@ -25,7 +25,7 @@ SHORT = 160
 # ---------------------------------------------------------------------------------------------------------------------
 
 Seen: TypeAlias = tuple[Any, ...]
-"""Values that two episodes are compared by: action, observation, reward, flags, entries of ``info``, and images."""
+"""Values that two episodes are compared by: action, observation, reward, flags, and entries of ``info``."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class PlayedEpisode:
             last = self.log.last
             declared = last.info.get("action_valid"), last.info.get("success")
             flags = last.terminated, last.truncated
-            self.seen.append((action, last.observation, last.reward, *flags, *declared, last.images))
+            self.seen.append((action, last.observation, last.reward, *flags, *declared))
 
     @cached_property
     def result(self) -> EpisodeResult:
@@ -145,7 +145,7 @@ def play_seats(env: TextEnvironment, seed: int, act: Actor, most: int = MOST_TUR
 
 def difference(first: Sequence[list[Seen]], second: Sequence[list[Seen]]) -> str | None:
     """Return a description of the first difference between episodes that should be the same."""
-    names = ("action", "observation", "reward", "terminated", "truncated", "action_valid", "success", "images")
+    names = ("action", "observation", "reward", "terminated", "truncated", "action_valid", "success")
     for seed, (one, other) in enumerate(zip(first, second, strict=True)):
         for turn, (seen, again) in enumerate(zip(one, other, strict=False)):
             for name, this, that in zip(names, seen, again, strict=True):

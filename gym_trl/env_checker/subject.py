@@ -208,12 +208,6 @@ class Subject:
         return games
 
     @cached_property
-    def shows_images(self) -> bool:
-        """Observations have images."""
-        with self.open() as env:
-            return traits(env).shows_images
-
-    @cached_property
     def random_policy(self) -> str:
         """Description of random play."""
         with self.open() as env:

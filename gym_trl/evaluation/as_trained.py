@@ -15,7 +15,7 @@ from gym_trl.wrappers.traits import baselines_of
 
 MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
 
-CONVERSION = {"action_format", "strict", "cut_actions", "observe", "act", "images", "instructions", "state_key"}
+CONVERSION = {"action_format", "strict", "cut_actions", "observe", "act", "instructions", "state_key"}
 """Options that convert an environment to text: all scores that it declares still apply."""
 _OF_INVALID_ACTIONS = {"invalid_penalty", "end_after_invalid"}
 """Options under which the optimum and the scores of random play and the solver apply: these play valid actions."""

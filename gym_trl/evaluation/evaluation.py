@@ -24,7 +24,6 @@ from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.images import PicturedText
 from gym_trl.kinds import check_options, option_types
 from gym_trl.option_args import EvaluateArgs
 from gym_trl.options import OF_EVALUATE, PLAYED, EvalOptions, Stepping, Text, chosen, with_role
@@ -396,7 +395,7 @@ class _Named:
                     f"with the environment, got {self._policy!r:.80} of type {type(self._policy).__name__}"
                 )
         policy = self._policy
-        action: Any = self._of_policy(lambda: policy(PicturedText.of(result.observation, result.images)))
+        action: Any = self._of_policy(lambda: policy(result.observation))
         if not isinstance(action, str):
             raise PolicyError(
                 f"the policy {self._name!r} must return an action as text, got {action!r:.80} of type "

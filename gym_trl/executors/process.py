@@ -285,10 +285,10 @@ class _Host:
             items = result.info.items()
             info = {_exact(k): _exact(v) for k, v in items if isinstance(k, _PLAIN) and isinstance(v, _PLAIN)}
         fields = ticket, key, _exact(result.observation), result.reward, result.terminated, result.truncated, info
-        if isinstance(work, str) and not result.settlement and result.state is UNNAMED and not result.images:
+        if isinstance(work, str) and not result.settlement and result.state is UNNAMED:
             return fields  # the other fields have their defaults
         rest = result.instructions, result.declares_success, result.settlement, result.action_costs, result.state
-        return *fields, *rest, result.markov_keys, result.task_key, result.images
+        return *fields, *rest, result.markov_keys, result.task_key
 
     def close(self) -> None:
         self._pool.close()

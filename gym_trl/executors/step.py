@@ -11,7 +11,6 @@ import gymnasium as gym
 
 from gym_trl.errors import caused_by_model, described, raise_interrupt, safe_str, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.images import PngImage
 from gym_trl.outcome import add_reward
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
@@ -25,7 +24,6 @@ from gym_trl.types import (
     UnfinishedResponse,
 )
 from gym_trl.wrappers.admissible_actions import LISTS
-from gym_trl.wrappers.image_observation import IMAGES
 from gym_trl.wrappers.inner import instructions_of, text_of
 from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.state_key import StateKey
@@ -60,11 +58,11 @@ def shown_to_the_model(result: StepResult) -> tuple[Hashable, ...]:
     """Return what an episode is made of; two instances with equal ones are the same to the model.
 
     >>> [shown_to_the_model(StepResult("north", info={"seconds": seconds})) for seconds in (0.1, 0.2)]
-    [('north', 0.0, False, False, '', ()), ('north', 0.0, False, False, '', ())]
+    [('north', 0.0, False, False, ''), ('north', 0.0, False, False, '')]
 
     ``info`` is not a part of it: it may hold times, and objects that cannot be compared.
     """
-    return result.observation, result.reward, result.terminated, result.truncated, result.instructions, result.images
+    return result.observation, result.reward, result.terminated, result.truncated, result.instructions
 
 
 _TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
@@ -90,7 +88,6 @@ def begin(env: TextEnvironment, task: Task) -> StepResult:
         state=state_of(env),
         markov_keys=isinstance(env, StateKey) and env.markov_state_key,
         task_key=env.task_key if isinstance(env, StateKey) else "",
-        images=images_of(info),
     )
     return with_settlement(result, env)
 
@@ -246,7 +243,6 @@ def read_step(
             ``info["action_valid"]`` or ``info["success"]`` is text.
         ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
     """
-    images: tuple[PngImage, ...] = ()
     if info or type(info) is not dict:
         if not isinstance(info, Mapping):
             raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
@@ -256,9 +252,6 @@ def read_step(
                 if isinstance(flag, str):  # every text but the empty one is true, also "no"
                     raise TypeError(f"info[{name!r}] must be True or False, got {flag!r:.80}")
                 info[name] = bool(flag)
-        if IMAGES in info:
-            images = images_of(info)
-            del info[IMAGES]
     try:
         if isinstance(reward, str):
             raise TypeError
@@ -268,17 +261,7 @@ def read_step(
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
     add_reward(0.0, value)
-    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state, images=images)
-
-
-def images_of(info: Mapping[str, Any]) -> tuple[PngImage, ...]:
-    """Return the images of an observation, from the ``info`` of its reset or step.
-
-    >>> images_of({}), images_of({"images": ["not of ImageObservation"]})
-    ((), ())
-    """
-    images = info.get(IMAGES, ())
-    return tuple(images) if isinstance(images, tuple) and all(isinstance(one, PngImage) for one in images) else ()
+    return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state)
 
 
 def close_env(env: gym.Env[Any, Any], *, broken: bool = False) -> None:

@@ -17,7 +17,7 @@ class GymGRPOTrainer(GymTraining, GRPOTrainer):  # type: ignore[misc]  # TRL is 
 
     ``train_dataset``, ``eval_dataset``, ``rollout_func``, ``reward_funcs`` and all other arguments of ``GRPOTrainer``
     may be given as well. With ``environment_factory=spec.environment_factory`` the model calls tools in TRL's own loop.
-    Settings that do not go with the specification (credit per turn, a history, images) are refused before anything is
+    Settings that do not go with the specification (credit per turn, a history) are refused before anything is
     played. The stock class works as well, but for these three features: its first rollout gives it this class
     (``gym_trl.adopt``).
 

@@ -24,7 +24,7 @@ from gym_trl.grpo.saved_state import SavedState, state_name
 from gym_trl.grpo.totals import Replaced, outcomes, rows_of
 from gym_trl.grpo.trainer import trainer_parts
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
-from gym_trl.grpo.trl_versions import chat_options, chat_source, end_ids
+from gym_trl.grpo.trl_versions import chat_options, end_ids
 from gym_trl.kinds import option_types
 from gym_trl.options import Stepping
 from gym_trl.rollout.config import RolloutConfig
@@ -222,7 +222,7 @@ class Core:
 
     def _trainer_chat(self, trainer: Any) -> Chat:
         """Return the chat of this trainer's tokenizer and options, which is made once."""
-        tokenizer, ends, (template, options) = chat_source(trainer), end_ids(trainer), chat_options(trainer)
+        tokenizer, ends, (template, options) = trainer.processing_class, end_ids(trainer), chat_options(trainer)
         settings = template, options, ends
         for chat_tokenizer, chat_settings, chat in self._chats:
             if chat_tokenizer is tokenizer and chat_settings == settings:
@@ -253,10 +253,10 @@ def _trained(episode: EpisodeResult, filler: int, masked: Collection[StopReason]
     An episode with a stop reason in ``masked`` keeps its ids and its score, and all its tokens are masked.
 
     If nothing was sampled, the prompt is one ``filler`` token too: a first observation that exceeds the context would
-    otherwise pad the whole batch to its length. So it is for an unscored episode with images, which are left out.
+    otherwise pad the whole batch to its length.
     """
     trace = episode.trace
-    prompt = trace.prompt_ids if trace.completion_ids and (episode.scored or not trace.images) else [filler]
+    prompt = trace.prompt_ids if trace.completion_ids else [filler]
     if not episode.scored:
         return {"prompt_ids": prompt, "completion_ids": [filler], "logprobs": [0.0], "env_mask": [0]}
     mask = [0] * len(trace.mask) if episode.stop_reason in masked else trace.mask

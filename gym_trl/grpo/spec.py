@@ -24,7 +24,6 @@ from gym_trl.grpo.parts.checked import make_part
 from gym_trl.grpo.parts.curriculum import PrioritizedCurriculum, make_curriculum
 from gym_trl.grpo.parts.dead_groups import DeadGroups
 from gym_trl.grpo.parts.games import Games
-from gym_trl.grpo.parts.images import Images
 from gym_trl.grpo.parts.league_games import LeagueGames
 from gym_trl.grpo.parts.part import Part
 from gym_trl.grpo.rewards import env_reward
@@ -130,7 +129,6 @@ class GymSpec(Displayed):
         estimator = ESTIMATORS[EPISODE] if credit is None else credit.estimator
         rounds = chosen.resample_dead_groups
         own = (
-            Images() if self._probed.images else None,
             None if self.env_spec.seats is None else self._league_games or Games(),
             credit,
             curriculum,

@@ -11,7 +11,7 @@ functions have been called.
 A class is the only way to be there in time. TRL passes the trainer to the ``rollout_func`` in the middle of its first
 batch, when ``_generate`` is running already. For a stock ``GRPOTrainer`` this class therefore takes over from there
 (``attach``): the methods that are called later in this batch are those of this class, and they are the ones by which an
-unscored episode moves no weight and metrics are exact. Features that change rows (segments, images and advantages per
+unscored episode moves no weight and metrics are exact. Features that change rows (segments and advantages per
 turn) would come too late for the first batch and are refused with the line to change.
 """
 
@@ -147,8 +147,6 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
     ) -> Any:
         sampled = self.gym_trl.loss_tokens
         if (batch := self.gym_trl.batch) is not None:  # the old and the reference model's, of all rows
-            for part in self.gym_trl.parts:
-                named |= checked_result(part, "model_inputs", part.model_inputs(batch, input_ids), dict)
             sampled = generated_mask(batch.mask, attention_mask[:, -logits_to_keep:]).bool()
         compute = super()._get_per_token_logps_and_entropies
         rows = model, input_ids, attention_mask, logits_to_keep

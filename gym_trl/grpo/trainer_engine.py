@@ -89,16 +89,12 @@ def transformers_options(trainer: Any, chat: StopCriteria, changes: Mapping[str,
     eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
     if sampling.pop("ignore_eos", False):
         strings, eos_ids = [], set()
-    images = chat.images
-    if images is not None:  # an id that was sampled would have no image
-        sampling.setdefault("suppress_tokens", images.mark_ids)
     return {
         "pad_id": tokenizer.pad_token_id,
         "eos_ids": eos_ids,
         "sampling": sampling,
         "stop_strings": strings,
         "decode": tokenizer.decode,
-        **({} if images is None else {"images": images.all_inputs}),
     }
 
 

@@ -87,10 +87,6 @@ class TrainerPart:
         """Return the rewards of all processes, NaN where there is none; ``inputs`` are this process's rows."""
         return rewards
 
-    def model_inputs(self, batch: Batch, ids: Any) -> dict[str, Any]:
-        """Return further inputs of a forward pass over all rows, whose ids have the shape (rows, length)."""
-        return {}
-
     def scored(self, batch: Batch, columns: dict[str, Any]) -> dict[str, Any]:
         """Return the columns of the batch, after advantages and log-probabilities have been computed."""
         return columns

@@ -70,12 +70,6 @@ def tokenizer_in(processing_class: Any) -> Any:
     return getattr(processing_class, "tokenizer", processing_class)
 
 
-def chat_source(trainer: Any) -> Any:
-    """Return what a chat is made of: the trainer's multimodal processor, or its tokenizer."""
-    processing = trainer.processing_class
-    return processing if getattr(processing, "image_processor", None) is not None else tokenizer_in(processing)
-
-
 def tokenizer_of(trainer: Any) -> Any:
     """Return the trainer's tokenizer."""
     return tokenizer_in(trainer.processing_class)

@@ -153,11 +153,6 @@ class Text(Options):
         "the reward threshold of Gymnasium's registry if there is one, otherwise what the environment declares in info",
         role="limit",
     )
-    images: bool | Literal["only"] = option(
-        False,
-        "Show images of observations to a vision-language model, beside their text or in place of it (only). The "
-        "trainer needs a processor, and cannot generate with vLLM.",
-    )
     state_key: Literal["auto"] | Function | None = option(
         None,
         "Function of the unwrapped environment that returns the key of its state, for credit per turn, or auto for the "

@@ -1,13 +1,11 @@
 """Policies on an inference server with OpenAI's HTTP interface."""
 
 import weakref
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gym_trl.errors import EngineError
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.images import PngImage, images_with
 from gym_trl.kinds import Arguments, Count, Seconds, check_options, option_types
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.seeding import derive_seed
@@ -93,7 +91,7 @@ class Conversation:
     def __call__(self, observation: str) -> str:
         """Send the observation, and return the response without its thinking."""
         text = observation if self.thinking else "\n\n".join(part for part in (self._instructions, observation) if part)
-        self.messages.append({"role": "user", "content": content_of(encodable(text), images_with(observation))})
+        self.messages.append({"role": "user", "content": encodable(text)})
         # Some servers accept seeds of 32 bits only.
         body = {**self._body, "messages": self.messages, "seed": derive_seed(self._seed, len(self.thinking)) % 2**31}
         try:
@@ -116,16 +114,3 @@ class Conversation:
             if self.prompt_tokens is None:
                 self.prompt_tokens = reply.prompt_tokens
         return UnfinishedResponse(reply.text) if reply.cut else AnswerText.of(reply.text)
-
-
-def content_of(text: str, images: Sequence[PngImage]) -> str | list[dict[str, Any]]:
-    """Return the content of a message in OpenAI's interface: a text, or images as data URLs and then the text.
-
-    >>> content_of("Look.", ())
-    'Look.'
-    """
-    if not images:
-        return text
-    urls = (f"data:image/png;base64,{b64encode(image.png).decode('ascii')}" for image in images)
-    shown: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [*shown, *([{"type": "text", "text": text}] if text else [])]

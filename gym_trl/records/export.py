@@ -37,7 +37,7 @@ def sft_rows(
         thinking: Put the thinking before the answer, between ``<think>`` and ``</think>``.
 
     Returns:
-        Rows ``{"messages": [{"role", "content"}, ...]}``, without images.
+        Rows ``{"messages": [{"role", "content"}, ...]}``.
     """
     for record in records:
         value = record["return"]

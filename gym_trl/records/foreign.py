@@ -1,7 +1,6 @@
 """Records of episodes that other tools have played."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.leaves import load, offered
 from gym_trl.records.fields import as_number
 from gym_trl.records.json_lines import plain
-from gym_trl.records.schema import MAX_IMAGE_BYTES, VERSION, Record, TurnRecord, complete, limited, token_fields
+from gym_trl.records.schema import VERSION, Record, TurnRecord, complete, token_fields
 from gym_trl.types import StopReason, TokenTrace
 
 
@@ -30,7 +29,6 @@ class Said(NamedTuple):
     """False for a last response that caused no step."""
     sampled: tuple[int, int] | None = None
     """Range of a response's ids in ``TokenTrace.completion_ids``, where the tool has them."""
-    images: tuple[str, ...] = ()
     """PNG files in base64."""
 
 
@@ -109,9 +107,6 @@ def foreign_record(
         RecursionError: a field or the task is nested too deeply to be written again.
     """
     conversation = _Conversation.of(said, given)
-    images = [
-        [code for message in part for code in message.images] for part in (*conversation.exchanges, conversation.rest)
-    ]
     scored = outcome.value is not None
     ended = outcome.stop_reason in (StopReason.SUCCESS, StopReason.FAILURE, StopReason.TERMINATED)
     record: dict[str, Any] = {
@@ -129,7 +124,6 @@ def foreign_record(
         "truncated": scored and not ended,
         "stop_reason": outcome.stop_reason.value,
         "error": outcome.error,
-        "images": limited(images) if any(images) else None,
     }
     if trace:
         record |= token_fields(trace)
@@ -225,31 +219,6 @@ def text_of(content: Any) -> tuple[str, str]:
         else:
             texts.append(f"[{kind}]" if kind else str(part))
     return "\n".join(thinking), "".join(texts)
-
-
-def apart(content: Any) -> tuple[tuple[str, ...], Any]:
-    """Return the PNG files among the parts of a message's content, in base64, and the other parts.
-
-    >>> parts = [{"type": "image", "image": "data:image/png;base64,iVBORw=="}, {"type": "text", "text": "Look."}]
-    >>> apart(parts)
-    (('iVBORw==',), [{'type': 'text', 'text': 'Look.'}])
-
-    Addresses, files and other formats are no such parts; nothing is fetched.
-    """
-    if not isinstance(content, list):
-        return (), content
-    found, others = [], []
-    for part in content:
-        held = part.get(part.get("type")) if isinstance(part, Mapping) else None
-        url = held.get("url") if isinstance(held, Mapping) else held  # OpenAI's part, and Inspect's
-        if isinstance(url, str) and len(url) <= 2 * MAX_IMAGE_BYTES and (png := _PNG.fullmatch(url)):
-            found.append(png[1])
-        else:
-            others.append(part)
-    return tuple(found), others
-
-
-_PNG = re.compile(r"data:image/png;base64,((?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?)")
 
 
 def with_calls(text: str, calls: Iterable[tuple[str, Any]]) -> tuple[str, str | None]:

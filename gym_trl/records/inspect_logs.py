@@ -21,7 +21,6 @@ from gym_trl.records.foreign import (
     Importer,
     Outcome,
     Said,
-    apart,
     finite,
     foreign_record,
     foreign_task,
@@ -294,13 +293,12 @@ def _declared(sample: "EvalSample") -> bool | None:
 def _said(message: "ChatMessage") -> Said:
     content = message.content
     parts: Any = content if isinstance(content, str) else [part.model_dump() for part in content]
-    images, parts = ((), parts) if message.role == "assistant" else apart(parts)
     thinking, text = text_of(parts)
     calls = getattr(message, "tool_calls", None) or []
     text, action = with_calls(text, [(call.function, call.arguments) for call in calls])
     known = message.metadata or {}
     valid = not any(call.parse_error for call in calls)
-    said = Said(message.role, text, thinking, action, valid=valid, images=images)
+    said = Said(message.role, text, thinking, action, valid=valid)
     if not {"reward", "action_valid"} <= known.keys():  # not ours
         return said._replace(executed=known.get("executed") is not False)
     action = known.get("action")
@@ -393,29 +391,25 @@ def _messages(record: Record, model: str) -> list["ChatMessage"]:
     from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
 
     roles = {"system": ChatMessageSystem, "assistant": ChatMessageAssistant, "tool": ChatMessageTool}
-    shown: list[list[str]] = record["images"] or []
     said: list[ChatMessage] = []
 
-    def observe(text: str, turn: int, role: str = "user") -> None:
-        images = shown[turn] if len(shown) > turn >= 0 else []
-        parts = [{"type": "image", "image": f"data:image/png;base64,{code}"} for code in images]
-        content = [*parts, *([{"type": "text", "text": text}] if text else [])] if parts else text
-        said.append(roles.get(role, ChatMessageUser).model_validate({"content": content, "id": str(len(said))}))
+    def observe(text: str, role: str = "user") -> None:
+        said.append(roles.get(role, ChatMessageUser).model_validate({"content": text, "id": str(len(said))}))
 
     def respond(thinking: str, text: str, metadata: dict[str, Any]) -> None:
         content = [{"type": "reasoning", "reasoning": thinking}, {"type": "text", "text": text}] if thinking else text
         fields = {"content": content, "model": model, "source": "generate", "metadata": metadata, "id": str(len(said))}
         said.append(ChatMessageAssistant.model_validate(fields))
 
-    for left, message in enumerate(record["opening"], start=-len(record["opening"])):
-        observe(message["content"], left + 1, message["role"])
+    for message in record["opening"]:
+        observe(message["content"], message["role"])
     for index, turn in enumerate(record["turns"]):
         if index:
-            observe(turn["observation"], index)
+            observe(turn["observation"])
         details = {name: turn[name] for name in ("reward", "action", "action_valid", "action_cut")}
         respond(turn["thinking"], turn["answer"], details)
     if record["turns"] and record["last_observation"] is not None:
-        observe(record["last_observation"], len(record["turns"]))
+        observe(record["last_observation"])
     if record["unanswered"] is not None:
         respond("", record["unanswered"], {"executed": False})
     return said

@@ -11,7 +11,7 @@ from gym_trl.files import open_to_read, replaced
 from gym_trl.records.json_lines import encodable, to_json
 from gym_trl.records.schema import Record, complete
 
-_ROWS_AT_ONCE, _IMAGE_BYTES_AT_ONCE = 1_000, 64 * 2**20
+_ROWS_AT_ONCE = 1_000
 _AS_JSON = ("env_kwargs", "options", "spec", "scores")  # their keys differ between records, so they cannot be columns
 
 
@@ -41,7 +41,7 @@ def episode_columns() -> Any:
 
 
 def write_table(rows: Iterable[Mapping[str, Any]], columns: Any, path: Path) -> TableSize:
-    """Write rows to a Parquet file, a thousand in memory at a time or fewer with images, and return its size.
+    """Write rows to a Parquet file, a thousand in memory at a time, and return its size.
 
     Args:
         rows: Values by column; lone surrogates become U+FFFD.
@@ -84,13 +84,11 @@ def _unwritable(rows: Iterable[Mapping[str, Any]], schema: Any, before: int) -> 
 
 def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     batch: list[dict[str, Any]] = []
-    held = 0
     for row in rows:
         batch.append(row)
-        held += sum(len(code) for shown in row.get("images") or () for code in shown)
-        if len(batch) == _ROWS_AT_ONCE or held >= _IMAGE_BYTES_AT_ONCE:
+        if len(batch) == _ROWS_AT_ONCE:
             yield batch
-            batch, held = [], 0
+            batch = []
     if batch:
         yield batch
 

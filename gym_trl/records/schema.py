@@ -1,8 +1,7 @@
 """Episodes on disk: one schema for training and evaluation, appended line by line and readable after a crash."""
 
 import json
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, TypedDict, cast
@@ -13,8 +12,6 @@ from gym_trl.records.json_lines import plain
 from gym_trl.types import EpisodeResult, Message, StopReason, TokenIds, TokenTrace, Turn
 
 VERSION = 1
-MAX_IMAGE_BYTES = 2**20
-"""Maximum size of an episode's images in its record; those that follow are left out."""
 ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
 """Files of a folder: scored and unscored episodes."""
 CREDIT = "credit.jsonl"
@@ -120,7 +117,6 @@ class Record(_Return):
     logprobs: list[float | None] | None
     token_texts: list[str] | None
     segments: list[SegmentRecord] | None
-    images: list[list[str]] | None
 
 
 class CreditRecord(TypedDict):
@@ -300,7 +296,6 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
         "env_seconds": round(episode.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
         "segments": [asdict(border) for border in episode.trace.borders] or None,
-        "images": _images(episode, responses),
     }
 
 
@@ -326,28 +321,6 @@ def describe_end(record: Record) -> str:
     """Return the reason that an episode ended for, in words."""
     reason = record["stop_reason"]
     return StopReason(reason).description if reason in StopReason.__members__.values() else str(reason)
-
-
-def _images(episode: EpisodeResult, spoken: Sequence[int]) -> list[list[str]] | None:
-    """Return the images of each turn's observation and of the last one as base64; ``None`` if there are none."""
-    messages = episode.messages
-    if not any(message.images for message in messages):
-        return None
-    shown = [messages[place - 1].images for place in spoken[: len(episode.turns)]]
-    shown.append(messages[-1].images if messages[-1].role == "user" else ())
-    return limited([[b64encode(image.png).decode("ascii") for image in images] for images in shown])
-
-
-def limited(images: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return the first images of an episode, in base64, that have at most ``MAX_IMAGE_BYTES``."""
-    left, kept = MAX_IMAGE_BYTES, list[list[str]]()
-    for shown in images:
-        kept.append([])
-        for code in shown:
-            left -= len(code) // 4 * 3 - code[-2:].count("=")
-            if left >= 0:
-                kept[-1].append(code)
-    return kept
 
 
 def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:

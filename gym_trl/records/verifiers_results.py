@@ -11,7 +11,6 @@ from gym_trl.records.foreign import (
     Importer,
     Outcome,
     Said,
-    apart,
     finite,
     foreign_record,
     foreign_task,
@@ -127,12 +126,11 @@ def _messages(messages: Any, role: str) -> list[Said]:
 
 def _said(message: Mapping[str, Any]) -> Said:
     content = message.get("content")
-    images, content = ((), content) if message["role"] == "assistant" else apart(content)
     thinking, text = text_of(content)
     calls = [_call(call) for call in message.get("tool_calls") or []]
     text, action = with_calls(text, calls)
     thinking = message.get("reasoning_content") or thinking
-    return Said(str(message["role"]), text, thinking=thinking, action=action, images=images)
+    return Said(str(message["role"]), text, thinking=thinking, action=action)
 
 
 def _call(call: Any) -> tuple[str, Any]:

@@ -3,12 +3,8 @@
 The ids before a turn are those before the last one, what was sampled, and the chat's ids of the new observation.
 """
 
-from typing import Any
-
 from gym_trl.chat.protocol import Chat
 from gym_trl.chat.transcript import Transcript
-from gym_trl.errors import ConfigError
-from gym_trl.images import PngImage
 from gym_trl.rollout.log import EpisodeLog
 from gym_trl.types import Completion, Message, TokenIds
 
@@ -44,28 +40,22 @@ class Context:
         """Number of turns that the chat template writes differently after what was said."""
         self._log, self._chat = log, chat
         self._delta: TokenIds = []  # environment tokens, not yet part of the transcript
-        self._images: tuple[PngImage, ...] = ()  # in these, or in the prompt
         self._closed: bool | str = False
 
     def open(self) -> None:
         """Begin with the messages of the log, after the reset or after the turns that are given."""
-        self._take_images()
-        self._images = tuple(image for message in self._log.messages for image in message.images)
         self.transcript = Transcript(self._chat.open(self._log.messages))
 
     def commit(self, completion: Completion) -> bool:
         """Append what was sampled after ``ids``, and return True if it is the response of a turn."""
-        self.transcript.commit(self._delta, completion.ids, completion.logprobs, images=self._images)
-        self._images = ()
+        self.transcript.commit(self._delta, completion.ids, completion.logprobs)
         self._closed = self._chat.closes(completion.ids)
         return True
 
     def reply(self) -> None:
         """Add the observation of the last step."""
-        self._take_images()
         self.differences += not self._chat.follow(self.messages, len(self._log.turns))
-        pictured: dict[str, Any] = {"images": self._images} if self._images else {}
-        self._delta = self._chat.reply(self._log.last.observation, closed=self._closed, **pictured)
+        self._delta = self._chat.reply(self._log.last.observation, closed=self._closed)
 
     @property
     def closed(self) -> bool:
@@ -88,24 +78,6 @@ class Context:
         return len(self.transcript) if self.transcript.segment_completion else 0
 
     @property
-    def images(self) -> tuple[PngImage, ...]:
-        """Images whose placeholders are in ``ids``."""
-        return (*self.transcript.images, *self._images)
-
-    @property
     def lengths(self) -> tuple[int, int]:
         """Number of ids before the next turn, in the segment's completion and in all of the segment."""
         return self.transcript.segment_completion + len(self._delta), len(self.transcript) + len(self._delta)
-
-    def _take_images(self) -> None:
-        """Keep an observation's images for the next request.
-
-        Raises:
-            ConfigError: The model has no place for images.
-        """
-        self._images = self._log.last.images
-        if self._images and not self._chat.takes_images:
-            raise ConfigError(
-                f"{self._log.task.env_id} shows images, and the model reads text only: give the trainer a "
-                "vision-language model and its processor (processing_class), or leave out images"
-            )

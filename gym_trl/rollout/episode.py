@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gym_trl.chat.protocol import Chat
 from gym_trl.errors import ConfigError
-from gym_trl.images import PngImage
 from gym_trl.options import History
 from gym_trl.rollout.context import Context
 from gym_trl.rollout.history import HistoryContext
@@ -39,8 +38,6 @@ class Sample:
     """Seat that samples, in a game of several."""
     model: str = ""
     """Name of the model that is asked; empty for the engine's own."""
-    images: tuple[PngImage, ...] = ()
-    """Images whose placeholders are in ``prompt_ids``, in their order."""
     seen: int = 0
     """Number of the first ids that are the prompt and the response of the sample before; 0: none is."""
 
@@ -173,4 +170,4 @@ class Episode:
             return self.stopped(StopReason.CONTEXT_OVERFLOW, error)
         most = min(left, room, math.inf if limits.tokens_per_turn is None else limits.tokens_per_turn)
         seed = derive_seed(self._seed, len(self._log.turns), *(("summary",) if context.asking else ()))
-        return Sample(context.ids, int(most), seed, None, self._model, context.images, context.seen)
+        return Sample(context.ids, int(most), seed, None, self._model, context.seen)

@@ -96,7 +96,6 @@ class HistoryContext(Context):
 
     def reply(self) -> None:
         """Add the observation of the last step, and cut the history where it is too long."""
-        self._take_images()
         self._append(self.messages, self._log.last.observation)
         if not self._is_long and (not self._history.cuts or self._has_room(self.lengths)):
             return
@@ -126,11 +125,6 @@ class HistoryContext(Context):
     def lengths(self) -> tuple[int, int]:
         """Number of ids before the next turn, in the segment's completion and in all of the segment."""
         return super().lengths if self._prompt is None else (0, len(self._prompt))
-
-    def _take_images(self) -> None:
-        super()._take_images()
-        if self._images:
-            raise ConfigError("images cannot be combined with a history yet: leave out history or images")
 
     def _append(self, messages: Sequence[Message], text: str) -> None:
         """Continue the segment with ``text``, the last of ``messages``, or begin another one with all of them."""

@@ -87,8 +87,6 @@ class EpisodeLog:
         self._declares, self._states = reset.declares_success, [reset.state]
         texts = reset.instructions, self.last.observation
         self.messages = conversation(self.messages, texts)
-        if reset.images:
-            self.messages[-1] = replace(self.messages[-1], images=reset.images)
         return None
 
     def answer(self, answer: Answer | str, start: int = 0, stop: int = 0) -> None:
@@ -118,7 +116,7 @@ class EpisodeLog:
             return self.stop(StopReason.ENV_ERROR, str(error))
         self.last = result = self._shown(result)
         self.turns.append(self._turn(before.observation, result))
-        self.messages.append(Message("user", result.observation, result.images))
+        self.messages.append(Message("user", result.observation))
         self._states.append(result.state)
         self._declares = self._declares or result.info.get("success") is not None
         if result.terminated or result.truncated:

@@ -17,7 +17,7 @@ from time import perf_counter, sleep
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from gym_trl.engines.protocol import Engine, checked_engine
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.options import WAIT, Cutoff
 from gym_trl.rollout.episode import Act, Ask, Episode, Sample
@@ -269,14 +269,7 @@ class Loop(Generic[_Result]):
                 running.turns = turn = running.turns + 1
                 running.seat = todo.seat or 0
                 name = running.key if todo.seat is None else f"{index}.{todo.seat}"
-                if todo.images and not self._engine.takes_images:
-                    raise ConfigError(
-                        f"{type(self._engine).__name__} takes no images: generate with Transformers "
-                        "(use_vllm=False), or leave out images"
-                    )
-                request = Request(
-                    name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.images, todo.seen
-                )
+                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.seen)
                 running.request = request.id
                 self._sampling[request.id] = index
                 self._engine.submit(request)

@@ -11,7 +11,6 @@ import gymnasium as gym
 from gym_trl.errors import EngineError, PolicyError, described, raise_interrupt, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, take_reset, take_step
-from gym_trl.images import PicturedText
 from gym_trl.kinds import check_option
 from gym_trl.rollout.episode import Act, Ask
 from gym_trl.rollout.log import EpisodeLog, as_response
@@ -183,6 +182,6 @@ def made_later(make: Callable[[], Policy]) -> SeatPolicy:
     def act(result: StepResult) -> str:
         nonlocal made
         made = made or make()
-        return made(PicturedText.of(result.observation, result.images))
+        return made(result.observation)
 
     return act

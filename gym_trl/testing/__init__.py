@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from gym_trl.testing.tiny import (
         save_tiny as save_tiny,
         tiny_model as tiny_model,
-        tiny_processor as tiny_processor,
         tiny_tokenizer as tiny_tokenizer,
-        tiny_vision_model as tiny_vision_model,
     )
 
 __getattr__, __dir__ = exports(__name__)

@@ -281,7 +281,7 @@ class FaultyEngine(Engine):
 
     def __init__(self, engine: Engine, *, fails: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
         self._engine = engine
-        self.shared, self.takes_images = engine.shared, engine.takes_images
+        self.shared = engine.shared
         self._chances = {"fails": fails, "late": late}
         _check(**self._chances)
         self._seed = seed

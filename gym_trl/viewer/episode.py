@@ -1,6 +1,5 @@
 """Messages and tokens of an episode, as the page shows them."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -53,15 +52,10 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
     task, order = record["task"], record["order"]
     scores = {f"score of {name}": score for name, score in record["scores"].items()}
     others = {key: value for key, value in record.items() if key not in _KNOWN}
-    images = [[code for code in shown if _BASE64.fullmatch(code)] for shown in record["images"] or ()]
-    for turn, codes in zip(turns, images, strict=False):
-        if codes:
-            turn["images"] = codes
     return {
         "turns": turns,
         "opening": _opening(record),
         "last": record["last_observation"],
-        "last_images": images[len(turns)] if len(images) > len(turns) else [],
         "unanswered": record["unanswered"],
         "error": record["error"],
         "options": shown({**task["env_kwargs"], **task["options"]}),
@@ -76,8 +70,6 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
 
 # All other fields are shown as details of an episode.
 _KNOWN: Final = Record.__annotations__.keys() - {"attempt", "cut_actions", "model_seconds", "env_seconds"}
-_BASE64: Final = re.compile("[A-Za-z0-9+/]+={0,2}")
-"""Texts that the page can show as images and as nothing else."""
 
 
 def _turn(turn: TurnRecord) -> dict[str, Any]:

@@ -1042,10 +1042,6 @@
 
   const NAMES = { env: "Environment", model: "Model" };
 
-  function pictures(images) {
-    return (images || []).map((image) => h("img", { class: "shown", src: `data:image/png;base64,${image}`, alt: "image of the observation" }));
-  }
-
   function turnCard(said, k, place, heated, marks, names = NAMES) {
     const turn = said.turns[k];
     const advantage = said.credit ? said.credit.advantages[k] : null;
@@ -1055,7 +1051,7 @@
         !turn.valid && h("span", { class: "flag", text: "invalid action" }),
         turn.action !== null && turn.action !== turn.answer && h("span", { class: "read", title: "what was read from the answer" }, "action ", h("b", { text: turn.action })),
         h("span", { class: `reward ${sign(turn.reward)}`, title: "reward", text: signed(turn.reward) })),
-      h("div", { class: "said env" }, h("div", { class: "who", text: names.env }), pictures(turn.images), plain(turn.observation, turn.images ? "" : "said nothing")),
+      h("div", { class: "said env" }, h("div", { class: "who", text: names.env }), plain(turn.observation, "said nothing")),
       modelSaid(said, k, place, heated, names.model));
   }
 
@@ -1121,7 +1117,7 @@
     }
     said.turns.forEach((_, k) => parts.push(...borders(said, k), turnCard(said, k, places && places[k], true)));
     if (said.last !== null) {
-      parts.push(h("article", { class: "turn" }, h("div", { class: "said env" }, h("div", { class: "who" }, "Environment", h("small", { text: "at the end" })), pictures(said.last_images), plain(said.last, said.last_images.length ? "" : "said nothing"))));
+      parts.push(h("article", { class: "turn" }, h("div", { class: "said env" }, h("div", { class: "who" }, "Environment", h("small", { text: "at the end" })), plain(said.last, "said nothing"))));
     }
     if (said.unanswered !== null) {
       parts.push(h("article", { class: "turn" }, h("div", { class: "said model" }, h("div", { class: "who" }, "Model", h("small", { text: "the environment failed on this" })), plain(said.unanswered, "said nothing"))));

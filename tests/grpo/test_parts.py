@@ -151,9 +151,9 @@ def test_what_is_saved_does_not_change_with_the_state():
 
 def test_a_part_is_given_as_an_object_a_class_or_a_name():
     assert [part.name for part in GymSpec("TrlEnv/Echo-v0", parts=[Noted(), Other]).parts] == ["Noted", "Other"]
-    name = "gym_trl.grpo.parts.images:Images"
+    name = f"{__name__}:Noted"
     options = SpecOptions.of({"env": "TrlEnv/Echo-v0", "parts": [name]})
-    assert [part.name for part in GymSpec(config=options).parts] == ["images"]
+    assert [part.name for part in GymSpec(config=options).parts] == ["Noted"]
     assert options.as_dict()["parts"] == [name]
     assert TrainOptions.of({"parts": [name]}).as_dict()["parts"] == [name]
     with pytest.raises(ConfigError, match=r"parts\[0\] must be a Part, .* got 'nowhere:Noted'"):

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 import gymnasium as gym
-import numpy as np
 import torch
 import trl
 from accelerate.utils import gather_object
@@ -27,7 +26,6 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from gym_trl import GymGRPOTrainer, GymSpec, Part
-from gym_trl.chat.images import ImageProcessor
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import shared_prefix
@@ -35,7 +33,7 @@ from gym_trl.grpo.parts.start_from import StartFrom
 from gym_trl.options import League
 from gym_trl.rollout import History
 from gym_trl.spaces import AnyText
-from gym_trl.testing import tiny_model, tiny_processor, tiny_tokenizer, tiny_vision_model
+from gym_trl.testing import tiny_model, tiny_tokenizer
 from support import losses_by_hand as by_hand, tiny_trainer
 
 RANK, PROCESSES = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -86,7 +84,6 @@ FEATURES: dict = {
     "summaries": ({}, {**SUMMARY, "credit": "return_to_go"}, {"max_completion_length": 256, "scale_rewards": "none"}),
     "seats": ({}, {"seats": "self"}, {}),
     "league": ({}, {"seats": League([demonstrate], self_play=0.4)}, {}),
-    "images": ({}, {"images": "only"}, {}),
     "resampled": ({"hopeless": True}, {"resample_dead_groups": 3}, {"scale_rewards": "batch"}),
     "truncated": ({}, {}, {"max_completion_length": 24, "mask_truncated_completions": True}),
     "started": ({"flaky": True}, {"start_from": demonstrate, "credit": "return_to_go"}, {}),
@@ -139,23 +136,6 @@ class Ragged(gym.Env):
         return "x" * (code // 3 % 6), self.unit * (code // 5 % 5) / 4, over, False, {"success": True} if over else {}
 
 
-class Shown(Ragged):
-    """The same with pictures instead of text."""
-
-    observation_space = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
-
-    def picture(self):
-        return self.np_random.integers(256, size=(16, 16, 3), dtype=np.uint8)
-
-    def reset(self, *, seed=None, options=None):
-        _, info = super().reset(seed=seed, options=options)
-        return self.picture(), info
-
-    def step(self, action):
-        _, *rest = super().step(action)
-        return self.picture(), *rest
-
-
 class RaggedGame(gym.Env):
     """Game of two seats and two to six turns; what is said decides on the number of turns and on who wins."""
 
@@ -186,10 +166,10 @@ class Remembering(Engine):
 
     def __init__(self, engine, memory):
         self.engine, self.memory, self.keys, self.ready = engine, memory, {}, []
-        self.takes_images, self.shared = engine.takes_images, engine.shared
+        self.shared = engine.shared
 
     def submit(self, request):
-        key = tuple(request.prompt_ids), request.images, request.seed, request.max_tokens
+        key = tuple(request.prompt_ids), request.seed, request.max_tokens
         if (known := self.memory.get(key)) is None:
             self.keys[request.id] = key
             self.engine.submit(request)
@@ -257,15 +237,13 @@ class Packed(GymGRPOTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def model_of(feature, seed=0):
-    """Return a model of one layer, or the smallest that sees."""
-    if feature == "images":
-        return tiny_vision_model(tiny_processor(), seed=seed)
+def model_of(seed=0):
+    """Return a model of one layer."""
     return tiny_model(tiny_tokenizer(), seed=seed, layers=1)
 
 
-def make_trainer(folder, spec, kind, *, feature, grpo, rewards, callback):
-    model = model_of(feature)
+def make_trainer(folder, spec, kind, *, grpo, rewards, callback):
+    model = model_of()
     model.config._name_or_path = str(folder / "reference")  # from which the trainer loads one
     return tiny_trainer.make(
         folder / "out",
@@ -273,7 +251,6 @@ def make_trainer(folder, spec, kind, *, feature, grpo, rewards, callback):
         kind,
         grpo=grpo,
         model=model,
-        processing_class=tiny_processor() if feature == "images" else None,
         reward_funcs=[*spec.reward_funcs, *rewards],
         callbacks=[callback],
     )
@@ -309,7 +286,7 @@ def train(folder, loss, feature, run):
         rollouts.append(rollout)
 
     spec = GymSpec(
-        RaggedGame if "seats" in in_spec else Shown if feature == "images" else Ragged,
+        RaggedGame if "seats" in in_spec else Ragged,
         **{"env_kwargs": in_env} if in_env else {},
         **options,
         parts=[*parts, Remembered()],
@@ -333,13 +310,11 @@ def train(folder, loss, feature, run):
             "max_grad_norm": 0.0,
             "learning_rate": 0.0025,
             "lr_scheduler_type": "constant",
-            "ddp_find_unused_parameters": feature == "images",  # the last layers of CLIP
             "loss_type": loss.split()[0],
             **given,
             **changed,
             **divided,
         },
-        feature=feature,
         rewards=[bonus] if "reward_weights" in in_grpo else [],
         callback=watch,
     )
@@ -383,7 +358,6 @@ def rows_of(episodes, feature, rewards_of):
                     advantages=[each.get(place, 0.0) for place in sampled],
                     sampler=[trace.logprobs[place] for place in sampled],
                     episode=number,
-                    images=trace.images,
                 )
             )
     return rows
@@ -471,22 +445,9 @@ def micro_batches(rows, passes, left):
 
 
 @cache
-def double_of(feature, seed=0):
+def double_of(seed=0):
     """Return a model in float64."""
-    return model_of(feature, seed).double()
-
-
-def scores(model, rows, feature):
-    """Return logprobs and entropies by row, with the images of the rows."""
-    if feature != "images":
-        return by_hand.scores(model, rows)
-    images = ImageProcessor(tiny_processor())
-
-    def inputs(ids):
-        made = images.all_inputs([row.images for row in rows], ids)
-        return {name: value.double() if value.is_floating_point() else value for name, value in made.items()}
-
-    return by_hand.scores(model, rows, inputs)
+    return model_of(seed).double()
 
 
 def compare(folder, loss, feature, run):
@@ -496,11 +457,11 @@ def compare(folder, loss, feature, run):
     episodes = [episode for part, *_ in everything for episode in part]
     rows = rows_of(episodes, feature, rewards_by_turn(episodes, feature))
 
-    model, old = double_of(feature), None
+    model, old = double_of(), None
     reference = None
     if settings["beta"]:
         with torch.no_grad():
-            reference = [logprobs for logprobs, _ in scores(double_of(feature, seed=3), rows, feature)]
+            reference = [logprobs for logprobs, _ in by_hand.scores(double_of(seed=3), rows)]
     report = []
     left: list = []
     for number, (weights, gradient) in enumerate(zip(watch.weights, watch.gradients, strict=True)):
@@ -514,7 +475,7 @@ def compare(folder, loss, feature, run):
         )
         model.zero_grad()
         model.load_state_dict({name: weight.double() for name, weight in weights.items()}, strict=False)
-        found = scores(model, rows, feature)
+        found = by_hand.scores(model, rows)
         old = old or [logprobs.detach() for logprobs, _ in found]
         value, clipped = by_hand.loss(loss.split()[0], settings, step, found, old=old, reference=reference)
         value.backward()
@@ -542,7 +503,7 @@ def compare(folder, loss, feature, run):
 
 
 def main(folder, cells):
-    model_of("plain", seed=3).save_pretrained(folder / "reference")
+    model_of(seed=3).save_pretrained(folder / "reference")
     report: dict = {"trl": trl.__version__, "cells": {}}
     for cell in cells:
         try:

@@ -59,7 +59,6 @@ class Row:
     advantages: list
     sampler: list
     episode: int
-    images: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,12 @@ class Step:
     """The constant of ``dr_grpo``."""
 
 
-def scores(model, rows, inputs=lambda ids: {}):
-    """Return the logprobs of each row's trained tokens and the entropies of their distributions.
-
-    ``inputs`` are those of a model besides the ids.
-    """
+def scores(model, rows):
+    """Return the logprobs of each row's trained tokens and the entropies of their distributions."""
     width = max(len(row.ids) for row in rows)
     ids = torch.tensor([row.ids + [0] * (width - len(row.ids)) for row in rows])  # nothing looks ahead
     found = []
-    for row, logits in zip(rows, model(ids, **inputs(ids)).logits, strict=True):
+    for row, logits in zip(rows, model(ids).logits, strict=True):
         places = torch.tensor(row.places)
         all_logprobs = logits[places - 1].log_softmax(-1)
         chosen = all_logprobs[torch.arange(len(places)), torch.tensor(row.ids)[places]]

@@ -41,7 +41,7 @@ class Law(NamedTuple):
 LAWS = {
     "1 ids": Law(
         "gym_trl/chat/transcript.py gym_trl/rollout/context.py gym_trl/rollout/history.py",
-        "test_episode test_rollout test_continuation test_histories test_images",
+        "test_episode test_rollout test_continuation test_histories",
     ),
     "2 mask": Law(
         "gym_trl/rollout/episode.py gym_trl/grpo/planned_rows.py",

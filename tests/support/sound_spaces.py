@@ -205,7 +205,7 @@ class Bits(Task):
 
 
 class Picture(Bits):
-    """An image, which only ``images`` can show, Discrete."""
+    """An image, which no text shows, Discrete."""
 
     observation_space = spaces.Box(0, 255, (32, 32, 3), np.uint8)
 
@@ -289,7 +289,6 @@ SOUND = {
     "bits": Sound(Flip, "MultiBinary, one step"),
     "a majority": Sound(Pair, "Tuple; Sequence shown"),
     "a bright corner": Sound(Bits, "Discrete; matrix shown"),
-    "an image": Sound(Picture, "Discrete; image shown, images=only", options={"images": "only"}),
     "nothing declared": Sound(Bare, "Discrete, truncates; Box shown", frozenset({"instructions", "success"})),
     "a turn limit": Sound(Catch, "Discrete, cut off by turn_limit", options={"turn_limit": 6, "success": 0.3}),
     # An empty answer is unreadable, and neither a turn nor an end unless end_after_invalid makes it one.

@@ -134,7 +134,6 @@ def odd_episodes() -> Iterator[dict[str, Any]]:
     yield episode(policy="<script>alert(1)</script>", split="../../x", step=10**30)
     yield episode(policy="../../../../etc/x", task={"env_id": "../../../../tmp/x"})
     yield episode(opponent="trap_module:run", error="{{ ''.__class__ }}")
-    yield episode(images=[["AAAA" * 10, "data:text/html;base64,PHNjcmlwdD4="]])
     yield episode(reward_function="trap_module:run", trust_remote_code=True)
 
 

@@ -595,22 +595,6 @@ def test_segments_have_their_borders_and_what_was_dropped_is_said(look: Look, pa
     ]
 
 
-def test_images_are_shown_at_the_observation_that_had_them(look: Look, pages: Path) -> None:
-    seen = [["iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAAAAADRSSBWAAAAC0lEQVR4nGNg+A8AAQIBAEK+vGgAAAAASUVORK5CYII="], [], []]
-    seen[2] = [seen[0][0], '"><svg onload=window.owned=1>']
-    (pages / "images").mkdir()
-    with RecordWriter(pages / "images") as writer:
-        writer.write(as_record(played(turns=2)) | {"images": seen})  # type: ignore[arg-type,unused-ignore]
-    write_page(pages / "images", pages / "images.html")
-    look.open(f"{(pages / 'images.html').as_uri()}#/episode/0")
-    look.until("[...document.querySelectorAll('img')].every((one) => one.complete)")
-    places = "[...document.querySelectorAll('article.turn')].map((one) => one.querySelectorAll('.said.env img').length)"
-    assert look.js(places) == [0, 1, 0, 1]  # the system prompt is the first
-    assert look.js("[...document.querySelectorAll('img')].map((one) => one.naturalWidth)") == [2, 2]
-    assert look.js("window.owned") is None
-    assert look.complaints() == []
-
-
 def test_a_run_that_was_only_evaluated_shows_how_its_numbers_are_spread(look: Look, pages: Path) -> None:
     with RecordWriter(write_run(pages / "eval", steps=0)) as records:
         for seed in range(12):

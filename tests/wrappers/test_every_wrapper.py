@@ -79,8 +79,8 @@ every_wrapper = pytest.mark.parametrize(
     [
         pytest.param(partial(getattr(gym_trl.wrappers, name), **arguments), id=f"{name}-{index}")
         for name in gym_trl.wrappers.__all__
-        # For games of several seats, and for observations with images: their own tests have the same rules.
-        if name not in {"Seats", "ImageObservation"}
+        # For games of several seats: its own tests have the same rules.
+        if name != "Seats"
         for index, arguments in enumerate(ARGUMENTS[name])
     ],
 )

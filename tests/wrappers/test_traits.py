@@ -50,7 +50,6 @@ RIGHT = {
     "longest_wait_s": st.floats(0, 9),
     "append_only": st.booleans() | st.none(),
     "reads_responses": st.booleans(),
-    "shows_images": st.booleans(),
 }
 ANYTHING = st.sampled_from(
     ["yes", 1.5, -1, b"x", [1], {"a": "b"}, {1: 2.0}, object(), int, ("a", 1), {"x"}, float("nan")]

@@ -69,17 +69,14 @@ def _words(subject: Subject) -> Finding:
     try:
         env = subject.text_env()
     except NotTextError as error:
-        fix = (
-            "convert it: GymSpec(observe=lambda observation, info: ..., act=lambda text: ...), as_text(env, ...), "
-            "or GymSpec(images=True)"
-        )
+        fix = "convert it: GymSpec(observe=lambda observation, info: ..., act=lambda text: ...), or as_text(env, ...)"
         return problem(str(error), fix)
     close_env(env, broken=True)
     game = subject.play(0)
     if game.error and "must be text" in game.error:
         return problem(game.error, "return a str, as the observation space requires")
     observations = subject.first.observations
-    if not any(text.strip() for text in observations) and not subject.shows_images:
+    if not any(text.strip() for text in observations):
         return problem("every observation is empty", "describe the state in text")
     if any("\ud800" <= char <= "\udfff" for text in observations for char in text):
         return problem("a lone surrogate in an observation", "decode bytes with errors='replace'")
@@ -88,7 +85,7 @@ def _words(subject: Subject) -> Finding:
         return warning(f"control characters in {shortened(repr(strange), 60)}", fix)
     own = holds_text(env.unwrapped.observation_space) and holds_text(env.unwrapped.action_space)
     converts = layer_of(env, TextObservation)
-    instead = "images, beside the text" if subject.shows_images else converts and converts.shown_instead
+    instead = converts and converts.shown_instead
     how = f"observations are shown as {instead}" if instead else "converted to text"
     return ok("is text" if own and not instead else f"{how}: {shortened(repr(observations[0]), 80)}")
 
