@@ -7,9 +7,8 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 # Two processes share the cores: a second thread of torch in each would only wait for the other.
 PYTEST := OMP_NUM_THREADS=1 $(RUN) pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
-# Releases that are tested beside the newest, each in a folder of its own: TRL's oldest that works, Gymnasium's oldest
-# that works and one between.
-RELEASES := $(VENV)/trl-1.14.0 $(VENV)/gymnasium-1.0.0 $(VENV)/gymnasium-1.2.0
+# Releases that are tested beside the newest, each in a folder of its own: Gymnasium's oldest that works.
+RELEASES := $(VENV)/gymnasium-1.1.0
 # The real vLLM on a CPU, other people's environments, other systems: where a list cannot be installed, the tests that
 # need it are skipped, and say so.
 LISTS := $(patsubst requirements-%.txt,$(VENV)/.has-%,$(wildcard requirements-*.txt))

@@ -106,8 +106,6 @@ def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
     from gym_trl.grpo.sampled_logprobs import score_sampled
     from gym_trl.training import sft_trainer
 
-    if not hasattr(utils, "add_fused_lm_head"):
-        pytest.skip("only TRL 1.16 applies the head to all positions")
     scored: list[int] = []
     apply = utils._ChunkedLogProbFunction.apply
 

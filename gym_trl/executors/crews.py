@@ -4,24 +4,17 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
 import gymnasium as gym
+from gymnasium.vector import AutoresetMode as AutoresetMode  # noqa: PLC0414 -- exported
 
 from gym_trl.bases import Closing
 from gym_trl.errors import described, raise_interrupt
 from gym_trl.executors.step import close_env
 from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError, question
-
-try:
-    from gymnasium.vector import AutoresetMode as AutoresetMode  # noqa: PLC0414 -- exported
-except ImportError:  # Gymnasium 1.0, whose own vectors support the first only
-    AutoresetMode = Enum(  # type: ignore[no-redef]
-        "AutoresetMode", {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
-    )
 
 Maker: TypeAlias = Callable[[], gym.Env[Any, Any]]
 EnvStep: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]

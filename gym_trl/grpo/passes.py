@@ -199,7 +199,7 @@ def _why_rows_stay(trainer: Any) -> str | None:
     """Return why rows cannot move to other micro-batches of an optimizer step, or ``None``.
 
     They can where the sum of the losses of the step's micro-batches, and so its gradient, is the same for any division
-    of its rows (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16).
+    of its rows (``GRPOTrainer._compute_loss``, TRL 1.16).
     """
     if (reason := _why_padding_stays(trainer)) is not None:
         return reason

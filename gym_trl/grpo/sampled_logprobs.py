@@ -64,7 +64,7 @@ def sampled_scores(trainer: Any) -> Callable[[Any, ScoredRows], Scores] | None:
     """Return a function for a trainer's log-probabilities and entropies at sampled positions only.
 
     Losses, gradients and metrics are those of TRL's own computation, up to rounding. It is ``None`` if that computes
-    no more itself (on GPUs with Triton, since TRL 1.16), if the model is wrapped for several processes or devices, if a
+    no more itself (on GPUs with Triton), if the model is wrapped for several processes or devices, if a
     subclass overrides it, and if the model's scores are not simply the product of its last hidden states and its head.
     """
     if not _scores_all_positions(trainer) or not is_plain(trainer.model):
@@ -96,8 +96,8 @@ def why_passes_stay(trainer: Any) -> str | None:
 def _scores_all_positions(trainer: Any) -> bool:
     """Return True if the trainer applies the head to tokens that were not sampled, and this can be changed.
 
-    TRL 1.16 does not where it has a Triton kernel. A wrapped model (DDP, FSDP, DeepSpeed, DataParallel), Liger's kernel
-    and a subclass's own computation cannot be changed.
+    TRL does not where it has a Triton kernel. A wrapped model (DDP, FSDP, DeepSpeed, DataParallel) and a subclass's own
+    computation cannot be changed.
     """
     if why_passes_stay(trainer) is not None:
         return False

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 
 class Generated(NamedTuple):
-    """Rows that a batch is made of, as ``GRPOTrainer._generate`` returns them (TRL 1.14 to 1.16)."""
+    """Rows that a batch is made of, as ``GRPOTrainer._generate`` returns them (TRL 1.16)."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]

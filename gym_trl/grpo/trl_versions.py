@@ -1,11 +1,14 @@
-"""All knowledge of TRL's private names and of differences between its releases; tested with TRL 1.14, 1.15 and 1.16.
+"""All knowledge of TRL's private names and of differences between its releases; tested with TRL 1.16.
 
 ``trainer`` is a ``GRPOTrainer`` or a subclass, ``generation`` is its ``vllm_generation``.
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from inspect import signature
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
@@ -14,35 +17,65 @@ LOSS, WHOLE_LOSS, SCORE = "_compute_loss", "compute_loss", "_get_per_token_logps
 """Methods of ``GRPOTrainer`` for the loss of a micro-batch, its public entry, and for log-probabilities."""
 PREPARE, STEP = "_prepare_inputs", "training_step"
 """Methods that return a micro-batch, and that compute its loss and gradient."""
-OLDEST_TRL, NEWEST_TRL = (1, 14), (1, 16)
-"""Releases that are tested, as in pyproject.toml. Older ones score unscored episodes as 0, and their metrics can
-deadlock; newer ones may lack what is private here, as 1.18 lacks the modules of AsyncGRPOTrainer."""
+OLDEST_TRL, TESTED_TRL = (1, 16), (1, 16)
+"""Oldest release that works, as in pyproject.toml, and the newest that is tested."""
+_CALLS = {
+    "_prepare_inputs": 1,
+    "_generate_and_score_completions": 1,
+    "_generate": 0,
+    "_calculate_rewards": 4,
+    "training_step": 0,
+    SCORE: 4,
+    LOSS: 2,
+}
+"""Methods of ``GRPOTrainer`` that ``GymTraining`` overrides, and the number of the parameters that it names."""
 
 
 def check_trl() -> None:
-    """Check that the installed TRL is one of those that are tested.
+    """Check that the installed TRL is not too old, and warn if it is newer than what is tested.
 
     Raises:
-        ConfigError: TRL is older than 1.14 or newer than 1.16.
+        ConfigError: TRL is older than 1.16, or a newer one lacks a method or a parameter that is overridden.
     """
     import trl
+    from packaging.version import Version  # which TRL needs
 
-    installed = tuple(map(int, trl.__version__.split(".")[:2]))
+    installed = Version(trl.__version__).release[:2]
+    oldest, tested = (".".join(map(str, version)) for version in (OLDEST_TRL, TESTED_TRL))
     if installed < OLDEST_TRL:
-        raise _wrong_trl("older ones score unscored episodes as 0")
-    if installed > NEWEST_TRL:
-        raise _wrong_trl("this release was not tested with newer ones, whose private methods may differ")
+        raise ConfigError(
+            f"gym-trl works with TRL {oldest} and newer, got {trl.__version__}. pip install 'trl>={oldest}'"
+        )
+    if installed > TESTED_TRL:
+        if lacking := _lacking():
+            raise ConfigError(
+                f"gym-trl is tested with TRL {tested}, and TRL {trl.__version__} has no {', '.join(lacking)}. "
+                f"pip install 'trl=={tested}.*'"
+            )
+        _warn_of_newer(trl.__version__, tested)
 
 
-def _wrong_trl(reason: str) -> ConfigError:
-    import trl
+@cache
+def _warn_of_newer(installed: str, tested: str) -> None:
+    warnings.warn(f"gym-trl is tested with TRL {tested}, and this is TRL {installed}", RuntimeWarning, stacklevel=3)
 
-    after = NEWEST_TRL[0], NEWEST_TRL[1] + 1
-    oldest, newest, bound = (".".join(map(str, version)) for version in (OLDEST_TRL, NEWEST_TRL, after))
-    return ConfigError(
-        f"gym-trl works with TRL {oldest} to {newest}, got {trl.__version__}: {reason}. "
-        f"pip install 'trl>={oldest},<{bound}'"
-    )
+
+def _lacking() -> list[str]:
+    """Return the overridden methods that TRL's trainer does not have, or whose parameters are others."""
+    from trl import GRPOTrainer
+
+    from gym_trl.grpo.trainer import GymTraining
+
+    lacking = []
+    for name, count in _CALLS.items():
+        if (theirs := getattr(GRPOTrainer, name, None)) is None:
+            lacking.append(f"GRPOTrainer.{name}")
+            continue
+        ours = list(signature(getattr(GymTraining, name)).parameters)[1 : 1 + count]
+        found = list(signature(theirs).parameters)[1:]
+        if found[:count] != ours:
+            lacking.append(f"GRPOTrainer.{name}({', '.join(ours)})")
+    return lacking
 
 
 def import_trainer_alone() -> None:
@@ -77,8 +110,7 @@ def tokenizer_of(trainer: Any) -> Any:
 
 def end_ids(trainer: Any) -> list[int]:
     """Return the token ids that end a response."""
-    ids = getattr(trainer, "eos_token_ids", None)  # since TRL 1.15; 1.14 has the tokenizer's
-    return list(ids) if ids else [tokenizer_of(trainer).eos_token_id]
+    return list(trainer.eos_token_ids or [tokenizer_of(trainer).eos_token_id])
 
 
 def chat_options(trainer: Any) -> tuple[str | None, dict[str, Any]]:
@@ -119,20 +151,11 @@ def has_entropy_bonus(trainer: Any) -> bool:
     return bool(trainer.args.entropy_coef or trainer.args.use_adaptive_entropy)
 
 
-def has_liger_loss(trainer: Any) -> bool:
-    """Return True if Liger's kernel computes the loss, as it may before TRL 1.16."""
-    return bool(getattr(trainer, "use_liger_kernel", False))
-
-
 def heads_all_positions(trainer: Any) -> bool:
-    """Return True if TRL multiplies the hidden states of all tokens by the head, and no kernel of its own does.
-
-    TRL 1.16 multiplies those of completions only where it has a Triton kernel.
-    """
+    """Return True if TRL multiplies the hidden states of all tokens by the head, as it does without a Triton kernel."""
     from trl.trainer import utils
 
-    fused = getattr(utils, "_use_triton", None)  # since TRL 1.16
-    return not has_liger_loss(trainer) if fused is None else not fused(trainer.accelerator.device)
+    return not utils._use_triton(trainer.accelerator.device)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -245,7 +268,7 @@ def rollout_sample() -> Any:
         except ModuleNotFoundError as error:
             if not (error.name or "").startswith("trl."):
                 raise
-            raise _wrong_trl(f"RolloutWorker needs {error.name}, which it does not have") from error
+            raise ConfigError(f"RolloutWorker needs {error.name}, which it does not have") from error
     return RolloutSample
 
 
@@ -274,9 +297,7 @@ def set_trained_groups(trainer: Any, before: int, saved: Mapping[str, Any] | Non
 def heads_without_label(trainer: Any) -> bool:
     """Return True if TRL applies the head to positions without a label, though it need not.
 
-    TRL 1.16 does where there is no Triton, because some compilers (of Neuron) compile anew for each number of
-    positions; PyTorch on a CPU compiles nothing. Older releases leave out these positions.
+    It does where there is no Triton, because some compilers (of Neuron) compile anew for each number of positions;
+    PyTorch on a CPU compiles nothing.
     """
-    from trl.trainer import utils
-
-    return hasattr(utils, "_use_triton") and trainer.accelerator.device.type == "cpu"
+    return bool(trainer.accelerator.device.type == "cpu")

@@ -33,7 +33,7 @@ GUESS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=training_ways.WAYS[:2])
+@pytest.fixture(scope="module", params=training_ways.WAYS)
 def trained(request, tmp_path_factory):
     """On two processes of six rows each, the second group of four straddles them."""
     return training_ways.run(request.param, SCRIPT, tmp_path_factory.mktemp("trained"))

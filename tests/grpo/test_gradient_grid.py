@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import gradient_grid as grid, losses_by_hand, oldest_trl, training_ways
+from support import gradient_grid as grid, losses_by_hand, training_ways
 from support.training_ways import WAYS
 from trl import GRPOConfig
 
@@ -67,21 +67,17 @@ SPREAD = [
     ("dapo", "all at once", "packed"),
     ("vespo", "credit", "packed"),
 ]
-SOME, OLDEST_TWICE = "one process, some cells", "two processes, the oldest TRL"
-MORE_WAYS = [WAYS[1], pytest.param(OLDEST_TWICE, marks=[pytest.mark.full, oldest_trl.installed])]
+SOME = "one process, some cells"
 
 
-@pytest.fixture(scope="module", params=[SOME, pytest.param("one process", marks=pytest.mark.full), *MORE_WAYS])
+@pytest.fixture(scope="module", params=[SOME, pytest.param("one process", marks=pytest.mark.full), WAYS[1]])
 def found(request, tmp_path_factory):
     """Return each cell with what each process has found; on two processes of six rows, a group straddles them."""
     way, cells = request.param, EVERYWHERE
     if way in (SOME, WAYS[0]):
         way, cells = WAYS[0], SPREAD if way == SOME else ALONE
     folder, words = tmp_path_factory.mktemp("grid"), json.dumps(cells)
-    if way == OLDEST_TWICE:
-        reports = oldest_trl.run_ranks(SCRIPT, folder, words, processes=2, timeout=500)
-    else:
-        reports = training_ways.run(way, SCRIPT, folder, words, timeout=500)
+    reports = training_ways.run(way, SCRIPT, folder, words, timeout=500)
     return {cell: [report["cells"][", ".join(cell)] for report in reports] for cell in cells}
 
 

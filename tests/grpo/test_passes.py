@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from support import oldest_trl, warm
+from support import warm
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gym_trl.grpo.padding import Padding, by_length, in_parts, last_columns
@@ -97,15 +97,6 @@ def test_two_processes_have_the_same_gradients_each_with_its_own_rows_sorted(tmp
         for name in SOME:
             equal(**rank[name])
             assert sum(rank[name]["ours"]["widths"]) < sum(rank[name]["theirs"]["widths"])
-
-
-@oldest_trl.installed
-@pytest.mark.full
-def test_the_oldest_trl_has_the_same_gradients(tmp_path):
-    cases = {name: CASES[name] for name in (*SOME, "by trl", "reference by trl", "positions by trl", "entropy")}
-    report = oldest_trl.run(SCRIPT, tmp_path, json.dumps(cases))
-    for name in cases:
-        equal(**report[name])
 
 
 def script():

@@ -10,7 +10,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from support import oldest_trl, warm
+from support import warm
 from support.trainer_double import TrainerDouble
 from transformers import (
     AutoConfig,
@@ -100,16 +100,6 @@ def test_rollouts_of_a_merged_adapter_have_the_logprobs_of_the_unmerged_one(repo
 @pytest.mark.parametrize("case", ["adapter", "bfloat16", "reference"])
 def test_a_rollout_leaves_every_weight_as_it_was_to_the_last_bit(report, case):
     assert report[case]["weights_kept"] == [True] * len(report[case]["weights_kept"])
-
-
-@oldest_trl.installed
-@pytest.mark.full
-def test_the_oldest_trl_has_the_same_losses(tmp_path):
-    names = ("adapter", "reference", "checkpointing")
-    report = oldest_trl.run(SCRIPT, tmp_path, json.dumps({name: CASES[name] for name in names}))
-    for name in names:
-        for loss in report[name]["losses"]:
-            equal(**loss)
 
 
 def adapted(dtype="float32"):

@@ -26,7 +26,7 @@ OnAdvantages = Callable[[list[list[float]]], None]
 _ROUNDING = 1e-5  # of sums of 32-bit rewards, relative
 _FLOAT_32 = 1e-6  # of one 32-bit reward, relative
 _LOSSES = frozenset({"bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo"})
-"""Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.14 to 1.16)."""
+"""Loss types in which each token's term has its own advantage (``GRPOTrainer._compute_loss``, TRL 1.16)."""
 _NOT_FOUND = (
     "no function in reward_funcs pays the episodes' returns, so credit per turn pays everything with the last turn: "
     "leave env_reward (spec.reward_funcs) as it is, and pay what is to be added to it by a function of its own"

@@ -22,7 +22,7 @@ _LOSSES = {
     "bnpo": "it divides by the tokens of a micro-batch, which segments change",
     "vespo": "it weighs a row by all of its tokens",
 }
-"""Loss types of TRL 1.14 to 1.16: exact for episodes of several segments, or the reason why not."""
+"""Loss types of TRL 1.16: exact for episodes of several segments, or the reason why not."""
 _SEQUENCE_RATIOS = ("sequence_mask", "sequence_truncate")
 
 
@@ -145,7 +145,6 @@ def _why_not(trainer: Any) -> str | None:
             trainer.off_policy_mask_threshold is not None,
             "off_policy_mask_threshold, which masks whole rows; leave it out",
         ),
-        (trl_versions.has_liger_loss(trainer), "use_liger_kernel, which has a loss of its own; leave it out"),
         (trainer.gym_trl.own_loss, trainer.gym_trl.own_loss_reason),
     )
     return next((reason for holds, reason in reasons if holds), None)
