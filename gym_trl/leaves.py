@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 Names: TypeAlias = Mapping[str, str]
 """Objects as ``"module:name"``, with the module's name after ``gym_trl.``, by the names under which users know them."""
-Kind: TypeAlias = Literal["commands", "envs", "importers", "exporters", "containers", "displays"]
+Kind: TypeAlias = Literal["commands", "envs", "containers", "displays"]
 
 _NONE: Names = MappingProxyType({})
 
@@ -21,10 +21,6 @@ class Leaf(NamedTuple):
     """Functions of ``gym-trl``, each in a module that has ``EXAMPLES`` as well."""
     envs: Names = _NONE
     """Environments that need an extra, by their ids."""
-    importers: Names = _NONE
-    """``gym_trl.records.foreign.Importer`` of each tool whose files are read."""
-    exporters: Names = _NONE
-    """Functions ``(records, out) -> sentence`` that write another tool's files, by the names of formats."""
     containers: Names = _NONE
     """``gym_trl.sandbox.shell.Containers`` of each program."""
     displays: Names = _NONE
@@ -72,9 +68,6 @@ LEAVES: dict[str, Leaf] = {
         ),
         commands={"tournament": "cli.tournament:tournament"},
     ),
-    "replay": Leaf(("cli.replay",), commands={"replay": "cli.replay:replay"}),
-    "export": Leaf(("cli.export",), commands={"export": "cli.export:export"}),
-    "import": Leaf(("cli.import_records",), commands={"import": "cli.import_records:import_records"}),
     "openenv": Leaf(
         ("cli.serve", "integrations.openenv"),
         commands={"serve": "cli.serve:serve"},
@@ -84,13 +77,6 @@ LEAVES: dict[str, Leaf] = {
     "eval protocol": Leaf(("integrations.eval_protocol",)),
     "legacy rollout": Leaf(("integrations.legacy_rollout",)),
     "trl-env": Leaf(("integrations.trl_env",)),
-    "inspect": Leaf(
-        ("records.inspect_logs",),
-        importers={"Inspect": "records.inspect_logs:IMPORTER"},
-        exporters={"inspect": "records.inspect_logs:export_inspect_logs"},
-    ),
-    "otel": Leaf(("records.otel",), exporters={"otel": "records.otel:export_otel"}),
-    "verifiers": Leaf(("records.verifiers_results",), importers={"verifiers": "records.verifiers_results:IMPORTER"}),
     "containers": Leaf(
         ("sandbox.container",),
         containers={"docker": "sandbox.container:CONTAINERS", "podman": "sandbox.container:CONTAINERS"},

@@ -32,9 +32,6 @@ COMMANDS = [
     "eval",
     "tournament",
     "compare",
-    "replay",
-    "export",
-    "import",
     "doctor",
     "train",
 ]

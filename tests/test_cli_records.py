@@ -1,4 +1,4 @@
-"""The commands eval, compare, replay, view and export."""
+"""The commands eval, compare and view."""
 
 import io
 import json
@@ -13,9 +13,6 @@ from support.command_line import error, gym_trl_, text
 
 from gym_trl.cli.progress import Count
 from gym_trl.cli.terminal import show_columns
-from gym_trl.records.files import RecordWriter, read_records
-from gym_trl.records.schema import as_record
-from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 GUESS = "TrlEnv/GuessNumber-v0"
 
@@ -174,26 +171,6 @@ def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) ->
     assert row["success"]["low"] > 0
 
 
-def test_replay_says_that_nothing_is_different(evaluated: Path) -> None:
-    ran = gym_trl_("replay", str(evaluated))
-    assert (ran.exit_code, ran.stdout) == (0, "Replayed 120 episodes; 0 with differences.\n")
-
-
-@pytest.mark.parametrize(
-    ("reward", "said"),
-    [
-        ("json:dumps", "reward must return a finite number, got '{"),
-        ("math:sqrt", "reward for TrlEnv/GuessNumber-v0#"),
-    ],
-)
-def test_a_reward_that_cannot_be_paid_is_one_line_and_writes_nothing(
-    evaluated: Path, tmp_path: Path, reward: str, said: str
-) -> None:
-    out = tmp_path / "scored.jsonl"
-    assert said in error(gym_trl_("replay", str(evaluated), "--reward", reward, "--out", str(out)))
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -221,61 +198,9 @@ def test_games_of_one_environment_with_other_arguments_are_told_apart(tmp_path: 
     assert re.search(rf"^{GUESS} high=9 +solver ", told, re.MULTILINE)
 
 
-@pytest.mark.parametrize("to", ["sft", "preferences", "parquet"])
-def test_an_export_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, to: str) -> None:
-    (tmp_path / "bad.jsonl").write_text("no json\n")
-    (tmp_path / "out").write_text("old")
-    said = error(gym_trl_("export", str(tmp_path / "bad.jsonl"), "--to", to, "--out", str(tmp_path / "out")))
-    assert "is not a JSON object" in said
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["bad.jsonl", "out"]
-    assert (tmp_path / "out").read_text() == "old"
-
-
-def test_replay_finds_a_difference_and_says_where(evaluated: Path, tmp_path: Path) -> None:
-    text = (evaluated / "rollouts.jsonl").read_text().replace('"Higher."', '"Lower."', 1)
-    (tmp_path / "forged.jsonl").write_text(text)
-    ran = gym_trl_("replay", str(tmp_path / "forged.jsonl"))
-    assert ran.exit_code == 1
-    assert re.search(r"^episode \d+ \(TrlEnv/GuessNumber-v0#\d+\) turn \d: the observation was 'Higher\.'", ran.stdout)
-
-
-def test_replay_pays_another_reward(evaluated: Path, tmp_path: Path) -> None:
-    out = tmp_path / "paid.jsonl"
-    ran = gym_trl_("replay", str(evaluated), "--env-kwargs", "reward=shaped", "--out", str(out))
-    assert ran.exit_code == 0
-    assert re.search(r"solver on .*: recorded return 1\.000 .*, new return \d\.\d+ ", ran.stdout)
-    assert any(turn["reward"] for record in read_records(out) for turn in record["turns"][:-1])
-
-
-@pytest.mark.parametrize(("to", "rows"), [("sft", 60), ("preferences", 1), ("parquet", 120)])
-def test_export_writes_a_data_set(evaluated: Path, tmp_path: Path, to: str, rows: int) -> None:
-    out = tmp_path / f"data.{'parquet' if to == 'parquet' else 'jsonl'}"
-    only = ["--min-return", "1"] if to == "sft" else []
-    ran = gym_trl_("export", str(evaluated), "--to", to, *only, "--out", str(out))
-    assert ran.exit_code == 0, ran.output
-    written = int(ran.stdout.split()[1])
-    assert rows <= written <= 120
-    if to == "parquet":
-        assert sum(1 for _ in read_records(out)) == written
-    else:
-        assert len(out.read_text().splitlines()) == written
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["preferences", "--min-return", "1"], "--min-return requires --to sft or hub, got --to preferences"),
-        (["sft", "--min-gap", "1"], "--min-gap requires --to preferences or hub, got --to sft"),
-        (["parquet", "--thinking"], "--thinking requires --to sft or preferences or hub, got --to parquet"),
-    ],
-)
-def test_an_option_of_another_export_is_refused(evaluated: Path, arguments: list[str], said: str) -> None:
-    assert said in error(gym_trl_("export", str(evaluated), "--out", "nowhere.jsonl", "--to", *arguments))
-
-
 def test_a_file_without_records_is_one_line(tmp_path: Path) -> None:
-    assert "has no records" in error(gym_trl_("replay", str(tmp_path)))
-    assert "No such file" in error(gym_trl_("replay", str(tmp_path / "nothing.jsonl")))
+    assert "has no records" in error(gym_trl_("compare", str(tmp_path)))
+    assert "No such file" in error(gym_trl_("compare", str(tmp_path / "nothing.jsonl")))
 
 
 BROKEN = """
@@ -307,14 +232,3 @@ def test_eval_and_info_say_why_nothing_can_be_played(tmp_path: Path) -> None:
 
 def test_info_shows_the_return_of_its_episode() -> None:
     assert "(return 1)" in gym_trl_("info", GUESS).stdout
-
-
-def test_no_evaluation_episode_of_a_training_is_exported_to_be_trained_on(tmp_path: Path) -> None:
-    turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 0)
-    (tmp_path / "run").mkdir()
-    with RecordWriter(tmp_path / "run") as writer:
-        for seed, split in enumerate(("train", "eval", "eval", "train")):
-            played = EpisodeResult(Task("TrlEnv/Echo-v0", seed), StopReason.SUCCESS, (turn,), ())
-            writer.write(as_record(played, split=split, step=1))
-    ran = gym_trl_("export", str(tmp_path / "run"), "--to", "sft", "--out", str(tmp_path / "sft.jsonl"))
-    assert "Wrote 2 rows" in ran.stdout

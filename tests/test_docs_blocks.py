@@ -72,7 +72,7 @@ REASONS = {
     "waits for a person",
 }
 LANGUAGES = {"python", "pycon", "console", "toml", "yaml", "json", "text"}
-FOREIGN = {"accelerate", "apt", "docker", "hf", "inspect", "ray", "source", "uv", "vllm"}  # programs of others
+FOREIGN = {"accelerate", "apt", "docker", "hf", "ray", "source", "uv", "vllm"}  # programs of others
 IN_THE_BACKGROUND = "run in the background"
 PATIENCE_S = 120.0
 GROUP = typer.main.get_command(app)

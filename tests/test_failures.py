@@ -18,7 +18,6 @@ from gym_trl.errors import ConfigError, PolicyError, caused_by_model, described,
 from gym_trl.evaluation.blind import play_blind, search_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
-from gym_trl.evaluation.replay import replay
 from gym_trl.evaluation.tournament import tournament
 from gym_trl.executors.adaptive import AdaptivePool
 from gym_trl.executors.inline import InlinePool
@@ -203,34 +202,6 @@ def test_a_policy_that_fails_stops_the_evaluation_with_its_name(failure):
             evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2)
 
 
-@pytest.fixture(scope="module")
-def records():
-    kept: list = []
-    evaluate(
-        partial(FailingEnv, "nowhere"), ["random"], episodes=6, on_episode=lambda record, board: kept.append(record)
-    )
-    return kept
-
-
-@pytest.mark.parametrize("failure", [*EXCEPTIONS, *MALFORMED])
-def test_a_replay_has_one_result_per_record(records, failure):
-    for place in ("reset", "step", "close"):
-        found = list(replay(records, make=lambda record: FailingEnv(place, failure, share=1)))  # noqa: B023
-        assert len(found) == 6
-        assert all(bool(one.differences) == (place != "close") for one in found), place
-
-
-@pytest.mark.parametrize("failure", EXCEPTIONS)
-def test_what_the_functions_of_a_replay_raise_is_refused_by_name(records, failure):
-    def raises(record):
-        raise EXCEPTIONS[failure]()
-
-    with pytest.raises(ConfigError, match=r"make for .* raised"):
-        list(replay(records, make=raises))
-    with pytest.raises(ConfigError, match=r"reward for .* raised"):
-        list(replay(records, reward=raises, make=lambda record: FailingEnv("nowhere")))
-
-
 class TwoFail(gym.Wrapper):
     """Game of two seats that fails in a step, in games of some seeds, or at its reset or end."""
 
@@ -408,7 +379,7 @@ def test_a_module_that_ends_the_program_when_it_is_imported_is_refused(tmp_path,
     sys.modules.pop("leaves_at_once", None)
 
 
-def test_an_interrupt_passes_through_all_that_plays(records):
+def test_an_interrupt_passes_through_all_that_plays():
     class Interrupted(FailingEnv):
         def step(self, action):
             raise KeyboardInterrupt
@@ -416,7 +387,6 @@ def test_an_interrupt_passes_through_all_that_plays(records):
     for play in (
         lambda: evaluate(Interrupted, ["random"], episodes=2),
         lambda: play_tasks(lambda _: Interrupted(), tasks(2), lambda env: lambda observation: "on"),
-        lambda: list(replay(records, make=lambda record: Interrupted())),
         lambda: search_blind(Interrupted, steps=50, seconds=5, episodes=6),
         lambda: Inspector(Interrupted, 2).look_at("step"),
     ):
@@ -431,10 +401,7 @@ def test_every_exception_can_be_described(failure):
     assert isinstance(safe_str(raised), str)
 
 
-def test_a_generator_that_is_left_in_the_middle_closes_quietly(records):
-    found: Any = replay(records, make=lambda record: FailingEnv("nowhere"))
+def test_a_generator_that_is_left_in_the_middle_closes_quietly():
     made: Any = EnvSpec(FailingEnv).checked(NAME)
-    next(found)
     next(made.gen)
-    found.close()
     made.gen.close()  # pytest takes what cannot be raised for an error

@@ -32,11 +32,8 @@ from gym_trl.evaluation.tournament import tournament
 from gym_trl.evaluation.tournament_picture import draw_standings
 from gym_trl.files import open_to_append, open_to_change, replace_text, replaced
 from gym_trl.integrations.eval_protocol.rows import write_rows
-from gym_trl.policies.weights import save_merged
 from gym_trl.records.files import RecordWriter
-from gym_trl.records.hub import write_hub_folder
 from gym_trl.records.json_lines import JsonLinesWriter, mend, write_json_lines
-from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import CreditRecord, as_record
 from gym_trl.testing import save_tiny
 from gym_trl.training.options import choose
@@ -229,7 +226,6 @@ def test_the_error_of_a_disk_without_room_names_the_file(tmp_path: Path) -> None
 # ---------------------------------------------------------------------------------------------------------------------
 
 ECHO, NIM = "TrlEnv/Echo-v0", "TrlEnv/Nim-v0"
-FOREIGN = Path(__file__).parent / "foreign" / "verifiers-0.4.0"
 Writer = Callable[[Path], "str | None"]
 
 
@@ -349,18 +345,6 @@ def drawn(folder: Path) -> None:
     draw_standings(found, folder / "picture.svg")
 
 
-def in_parquet(folder: Path) -> None:
-    write_parquet([as_record(episode())], folder / "table.parquet")
-
-
-def for_the_hub(folder: Path) -> None:
-    source = folder.parent / "records"
-    if not source.exists():
-        source.mkdir()
-        records(source)
-    write_hub_folder(source, folder)
-
-
 def a_model(folder: Path) -> None:
     save_tiny(folder / "model")
 
@@ -384,10 +368,6 @@ WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
     "eval again": (call(partial(evaluated, episodes=5)), half_evaluated),
     "tournament": (call(competed), empty),
     "tournament again": (call(partial(competed, games=4)), half_competed),
-    "replay": (command("replay", "FOLDER", "--env-kwargs", "word_length=1", "--out", "FOLDER/scored.jsonl"), records),
-    "export sft": (command("export", "FOLDER", "--to", "sft", "--out", "FOLDER/sft.jsonl"), records),
-    "export otel": (command("export", "FOLDER", "--to", "otel", "--out", "FOLDER/otel.jsonl"), records),
-    "import": (command("import", FOREIGN, "--out", "FOLDER/new"), empty),
     "new": (command("new", "my-game", "--out", "FOLDER/new"), empty),
     "training": (call(trained), empty),
     "training again": (call(trained), trained),
@@ -403,10 +383,6 @@ SLOW_WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
         command("card", ECHO, "--episodes", 2, "--seconds", 1, "--search-steps", 0, "--out", "FOLDER/card.md"),
         empty,
     ),
-    "export parquet": (call(in_parquet), empty),
-    "export hub": (call(for_the_hub), empty),
-    "export model": (command("export", "FOLDER/model", "--to", "model", "--out", "FOLDER/whole"), a_model),
-    "save_merged": (call(lambda folder: save_merged(str(folder / "model"), folder / "whole")), a_model),
 }
 
 
@@ -480,12 +456,11 @@ def test_no_planted_name_makes_a_resumed_training_change_a_file_elsewhere_or_wai
 
 PACKAGE = Path(gym_trl.__file__).parent
 WRITES = {"write_text", "write_bytes", "savefig", "rename", "touch", "mkdtemp", "mkstemp", "NamedTemporaryFile"} | {
-    *("symlink_to", "hardlink_to", "save_pretrained", "save_model", "ParquetWriter", "copytree", "copyfile"),
-    *("write_eval_log", "makedirs", "rmtree", "unlink", "open for writing"),
+    *("symlink_to", "hardlink_to", "save_pretrained", "save_model", "copytree", "copyfile"),
+    *("makedirs", "rmtree", "unlink", "open for writing"),
 }
 WHY_IT_MAY = {
     "files.py": {"open for writing": "the owner", "unlink": "of its own new file"},
-    "cli/import_records.py": {"mkdtemp": "a new folder, renamed at the end", "rmtree": "of that folder"},
     "cli/terminal.py": {"open for writing": "standard output, by its number"},
     "env_checker/card/learning.py": {"open for writing": "in a temporary folder"},
     "envs/judge.py": {"sqlite3.connect": "after check_file"},
@@ -498,9 +473,6 @@ WHY_IT_MAY = {
     },
     "grpo/resume.py": {"torch.save": "to memory"},
     "policies/weights.py": {"save_pretrained": "after check_tree"},
-    "records/hub.py": {"unlink": "of a table without rows"},
-    "records/inspect_logs.py": {"write_eval_log": "to a temporary folder"},
-    "records/parquet.py": {"ParquetWriter": "to the file of replaced"},
     "sandbox/__init__.py": {"rmtree": "of the sandbox's own folder", "write_text": "to /proc"},
     "sandbox/isolation.py": {"mkdtemp": "a temporary folder"},
     "sandbox/shell_driver.py": {"rmtree": "in the sandbox", "unlink": "in the sandbox"},

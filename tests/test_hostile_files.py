@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -113,34 +113,11 @@ def follow(run: Path, scratch: Path) -> None:
     reads(live)
 
 
-def export(run: Path, scratch: Path, formats: Sequence[str] = ("sft", "preferences", "otel", "parquet")) -> None:
-    for to in formats:
-        out = scratch / f"out.{'parquet' if to == 'parquet' else 'jsonl'}"
-        if command("export", run, "--to", to, "--out", out)[0] == 0:
-            if to == "parquet":
-                assert len(list(read_records(out))) == len(list(read_records(run)))
-            else:
-                for line in out.read_text(encoding="utf-8").splitlines():
-                    look_at_json(line)
-
-
-def export_for_the_hub(run: Path, scratch: Path) -> None:
-    command("export", run, "--to", "hub", "--out", scratch / "hub")
-
-
 def compare(run: Path, scratch: Path) -> None:
     status, out, _ = command("compare", run, run, "--json")
     if status == 0:
         look_at_json(out)
     command("compare", run)
-
-
-def replay(run: Path, scratch: Path) -> None:
-    if (
-        command("replay", run, "--out", scratch / "replayed.jsonl")[0] in (0, 1)
-        and (scratch / "replayed.jsonl").stat().st_size
-    ):
-        list(read_records(scratch / "replayed.jsonl"))
 
 
 def records(run: Path, scratch: Path) -> None:
@@ -150,14 +127,6 @@ def records(run: Path, scratch: Path) -> None:
 def about_run(run: Path, scratch: Path) -> None:
     for read in (read_options, trained, read_summary, last_checkpoint, saved_models, is_warm_start):
         reads(lambda read=read: read(run))  # type: ignore[misc]
-
-
-def import_(path: Path, scratch: Path) -> None:
-    """Import a file of another tool; what comes out is a run."""
-    if command("import", path, "--out", scratch / "imported")[0] == 0:
-        assert list(read_records(scratch / "imported"))
-        assert command("view", scratch / "imported", "--out", scratch / "imported.html")[0] == 0
-        look_at_page(scratch / "imported.html")
 
 
 def warm_start(run: Path, scratch: Path) -> None:
@@ -191,12 +160,9 @@ READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
     "run": about_run,
     "view": see,
     "live": follow,
-    "export": export,
     "compare": compare,
-    "replay": replay,
 }
 SLOW_READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
-    "hub": export_for_the_hub,
     "warm start": warm_start,
 }
 
@@ -219,41 +185,6 @@ def test_records_of_anybody_are_data_sets_or_refused_in_one_line(reader: str) ->
             SLOW_READERS[reader](write_run(place / "run", **files), place)
 
     search(check, 10)
-
-
-def test_a_table_of_anybody_is_read_or_refused_in_one_line() -> None:
-    pytest.importorskip("pyarrow")
-
-    @given(hostile.tables(), st.sampled_from(["records", "view", "compare", "export"]))
-    def check(content: bytes, reader: str) -> None:
-        with folder() as place:
-            (place / "table.parquet").write_bytes(content)
-            READERS[reader](place / "table.parquet", place)
-
-    search(check, 40)
-
-
-@pytest.mark.parametrize("name", hostile.VERIFIERS)
-def test_results_of_verifiers_are_imported_or_refused_in_one_line(name: str) -> None:
-    @given(hostile.lines(hostile.VERIFIERS[name]), hostile.documents({"env_id": "sums", "model": "tiny/model"}))
-    def check(content: bytes, about: bytes) -> None:
-        with folder() as place:
-            (place / "results").mkdir()
-            (place / "results" / name).write_bytes(content)
-            (place / "results" / "metadata.json").write_bytes(about)
-            import_(place / "results", place)
-
-    search(check, 60)
-
-
-def test_logs_of_inspect_are_imported_or_refused_in_one_line() -> None:
-    @given(hostile.inspect_logs(), st.sampled_from([".eval", ".json"]))
-    def check(content: bytes, suffix: str) -> None:
-        with folder() as place:
-            (place / f"log{suffix}").write_bytes(content)
-            import_(place / f"log{suffix}", place)
-
-    search(check, 60)
 
 
 def test_a_folder_of_an_evaluation_is_continued_or_refused_in_one_line() -> None:
@@ -326,9 +257,8 @@ def test_an_adapter_of_anybody_is_read_or_refused_in_one_line() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(entry: str) -> None:
-    cheap = [name for name in READERS if name != "export"]
 
-    @given(st.sampled_from(list(VALID)), st.sampled_from(cheap))
+    @given(st.sampled_from(list(VALID)), st.sampled_from(list(READERS)))
     def check(name: str, reader: str) -> None:
         with folder() as place:
             run = write_run(place / "run")
@@ -341,13 +271,10 @@ def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(entry: str) 
 @pytest.mark.parametrize("entry", [name for name in ENTRIES if name != "folder"])
 def test_a_file_that_a_command_is_given_is_a_file(entry: str) -> None:
     with folder() as place:
-        for suffix in ("jsonl", "parquet", "eval", "json", "toml"):
+        for suffix in ("jsonl", "toml"):
             put(entry, place / f"given.{suffix}")
-        for name in ("records", "view", "compare", "replay", "live"):
+        for name in ("records", "view", "compare", "live"):
             READERS[name](place / "given.jsonl", place)
-            READERS[name](place / "given.parquet", place)
-        for suffix in ("jsonl", "eval", "json"):
-            import_(place / f"given.{suffix}", place)
         command("eval", place / "given.toml")
 
 

@@ -8,13 +8,11 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.policies.model import Model, find_model
-from gym_trl.policies.weights import load_config, load_tokenizer, load_weights, read_adapter, save_merged, whole_model
+from gym_trl.policies.weights import load_config, load_tokenizer, load_weights, read_adapter, whole_model
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.models import LORA_ALPHA, ModelChoice, load_model
 
@@ -110,17 +108,6 @@ def test_an_adapter_is_trained_further(adapter: Path) -> None:
     assert tokenizer.chat_template
 
 
-def test_an_exported_adapter_is_a_whole_model(adapter: Path, tmp_path: Path) -> None:
-    out = tmp_path / "whole"
-    done = CliRunner().invoke(app, ["export", str(adapter), "--to", "model", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert read_adapter(str(out)) is None
-    assert torch.equal(_logits(load_weights(str(out))), _logits(load_weights(str(adapter))))
-    assert load_tokenizer(str(out)).chat_template
-    again = CliRunner().invoke(app, ["export", str(adapter), "--to", "model", "--out", str(out)])
-    assert (again.exit_code, "is not empty" in again.output) == (2, True)
-
-
 def test_what_loads_whole_weights_only_gets_a_folder_that_is_gone_afterwards(base: Path, adapter: Path) -> None:
     with whole_model(str(base)) as path:
         assert path == str(base)
@@ -129,12 +116,12 @@ def test_what_loads_whole_weights_only_gets_a_folder_that_is_gone_afterwards(bas
     assert not Path(path).exists()
 
 
-def test_an_adapter_plays(adapter: Path, tmp_path: Path) -> None:
-    save_merged(str(adapter), tmp_path / "whole")
-    played = [
-        evaluate(["TrlEnv/Echo-v0"], [Model(str(path), max_tokens_per_turn=4, sampling={"temperature": 0})], episodes=4)
-        for path in (adapter, tmp_path / "whole")
-    ]
+def test_an_adapter_plays(adapter: Path) -> None:
+    with whole_model(str(adapter)) as whole:
+        played = [
+            evaluate(["TrlEnv/Echo-v0"], [Model(path, max_tokens_per_turn=4, sampling={"temperature": 0})], episodes=4)
+            for path in (str(adapter), whole)
+        ]
     tokens = [found.rows[0].tokens for found in played]
     assert tokens[0] == tokens[1] != 0
 

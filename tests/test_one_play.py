@@ -25,7 +25,6 @@ from gym_trl.errors import ConfigError, InfrastructureError
 from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
-from gym_trl.evaluation.replay import replay
 from gym_trl.evaluation.seated import Seating, play_seated
 from gym_trl.executors import GuardedPool, InlinePool, make_pool
 from gym_trl.grpo.environment_factory import EnvironmentFactory, outcomes
@@ -128,12 +127,6 @@ def score(play: Play) -> Outcome:
     return Outcome.of(played)
 
 
-def replayed(play: Play) -> Outcome:
-    [again] = replay([recorded(play)], make=lambda record: play.make())
-    assert again.differences == ()
-    return Outcome.read(again.record)
-
-
 def tools(play: Play, turns: int = 99, **factory: Any) -> Outcome:
     env, words = EnvironmentFactory(**{"make": play.make, "env_id": play.task.env_id, **factory})(), play.policy()
     env.reset(prompt=[{"role": "user", "content": "", "task": play.task.to_json()}])
@@ -183,7 +176,7 @@ def checker(play: Play) -> Outcome:
     return Outcome.of(play_one(play.make(), play.task.seed, lambda observation, info: words(observation)).result)
 
 
-PLAYERS = (trainer, segments, model, evaluation, score, replayed, tools, eval_protocol, person, search, checker)
+PLAYERS = (trainer, segments, model, evaluation, score, tools, eval_protocol, person, search, checker)
 
 
 def disagreements(play: Play, players: Iterable[Callable[[Play], Outcome]] = PLAYERS) -> dict[str, object]:
@@ -291,9 +284,6 @@ def test_an_episode_that_the_model_leaves_is_settled_by_all(
 
     record = recorded(play, policy)
     assert Outcome.read(record) == expected
-    [again] = replay([record], make=lambda record: play.make())
-    assert again.differences == ()
-    assert Outcome.read(again.record) == expected
     assert tools(play, turns)._replace(stop_reason=...).agrees(expected)
 
 
@@ -400,13 +390,6 @@ def tournament(table: Table) -> GameResult:
     return kept[0]
 
 
-def replayed_game(table: Table) -> list[Record]:
-    records = [as_record(episode) for episode in models(table)]
-    again = list(replay(records, make=lambda record: table.spec.make(table.task.env_id)))
-    assert [one.differences for one in again] == [(), ()]
-    return [one.record for one in again]
-
-
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -425,4 +408,3 @@ def test_all_players_of_a_game_agree(
     expected = [Outcome.of(one) for one in models(table)]
     for player in (policies, tournament):
         assert [Outcome.of(one) for one in player(table)] == expected, player.__name__
-    assert [Outcome.read(one) for one in replayed_game(table)] == expected

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from support.lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
 from gym_trl.records import json_lines
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
-from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import (
     CreditRecord,
     Record,
@@ -326,73 +324,6 @@ def test_the_schema_that_is_written_down_is_the_one_that_is_written() -> None:
     task = {f"task.{name}" for name in TaskRecord.__annotations__}
     record, credit = as_record(trajectory(), replaced=True), {*CreditRecord.__annotations__}
     assert named == {*record, *turn, *task, *credit} - {"task", "turns"} | {"turns"}
-
-
-@given(text=ANY_TEXT, tokens=st.booleans())
-@examples(20)
-def test_records_survive_parquet(text: str, tokens: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("records") / "table.parquet"
-    about: dict[str, Any] = {"env_kwargs": {"turns": 3}, "spec": {"instructions": ""}, "group": 0, "policy": text}
-    decode = str if tokens else None
-    written = [
-        as_record(trajectory(text), tokens=tokens, decode=decode, **about),
-        as_record(trajectory("b", seat=0, order=(0, 2)), game=1),
-    ]
-    assert write_parquet(iter(written), path) == 2
-    clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    expected = [as_record(trajectory(clean), tokens=tokens, decode=decode, **{**about, "policy": clean}), written[1]]
-    assert list(read_records(path)) == expected
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"task": ["x"]}, "row 1 of .* is not a record of an episode"),
-        ({"turns": [[]], "task": [{"env_kwargs": "{"}]}, "env_kwargs in row 1 of .* is not JSON"),
-        ({"spec": [7]}, "spec in row 1 of .* is not JSON"),
-        ({"scores": ["[" * 100_000]}, "scores in row 1 of .* is not JSON"),
-        (None, "is not a Parquet file, or is damaged"),
-    ],
-)
-def test_a_table_that_is_no_records_is_an_error_of_one_line(columns: Any, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    if columns is None:
-        path.write_bytes(b"PAR1 and then something else PAR1")
-    else:
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
-    with pytest.raises(ConfigError, match=message):
-        list(read_records(path))
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [(("step",), 2**63), (("task", "seed"), -(2**63) - 1), (("prompt_ids",), [2**64]), (("return",), 10**400)],
-)
-def test_a_number_that_parquet_cannot_hold_is_refused_by_its_row(
-    path: tuple[str, ...], value: object, tmp_path: Path
-) -> None:
-    first, second = as_record(trajectory()), json.loads(to_json(as_record(trajectory())))
-    held = second
-    for name in path[:-1]:
-        held = held[name]
-    held[path[-1]] = value
-    with pytest.raises(ConfigError, match=f"table.parquet cannot have '{path[0]}' of row 2: "):
-        write_parquet([first, second], tmp_path / "table.parquet")
-    assert not list(tmp_path.iterdir())
-
-
-def test_parquet_is_read_by_datasets(tmp_path: Path) -> None:
-    import datasets
-
-    write_parquet((as_record(trajectory(), group=number) for number in range(2_500)), tmp_path / "table.parquet")
-    table = datasets.load_dataset(
-        "parquet", data_files=str(tmp_path / "table.parquet"), split="train", cache_dir=str(tmp_path / "cache")
-    )
-    assert table.num_rows == 2_500
-    assert table[2_499]["group"] == 2_499
-    assert table[0]["turns"][1]["answer"] == "no"
-    assert json.loads(table[0]["task"]["options"]) == {"instance": 7}
 
 
 def test_what_is_not_wanted_is_dropped(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_only_styles_of_an_environments_text_reach_the_terminal(parts):
     assert not OBEYED.search(STYLE.sub("", shown.getvalue()))
 
 
-COMMANDS = [["compare", "a.jsonl", "a.jsonl"], ["replay", "a.jsonl"], ["replay", "b.jsonl"], ["show", "a.jsonl"]]
+COMMANDS = [["compare", "a.jsonl", "a.jsonl"], ["show", "a.jsonl"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -32,7 +32,6 @@ from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.replay import replay
 from gym_trl.grpo.checkpoints import DECLARING
 from gym_trl.records.files import read_records
 from gym_trl.rollout import History
@@ -198,7 +197,6 @@ def test_a_run_that_plays_all_seats_keeps_whole_games(tmp_path: Path, records_pe
         order = sorted(place for record in seats for place in record["order"])
         assert order == list(range(sum(record["num_turns"] for record in seats)))
         assert len({record["task"]["id"] for record in seats}) == 1
-    assert [found.differences for found in replay(kept)] == [()] * len(kept)
 
 
 @given(

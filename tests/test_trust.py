@@ -20,8 +20,6 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, UntrustedError
-from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.replay import replay
 from gym_trl.kinds import option_types
 from gym_trl.options import TrainOptions
 from gym_trl.registration import EXTERNAL, GAMES, env_maker, env_parameters, find_maker, make_env
@@ -44,71 +42,17 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     gym.registry.pop("Stranger-v0", None)
 
 
-def recorded() -> Any:
-    kept: list[Any] = []
-    evaluate(ECHO, "solver", episodes=1, on_episode=lambda record, board: kept.append(record))
-    return json.loads(json.dumps(kept[0]))
-
-
 def nothing_ran(mark: Path) -> bool:
     return not mark.exists() and not (mark.parent / "inner" / "mark").exists() and "stranger" not in sys.modules
 
 
-@pytest.mark.parametrize("name", [*ENVIRONMENTS, *CALLS])
-def test_a_record_with_a_name_that_is_not_registered_is_not_replayed(name: str, mark: Path) -> None:
-    record = recorded()
-    record["task"]["env_id"] = name
-    with pytest.raises(UntrustedError) as caught:
-        list(replay([record]))
-    assert nothing_ran(mark)
-    assert name in str(caught.value)
-    assert "trust=Trust(" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ENVIRONMENTS[:4])
-@pytest.mark.parametrize("trust", ["name", "all"])
-def test_a_record_whose_name_is_repeated_is_replayed(name: str, trust: str, mark: Path) -> None:
-    record = recorded()
-    record["task"]["env_id"] = name
-    [again] = replay([record], trust=Trust(names=[name]) if trust == "name" else Trust(everything=True))
-    assert not again.differences
-    assert mark.exists()
-
-
-@pytest.mark.parametrize("field", ["success", "state_key", "observe", "act", "wrappers", "some_later_option"])
-@pytest.mark.parametrize("name", ["stranger:won", ["stranger:key"], {"of": ["stranger:won"]}, "random stranger:won"])
-def test_every_field_of_a_records_spec_is_searched_for_names(field: str, name: Any, mark: Path) -> None:
-    record = recorded()
-    record["spec"][field] = name
-    with pytest.raises(UntrustedError, match="stranger:"):
-        list(replay([record]))
-    assert nothing_ran(mark)
-
-
-@pytest.mark.parametrize("place", ["env_kwargs", "options"])
-def test_arguments_that_name_code_need_trust_except_in_this_librarys_games(place: str, mark: Path) -> None:
-    record = recorded()
-    record["task"][place] = {"note": "stranger:make"}
-    assert list(env_names(ECHO, record["task"][place])) == []
+def test_arguments_that_name_code_need_trust_except_in_this_librarys_games(mark: Path) -> None:
+    arguments = {"note": "stranger:make"}
+    assert list(env_names(ECHO, arguments)) == []
     for env_id in ("FrozenLake-v1", "TrlEnv/QA-v0", "External/PettingZoo-v0"):
-        record["task"]["env_id"] = env_id
         with pytest.raises(UntrustedError, match="stranger:make"):
-            list(replay([record]))
+            Trust().check("a file", env_names(env_id, arguments))
     assert nothing_ran(mark)
-
-
-def test_the_command_shows_the_code_and_takes_the_repeated_name(mark: Path) -> None:
-    record = recorded()
-    record["task"]["env_id"] = "stranger.py:Game"
-    Path("records.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
-    refused = CliRunner().invoke(app, ["replay", "records.jsonl"])
-    assert refused.exit_code == 2
-    assert "class Game(Echo):" in refused.output
-    assert "gym-trl replay records.jsonl stranger.py:Game" in refused.output
-    assert "--trust" in refused.output
-    assert nothing_ran(mark)
-    assert CliRunner().invoke(app, ["replay", "records.jsonl", "stranger.py:Game"]).exit_code == 0
-    assert CliRunner().invoke(app, ["replay", "records.jsonl", "--trust"]).exit_code == 0
 
 
 def test_code_is_shown_without_importing_its_package(mark: Path) -> None:
@@ -254,10 +198,9 @@ def test_arguments_that_reach_outside_need_trust(env_id: str, arguments: dict[st
 
 
 def test_a_place_in_a_module_of_the_working_directory_needs_trust(mark: Path) -> None:
-    record = recorded()
-    record["task"] |= {"env_id": "CartPole-v1", "env_kwargs": {"config": {"vehicles_type": "stranger.Game"}}}
+    arguments = {"config": {"vehicles_type": "stranger.Game"}}
     with pytest.raises(UntrustedError, match=r"a class of .*stranger.py, line [0-9]+:\n +class Game"):
-        list(replay([record]))
+        Trust().check("a file", env_names("CartPole-v1", arguments))
     assert nothing_ran(mark)
 
 

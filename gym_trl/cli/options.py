@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from typer import Argument, Option
+from typer import Option
 
 from gym_trl.errors import ConfigError
 from gym_trl.options import TrainOptions, declared
@@ -29,14 +29,6 @@ TrustOption = Annotated[
         "--trust",
         help="Use everything that files name: code in modules and files, servers. Default: only what is registered, or "
         "repeated on the command line.",
-    ),
-]
-NamesArgument = Annotated[
-    list[str] | None,
-    Argument(
-        metavar="NAME...",
-        help="Names in the file that are not registered, to say that you trust them, such as my_game.py:MyGame.",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
@@ -98,13 +90,3 @@ def check_other(path: Path, out: Path) -> None:
     """
     if out.exists() and any(file.exists() and out.samefile(file) for file in (path, path / ROLLOUTS, path / FAILURES)):
         raise ConfigError(f"{out} has the records that are read; choose another --out")
-
-
-def check_empty(out: Path) -> None:
-    """Check that a folder to write has nothing in it.
-
-    Raises:
-        ConfigError: it has, or it is a file.
-    """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty; choose another --out")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         play_tasks as play_tasks,
         random_reference as random_reference,
     )
-    from gym_trl.evaluation.replay import replay as replay
     from gym_trl.evaluation.scores import compare as compare
 
 __getattr__, __dir__ = exports(__name__)

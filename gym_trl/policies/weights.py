@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gym_trl.errors import ConfigError, GymTRLError, needs
-from gym_trl.files import check_tree, read_text
+from gym_trl.files import read_text
 
 _ADAPTER = "adapter_config.json"
 _KIND = "LORA"
@@ -246,20 +246,6 @@ def _kernels(config: Any) -> Iterator[str]:
             yield from _kernels(value)
 
 
-def save_merged(path: str, out: Path, *, dtype: Any = "auto") -> None:
-    """Write the model in ``path`` as a folder with whole weights and a tokenizer, which vLLM loads.
-
-    Raises:
-        ConfigError: there is no such model, or the adapter does not fit its base.
-        OSError: ``out`` cannot be written, or has links in it.
-    """
-    model, tokenizer = load_weights(path, dtype=dtype), load_tokenizer(path)
-    check_tree(out)
-    with saving(out):
-        model.save_pretrained(out)
-        tokenizer.save_pretrained(out)
-
-
 @contextmanager
 def saving(out: Path) -> Iterator[None]:
     """Raise ``OSError`` where PyTorch or safetensors, which write a model's files, raise an error of another type.
@@ -286,7 +272,10 @@ def whole_model(path: str) -> Iterator[str]:
         yield path
         return
     with TemporaryDirectory(prefix="gym-trl-") as folder:
-        save_merged(path, Path(folder))
+        model, tokenizer = load_weights(path), load_tokenizer(path)
+        with saving(Path(folder)):
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
         yield folder
 
 

@@ -7,10 +7,7 @@ from gym_trl._lazy import exports
 if TYPE_CHECKING:
     from gym_trl.records.export import preference_rows as preference_rows, sft_rows as sft_rows
     from gym_trl.records.files import RecordWriter as RecordWriter, read_records as read_records
-    from gym_trl.records.foreign import read_foreign as read_foreign
-    from gym_trl.records.hub import write_hub_folder as write_hub_folder
     from gym_trl.records.json_lines import to_json as to_json
-    from gym_trl.records.parquet import write_parquet as write_parquet
     from gym_trl.records.schema import (
         Record as Record,
         as_record as as_record,

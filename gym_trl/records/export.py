@@ -1,6 +1,6 @@
 """Data sets from recorded episodes: conversations for supervised training, and preference pairs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gym_trl.records.json_lines import to_json
@@ -21,8 +21,8 @@ def is_held_out(record: Record) -> bool:
 
 def sft_rows(
     records: Iterable[Record], *, min_return: float | None = None, successes: bool = False, thinking: bool = False
-) -> Iterator[dict[str, Any]]:
-    """Yield conversations for TRL's ``SFTTrainer``, each ending with the model's last response.
+) -> list[dict[str, Any]]:
+    """Return conversations for TRL's ``SFTTrainer``, each ending with the model's last response.
 
     >>> from gym_trl.evaluation import evaluate
     >>> kept = []
@@ -37,21 +37,21 @@ def sft_rows(
         thinking: Put the thinking before the answer, between ``<think>`` and ``</think>``.
 
     Returns:
-        Rows ``{"messages": [{"role", "content"}, ...]}``.
+        Rows ``{"messages": [{"role", "content"}, ...]}``, for ``datasets.Dataset.from_list``.
     """
+    rows = []
     for record in records:
         value = record["return"]
         if is_held_out(record):
             continue
         if value is None or (min_return is not None and value < min_return) or (successes and not record["success"]):
             continue
-        yield {"messages": _said(record, thinking=thinking)}
+        rows.append({"messages": _said(record, thinking=thinking)})
+    return rows
 
 
-def preference_rows(
-    records: Iterable[Record], *, min_gap: float = 0.0, thinking: bool = False
-) -> Iterator[dict[str, Any]]:
-    """Yield pairs for TRL's ``DPOTrainer``: the best and the worst episode of each task, if their returns differ.
+def preference_rows(records: Iterable[Record], *, min_gap: float = 0.0, thinking: bool = False) -> list[dict[str, Any]]:
+    """Return pairs for TRL's ``DPOTrainer``: the best and the worst episode of each task, if their returns differ.
 
     In games of several seats these are the best and the worst episode of a seat.
 
@@ -63,7 +63,8 @@ def preference_rows(
         thinking: As in ``sft_rows``.
 
     Returns:
-        Rows ``{"prompt", "chosen", "rejected"}``, each a list of ``{"role", "content"}``.
+        Rows ``{"prompt", "chosen", "rejected"}``, each a list of ``{"role", "content"}``, for
+        ``datasets.Dataset.from_list``.
     """
     games: dict[str, tuple[_Side, _Side]] = {}
     for record in records:
@@ -77,10 +78,12 @@ def preference_rows(
         side = _Side(record["return"], record["opening"], _said(record, thinking=thinking))
         best, worst = games.get(key, (side, side))
         games[key] = (side if side.value > best.value else best, side if side.value < worst.value else worst)
+    rows = []
     for best, worst in games.values():
         if best.value - worst.value > min_gap:
             start = len(best.opening)
-            yield {"prompt": best.opening, "chosen": best.messages[start:], "rejected": worst.messages[start:]}
+            rows.append({"prompt": best.opening, "chosen": best.messages[start:], "rejected": worst.messages[start:]})
+    return rows
 
 
 class _Side(NamedTuple):

@@ -8,7 +8,6 @@ from gym_trl.bases import Closing
 from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
-from gym_trl.records.parquet import read_parquet
 from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete, env_of
 from gym_trl.success import counted_successes, declaring_envs
 from gym_trl.text.textify import counted
@@ -16,7 +15,7 @@ from gym_trl.types import StopReason
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield the episodes of a JSON Lines or Parquet file, or of a run's folder.
+    """Yield the episodes of a JSON Lines file, or of a run's folder.
 
     In a folder, the episodes of ``rollouts.jsonl`` come first, then those of ``failures.jsonl``. Missing fields, such
     as tokens in files of ``RecordTranscript``, get their defaults; unknown fields are kept. Only one episode is held in
@@ -57,8 +56,6 @@ def _written_records(path: Path) -> Iterator[Record]:
             raise ConfigError(f"{path} has no records: no file {ROLLOUTS}")
         for file in files:
             yield from _written_records(file)
-    elif path.suffix == ".parquet":
-        yield from read_parquet(path)
     else:
         for number, value in numbered(path):
             yield complete(value, f"line {number} of {path}")

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast
 from gym_trl.errors import ConfigError
 from gym_trl.records.fields import Fields
 from gym_trl.records.json_lines import plain
-from gym_trl.types import EpisodeResult, Message, StopReason, TokenIds, TokenTrace, Turn
+from gym_trl.types import EpisodeResult, Message, TokenIds, TokenTrace, Turn
 
 VERSION = 1
 ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
@@ -147,20 +147,6 @@ _TURN = Fields(TurnRecord, _TURN_DEFAULTS)
 _COUNTS = ("prompt_tokens", "completion_tokens", "sampled_tokens")
 _IDS = ("prompt_ids", "completion_ids", "mask", "logprobs")
 _TOKENS = (*_IDS, "token_texts")
-DETAILS = (
-    "stop_reason",
-    "split",
-    "step",
-    "greedy",
-    "group",
-    "attempt",
-    "game",
-    "seat",
-    "opponent",
-    "invalid_actions",
-    "cut_actions",
-)
-"""Fields that formats of other tools have no name for, and keep under these."""
 
 
 def task_id(
@@ -304,23 +290,6 @@ def token_fields(trace: TokenTrace, *, ids: bool = True) -> dict[str, Any]:
     counts = len(trace.prompt_ids), len(trace.completion_ids), sum(trace.mask)
     rows = (trace.prompt_ids, trace.completion_ids, trace.mask, trace.logprobs) if ids else ()
     return dict(zip(_COUNTS, counts, strict=True)) | dict(zip(_IDS, rows, strict=False))
-
-
-def without_tokens(record: Record) -> Record:
-    """Return a record without token ids and what belongs to each of them, which other tools do not read."""
-    return cast(Record, {**record, **dict.fromkeys(_TOKENS)})
-
-
-def given_tokens(record: Record) -> int | None:
-    """Return the number of tokens that the model was given, each counted once; ``None`` if they were not counted."""
-    prompt, whole, sampled = record["prompt_tokens"], record["completion_tokens"], record["sampled_tokens"]
-    return None if prompt is None or whole is None or sampled is None else prompt + whole - sampled
-
-
-def describe_end(record: Record) -> str:
-    """Return the reason that an episode ended for, in words."""
-    reason = record["stop_reason"]
-    return StopReason(reason).description if reason in StopReason.__members__.values() else str(reason)
 
 
 def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:

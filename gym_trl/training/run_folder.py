@@ -117,7 +117,7 @@ def wrapping(options: TrainOptions) -> dict[str, Any]:
 
 def record_fields(options: TrainOptions) -> dict[str, Any]:
     """Return the common fields of the records of a run, by the names of ``as_record``'s arguments."""
-    # Whatever a replay needs, also where it is what an evaluation has by default.
+    # What the responses mean, also where it is what an evaluation has by default.
     always = {"action_format": options.action_format, "end_after_invalid": limit_of_invalid(options)}
     spec = {**wrapping(options), **always}
     return {"policy": options.model or "tiny", "env_kwargs": options.env_kwargs, "spec": spec}

@@ -83,7 +83,7 @@ def find_source(name: str) -> Source:
         )
     if path.exists() and not name.endswith(".py"):
         return path
-    if path.suffix in (".jsonl", ".parquet") or "/" in name:
+    if path.suffix in (".jsonl",) or "/" in name:
         raise ConfigError(f"there are no records {name!r}; a policy is solver, random, ... or module:function")
     policy = as_policy(name)
     assert isinstance(policy, TextPolicy)  # a model has a path
@@ -137,7 +137,7 @@ def collect(
     if spec.env_spec.seats is not None:
         raise ConfigError(
             f"a warm start plays one seat of a game, against others: leave out seats={spec.env_spec.seats!r}, or train "
-            "on recorded conversations of all seats with TRL's SFTTrainer (gym-trl export FOLDER --to sft)"
+            "on recorded conversations of all seats with TRL's SFTTrainer (gym_trl.records.sft_rows)"
         )
     records = [*islice(_recorded(source, spec, trust), episodes)] if isinstance(source, Path) else []
     scripts = [

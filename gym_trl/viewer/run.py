@@ -22,7 +22,7 @@ from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, Record, TaskRecor
 from gym_trl.success import counted_successes, declaring_envs
 from gym_trl.viewer.credit import Credit
 from gym_trl.viewer.episode import Decoder, body, mask_of
-from gym_trl.viewer.tails import Place, Table, Tail
+from gym_trl.viewer.tails import Place, Tail
 from gym_trl.viewer.values import is_exact, mapping, shown, text
 
 COLUMNS: Final = (
@@ -86,7 +86,7 @@ class Run:
         earlier have failed (``counted_successes``)."""
         self._undeclared: dict[str, list[int]] = {}  # scored episodes by environment, of those without any declaration
         self._declaring: set[Hashable] = set()
-        self._episodes = [Table(file) if file.suffix == ".parquet" else Tail(file) for file in files]
+        self._episodes = [Tail(file) for file in files]
         self._metrics = Tail(path / "metrics.jsonl", records=False) if path.is_dir() else None
         self._folder = folder = path if path.is_dir() else path.parent
         self._credit = Credit(folder / CREDIT) if path.is_dir() or path.name == ROLLOUTS else None

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, cast
 
 from gym_trl.errors import ConfigError
 from gym_trl.files import open_to_read, read_lines
-from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import as_object
 from gym_trl.records.schema import VERSION, complete
 
@@ -75,24 +74,3 @@ class Tail:
             return cast(dict[str, Any], complete(value, "the line"))
         except ConfigError:
             return None
-
-
-class Table:
-    """Reader of records in Parquet, which are not appended to."""
-
-    broken = 0
-    replaced = False
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._records: list[dict[str, Any]] | None = None
-
-    def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-        """Generate the records, each with its number."""
-        if self._records is None:
-            self._records = [dict(record) for record in read_records(self.path)]
-            yield from (((number, 1), record) for number, record in enumerate(self._records))
-
-    def at(self, place: Place) -> dict[str, Any]:
-        """Return the record at this position."""
-        return (self._records or [])[place.offset]

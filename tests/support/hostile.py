@@ -6,13 +6,11 @@ is no file in the place of one, and ``bounded`` ends what hangs or reads without
 """
 
 import copy
-import io
 import json
 import os
 import resource
 import signal
 import socket
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +21,6 @@ from hypothesis import strategies as st
 
 from gym_trl.records.schema import as_record
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
-
-FOREIGN: Final = Path(__file__).parents[1] / "foreign"
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Valid files
@@ -133,39 +128,6 @@ TOKENIZER: Final[dict[str, Any]] = {
     "decoder": None,
     "model": {"type": "WordLevel", "vocab": {"ox": 4, "elk": 5}, "unk_token": "ox"},
 }
-INSPECT: Final[dict[str, Any]] = {
-    "version": 2,
-    "status": "success",
-    "eval": {
-        "created": "2026-01-01T00:00:00+00:00",
-        "task": "sums",
-        "model": "tiny/model",
-        "config": {},
-        "dataset": {"samples": 1, "sample_ids": ["a"]},
-    },
-    "samples": [
-        {
-            "id": "a",
-            "epoch": 1,
-            "input": "2 + 2?",
-            "target": "4",
-            "scores": {"match": {"value": "C"}},
-            "messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}],
-        }
-    ],
-}
-
-
-def foreign_lines(name: str) -> list[dict[str, Any]]:
-    """Return the objects of a file in ``tests/foreign``."""
-    return [json.loads(line) for line in (FOREIGN / name).read_text(encoding="utf-8").splitlines() if line]
-
-
-VERIFIERS: Final = {
-    "traces.jsonl": foreign_lines("verifiers-0.4.0/traces.jsonl"),
-    "results.jsonl": foreign_lines("verifiers-0.1.14/results.jsonl"),
-}
-
 VALID: Final[dict[str, list[dict[str, Any]]]] = {
     "rollouts.jsonl": [record(1), record(2, step=2), record(3, step=2, group=1)],
     "failures.jsonl": [failure()],
@@ -387,53 +349,6 @@ def run_files(draw: st.DrawFn) -> bytes:
     lines_ = [name.encode("utf-8", "replace") + equals + as_file([value]).strip() for name, value in options.items()]
     lines_ += [f"{draw(st.sampled_from(['seed', 'env', '<<', 'steps', 'model']))}: {draw(values)}".encode()]
     return draw(damaged(b"\n".join(lines_)))
-
-
-@st.composite
-def inspect_logs(draw: st.DrawFn) -> bytes:
-    """Draw the bytes of a log of Inspect, in JSON or as an archive."""
-    log = draw(spoilt(INSPECT))
-    if draw(st.booleans()) or not isinstance(log, dict):
-        return draw(damaged(as_file([log])))
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.json", as_file([{name: log[name] for name in log if name != "samples"}]))
-        samples = log.get("samples")
-        for number, sample in enumerate(samples if isinstance(samples, list) else [samples]):
-            archive.writestr(f"samples/{number}.json", as_file([sample]))
-    return draw(damaged(packed.getvalue()))
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> bytes:
-    """Draw the bytes of a Parquet file: with the columns of records, of which some have other names or types."""
-    import pyarrow
-    from pyarrow.parquet import write_table
-
-    from gym_trl.records.parquet import as_row
-
-    rows = [dict(as_row(one)) for one in VALID["rollouts.jsonl"]]  # type: ignore[arg-type]
-    for name in draw(st.lists(st.sampled_from(list(rows[0])), max_size=3, unique=True)):
-        plain = (
-            st.none()
-            | st.booleans()
-            | st.integers(-(2**63), 2**63 - 1)
-            | st.floats()
-            | st.sampled_from(["", "{", "[]", "{}"])
-        )
-        held = draw(plain | st.lists(st.integers(0, 9), max_size=3) | plain.map(lambda one: {"a": one}))
-        for row in rows:
-            if draw(st.booleans()):
-                row[name] = held
-            else:
-                del row[name]
-    try:
-        table = pyarrow.Table.from_pylist(rows)
-    except pyarrow.ArrowException:  # a column of several types
-        table = pyarrow.Table.from_pylist(rows[:1])
-    buffer = io.BytesIO()
-    write_table(table, buffer)
-    return draw(damaged(buffer.getvalue()))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

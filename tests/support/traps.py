@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ SHADOWED = (
     "ray",
     "wandb",
     "kernels",
-    "inspect_ai",
     "math_verify",
     "e2b_code_interpreter",
     "trackio",
@@ -213,24 +211,6 @@ def as_curves(place: Place) -> list[Path]:
     return [hostile.write_run(place.theirs / "curves", **{name: hostile.as_file(rows) for name, rows in files.items()})]
 
 
-def as_parquet(place: Place) -> list[Path]:
-    """Tables of records, and one with an extension type whose description is a pickle."""
-    import pyarrow
-    from pyarrow import parquet
-
-    from gym_trl.records.parquet import write_parquet
-
-    paths, found = [], [record for record in records(place) if record["step"] == 1]  # what Arrow's numbers can hold
-    for name, rows in [*((str(number), [record]) for number, record in enumerate(found)), ("whole", found)]:
-        paths.append(place.theirs / f"records-{name}.parquet")
-        write_parquet(rows, paths[-1])  # type: ignore[arg-type]
-    with_pickle = place.theirs / "extension-whole.parquet"
-    names = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": pickled(place)}
-    schema = pyarrow.schema([pyarrow.field("task", pyarrow.string(), metadata=names)])
-    parquet.write_table(pyarrow.table({"task": ["x"]}, schema=schema), with_pickle)
-    return [*paths, with_pickle]
-
-
 def config(**changes: Any) -> dict[str, Any]:
     """Return the content of a run's ``config.json`` with changed options."""
     grpo = {**hostile.OPTIONS["grpo"], **changes.pop("grpo", {})}
@@ -321,37 +301,6 @@ def as_run_file(place: Place) -> list[Path]:
         paths.append(place.theirs / f"run-file-{number}.toml")
         paths[-1].write_text(line)
     return paths
-
-
-def as_inspect(place: Place) -> list[Path]:
-    """Logs of Inspect: archives with members that lead out, that are huge or nested, and logs that name code."""
-    header = {"version": 2, "eval": {**hostile.INSPECT["eval"], "task": "trap_module:run", "model": "trap_module/run"}}
-    task = {"env_id": "os:system", "env_kwargs": {"command": f"touch {place.marker}"}, "options": {}, "seed": 1}
-    sample = {**hostile.INSPECT["samples"][0], "metadata": {"task": task}}
-    paths = [place.theirs / "log.json", place.theirs / "log.eval"]
-    paths[0].write_text(json.dumps({**header, "samples": [sample]}))
-    with zipfile.ZipFile(paths[1], "w") as archive:
-        archive.writestr("header.json", json.dumps(header))
-        archive.writestr("samples/../../../elsewhere.json", json.dumps(sample))
-        archive.writestr("samples/a.json", json.dumps(sample))
-        archive.writestr("samples/deep.json", "[" * 200_000)
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.json", b'"' + b" " * 150_000_000)
-    paths.append(place.theirs / "bomb.eval")
-    paths[-1].write_bytes(packed.getvalue())
-    return paths
-
-
-def as_verifiers(place: Place) -> list[Path]:
-    """Results of verifiers whose environment and calls name code."""
-    said = [{"role": "assistant", "content": "x", "tool_calls": ['{"function": {"name": "os:system"}}']}]
-    old = {"prompt": "p", "completion": said, "reward": 1.0, "example_id": "../../x", "task": "trap_module:run"}
-    new = json.loads(json.dumps(hostile.VERIFIERS["traces.jsonl"][0]).replace('"sums"', '"trap_module:run"'))
-    folder = place.theirs / "verifiers"
-    write_lines(folder / "results.jsonl", [old])
-    (folder / "metadata.json").write_text(json.dumps({"env_id": "os:system", "model": "trap_module:run"}))
-    return [folder, write_lines(place.theirs / "verifiers-new" / "traces.jsonl", [new]).parent]
 
 
 def as_data_set(place: Place) -> list[Path]:
@@ -506,15 +455,12 @@ def _change(file: Path, **callbacks: Any) -> None:
 
 FORMATS: dict[str, Callable[[Place], list[Path]]] = {
     "records (JSON Lines)": as_json_lines,
-    "records (Parquet)": as_parquet,
     "curves and summary": as_curves,
     "links": as_links,
     "run's config.json": as_config,
     "evaluation or tournament": as_evaluation,
     "options (TOML)": as_toml,
     "run file (YAML, TOML, JSON)": as_run_file,
-    "log of Inspect": as_inspect,
-    "results of verifiers": as_verifiers,
     "questions and answers": as_data_set,
     "tasks": as_tasks,
     "model and tokenizer": as_model,
@@ -535,25 +481,16 @@ class Reader(NamedTuple):
 
 
 def _readers() -> Iterator[Reader]:
-    lines, table = "records (JSON Lines)", "records (Parquet)"
-    for kind in (lines, table):
-        slow = kind == table
-        yield Reader(kind, "replay", "{}", slow)
-        yield Reader(kind, "replay --out", "{} --out OUT/replayed.jsonl", slow, whole=True)
-        warm = "TrlEnv/Echo-v0 --policy {} --steps 1 --out OUT/warm"
-        yield Reader(kind, "warm-start --policy", warm, slow=True, whole=slow)
+    lines = "records (JSON Lines)"
+    yield Reader(lines, "warm-start --policy", "TrlEnv/Echo-v0 --policy {} --steps 1 --out OUT/warm", slow=True)
     yield Reader("curves and summary", "train --resume", "--resume {}", slow=True)
     yield Reader("curves and summary", "tournament", "TrlEnv/Nim-v0 {} random --games 2", slow=True)
-    for kind in (lines, table, "curves and summary", "links"):
-        slow = kind == table
-        yield Reader(kind, "view", "{} --out OUT/view.html", slow, whole=True)
-        yield Reader(kind, "view --live", "{} --live", slow, whole=True)
-        yield Reader(kind, "show", "{} --worst", slow, whole=True)
+    for kind in (lines, "curves and summary", "links"):
+        yield Reader(kind, "view", "{} --out OUT/view.html", whole=True)
+        yield Reader(kind, "view --live", "{} --live", whole=True)
+        yield Reader(kind, "show", "{} --worst", whole=True)
         if kind != "curves and summary":
-            yield Reader(kind, "compare", "{} {}", slow, whole=True)
-            for to in ("sft", "preferences", "otel", "parquet", "hub", "inspect"):
-                slow = kind == table or to in ("parquet", "hub", "inspect")
-                yield Reader(kind, f"export --to {to}", f"{{}} --to {to} --out OUT/{to}", slow, whole=True)
+            yield Reader(kind, "compare", "{} {}", whole=True)
     yield Reader("links", "view RUN", "{}")
     yield Reader("links", "eval --out", "TrlEnv/Echo-v0 --policy solver --episodes 2 --out {}")
     yield Reader("links", "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
@@ -577,8 +514,6 @@ def _readers() -> Iterator[Reader]:
     yield Reader(evaluation, "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
     yield Reader("options (TOML)", "eval", "{}")
     yield Reader("run file (YAML, TOML, JSON)", "train", "{} --steps 1 --out OUT/run", slow=True)
-    yield Reader("log of Inspect", "import", "{} --out OUT/imported")
-    yield Reader("results of verifiers", "import", "{} --out OUT/imported")
     questions = "dataset={} --env-kwargs prompt=question --env-kwargs answer=answer"
     for kind, env in (
         ("questions and answers", f"TrlEnv/QA-v0 --env-kwargs {questions}"),
@@ -600,7 +535,6 @@ def _readers() -> Iterator[Reader]:
             ("doctor", "TrlEnv/Echo-v0 --model {} --groups 1 --num-generations 2"),
             ("tournament", "TrlEnv/TicTacToe-v0 {} random --games 2"),
             ("play --against", "TrlEnv/TicTacToe-v0 --against {}"),
-            ("export --to model", "{} --to model --out OUT/model"),
             ("card --tokenizer", "TrlEnv/Echo-v0 --tokenizer {} --episodes 2 --search-steps 0 --seconds 1"),
         ):
             yield Reader(kind, command, arguments, slow=True)

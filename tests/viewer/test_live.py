@@ -144,15 +144,6 @@ def test_a_live_page_shows_what_is_appended_while_it_is_open(look: Look, server:
     assert look.complaints() == []
 
 
-def test_a_damaged_table_is_an_answer_and_not_a_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    damaged = tmp_path / "rows.parquet"
-    damaged.write_bytes(b"PAR1 and nothing else PAR1")
-    with LiveServer(damaged) as server:
-        status, content, _ = answer(server, "/updates")
-    assert (status, b"is not a Parquet file, or is damaged" in content) == (500, True)
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.processes
 def test_the_command_serves_until_it_is_interrupted(folder: Path) -> None:
     command = [sys.executable, "-m", "gym_trl", "view", str(folder), "--live"]

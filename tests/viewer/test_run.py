@@ -10,7 +10,6 @@ from support.viewer_runs import Auction, play_games, played, write_credit, write
 from gym_trl.errors import ConfigError
 from gym_trl.records.fields import LARGEST
 from gym_trl.records.files import read_records
-from gym_trl.records.parquet import write_parquet
 from gym_trl.records.schema import as_record
 from gym_trl.types import StopReason
 from gym_trl.viewer.credit import Credit
@@ -164,16 +163,6 @@ def test_failures_have_no_return_and_say_what_went_wrong(tmp_path: Path) -> None
     path.write_text(json.dumps(failed) + "\n")
     run, [said] = read(tmp_path)
     assert (run.columns["return"], said["error"]) == ([None], "it broke")
-
-
-def test_parquet_shows_the_same_as_json_lines(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    table = tmp_path / "run.parquet"
-    write_parquet(read_records(folder), table)
-    (lines, said), (rows, also) = read(folder), read(table)
-    assert lines.columns == rows.columns
-    assert [one["turns"] for one in said] == [one["turns"] for one in also]
-    assert rows.bodies(3, 1) == also[3:4]
 
 
 def test_ids_become_text_by_the_runs_own_tokenizer_or_one_that_is_given(tmp_path: Path) -> None:
