@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from copy import copy
+from datetime import UTC, datetime
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import example, given, strategies as st
 from support.lanes import examples
 from support.templates import ADDED, CHATML, SPECIAL, TEMPLATES, WANTS_PARTS, encode, make_tokenizer
+from transformers.utils import chat_template_utils
 
 from gym_trl.chat.delimiter import DelimiterChat
 from gym_trl.chat.protocol import Chat
@@ -140,10 +143,11 @@ def test_equal_openings_are_equal_lists_that_share_nothing() -> None:
     assert chat.open(OPENING) == chat.open(tuple(OPENING)) == before
 
 
-def test_an_opening_with_the_date_is_rendered_each_time() -> None:
+def test_an_opening_with_the_date_is_rendered_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     chat = TemplateChat(make_tokenizer("{{ strftime_now('%d %B %Y') }}" + CHATML))
     before = chat.open(OPENING)
-    chat._text.options["strftime_now"] = lambda _: "another day"
+    another_day = SimpleNamespace(now=lambda: datetime(2001, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr(chat_template_utils, "datetime", another_day)
     assert chat.open(OPENING) != before
 
 

@@ -93,6 +93,14 @@ def import_trainer_alone() -> None:
         del sys.modules["vllm"]
 
 
+@contextmanager
+def settings_of_trl() -> Iterator[None]:
+    """Ignore in the block that Transformers 5.24 warns of a setting that TRL's configurations have by default."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
+        yield
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The trainer's settings
 # ---------------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from gym_trl.errors import ConfigError, needs
 from gym_trl.grpo.overlong import SoftOverlong
 from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.options import EpisodeOptions, SpecOptions, TrainOptions, grpo_fields, values_of
 from gym_trl.training.model_checks import ROWS_AT_ONCE
 from gym_trl.training.options import check_grpo
@@ -43,7 +44,8 @@ def grpo_config(options: TrainOptions, processes: int = 1) -> Any:
     }
     batch = _batch(options, fields, processes)
     try:
-        return GRPOConfig(output_dir="runs", **{**defaults, **fields, **batch})
+        with settings_of_trl():
+            return GRPOConfig(output_dir="runs", **{**defaults, **fields, **batch})
     except Exception as error:  # of any type: TRL, Transformers and Accelerate check the fields
         raise ConfigError(f"GRPOConfig rejects the options: {error}") from error
 

@@ -13,6 +13,7 @@ from gym_trl.engines.admission import context_of
 from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.evaluation.play import Score
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.kinds import option_types
 from gym_trl.options import DEMONSTRATIONS, TrainedOptions, WarmStartOptions, values_of
 from gym_trl.policies.model import transformers_engine
@@ -330,28 +331,29 @@ class _WarmStart(SessionCallback):
         if rest:
             raise ConfigError(f"batch_size {options.batch_size} cannot be shared by {self.session.processes} processes")
         size, checkpointing = self._micro_batch(rows, demonstrations)
-        config = SFTConfig(
-            output_dir=str(self.folder.path / "checkpoints"),
-            max_steps=steps,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=rows // size,
-            learning_rate=self._rate,
-            lr_scheduler_type="linear",
-            max_length=None,
-            packing=False,
-            # The rows have ids and labels already.
-            dataset_kwargs={"skip_prepare_dataset": True},
-            use_cpu=args.use_cpu,
-            bf16=args.bf16,
-            fp16=args.fp16,
-            gradient_checkpointing=checkpointing,
-            seed=options.seed,
-            logging_steps=1,
-            save_strategy="no",
-            save_total_limit=1,
-            disable_tqdm=True,
-            report_to="none",
-        )
+        with settings_of_trl():
+            config = SFTConfig(
+                output_dir=str(self.folder.path / "checkpoints"),
+                max_steps=steps,
+                per_device_train_batch_size=size,
+                gradient_accumulation_steps=rows // size,
+                learning_rate=self._rate,
+                lr_scheduler_type="linear",
+                max_length=None,
+                packing=False,
+                # The rows have ids and labels already.
+                dataset_kwargs={"skip_prepare_dataset": True},
+                use_cpu=args.use_cpu,
+                bf16=args.bf16,
+                fp16=args.fp16,
+                gradient_checkpointing=checkpointing,
+                seed=options.seed,
+                logging_steps=1,
+                save_strategy="no",
+                save_total_limit=1,
+                disable_tqdm=True,
+                report_to="none",
+            )
         trainer = LabelTrainer(
             model=model,
             processing_class=tokenizer,
