@@ -105,7 +105,6 @@ class TrainArgs(EpisodeArgs, WeightArgs, total=False):
     vllm: VLLMMode | None
     eval_episodes: Whole
     records_per_step: Whole
-    full_record_every: Whole
     grpo: Arguments
 
 
