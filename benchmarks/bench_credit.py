@@ -64,25 +64,11 @@ def _legal(env: Any) -> Sequence[Any]:
     return env.admissible_actions()  # type: ignore[no-any-return]
 
 
-def _corridors(env: Any) -> Hashable:
-    """Return the number of open squares on each side, without the position."""
-    return env._observe().partition("\n")[2].rpartition("\n")[0]  # type: ignore[no-any-return]
-
-
-DIRECTIONS = ("north", "east", "south", "west")
 GAMES = [
     Game("FrozenLake", "FrozenLake-v1", {"is_slippery": False}, 20, 1, lambda e: int(e.s), lambda e: range(4)),
     Game(
         "TowerOfHanoi", "TrlEnv/TowerOfHanoi-v0", {"disks": 2, "start": "tower", "turns": 8}, 8, 1,
         lambda e: tuple(map(tuple, e._pegs)), lambda e: ("A B", "A C", "B A", "B C", "C A", "C B"),
-    ),
-    Game(
-        "Maze", "TrlEnv/Maze-v0", {"size": 3, "view": "full", "turns": 20}, 20, 4,
-        lambda e: (e._maze, e._at), lambda e: DIRECTIONS,
-    ),
-    Game(
-        "Nim", "TrlEnv/Nim-v0", {"piles": [3, 4, 5], "opponent": "random", "seat": "first"}, 12, 12,
-        lambda e: e._position, _legal, False,
     ),
     Game("TicTacToe", "TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 9, 12, lambda e: e._position, _legal, False),
     Game(
@@ -90,15 +76,11 @@ GAMES = [
         lambda e: (e._least, e._most), lambda e: [str(number) for number in range(1, 9)],
     ),
     Game(
-        "Maze, local view", "TrlEnv/Maze-v0", {"size": 3, "view": "local", "turns": 20}, 20, 4,
-        lambda e: (e._maze, e._at), lambda e: DIRECTIONS, seen=_corridors,
-    ),
-    Game(
         "KuhnPoker", "TrlEnv/KuhnPoker-v0", {"opponent": "nash", "seat": "first"}, 3, 24,
         lambda e: (e._cards, e._played), lambda e: ("pass", "bet"), False, lambda e: (e._cards[0], e._played),
     ),
 ]  # fmt: skip
-"""Games; of the last three a part of the state is hidden: the number, the place, the opponent's card."""
+"""Games; of two a part of the state is hidden: the number, the opponent's card."""
 
 
 class Exact(NamedTuple):

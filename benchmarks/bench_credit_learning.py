@@ -51,8 +51,6 @@ GAMES = {
         {"max-completion": 384, **_ONE},
     ),
     "GuessNumber": Game("TrlEnv/GuessNumber-v0", 1.0),
-    "Maze": Game("one_character:OneCharacter/Maze-v0", 1.0, {"difficulty": "easy"}, {"max-completion": 768, **_ONE}),
-    "Nim": Game("one_character:OneCharacter/Nim-v0", 0.9365, {"difficulty": "easy"}, {"max-completion": 256, **_ONE}),
     "TicTacToe": Game("TrlEnv/TicTacToe-v0", 0.9948, {"difficulty": "easy"}, {"max-completion": 256, **_ONE}),
 }
 

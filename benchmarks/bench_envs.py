@@ -59,7 +59,6 @@ SAME: dict[str, tuple[dict[str, Any], str | None, tuple[str, int], list[tuple[st
         {"width": 6, "height": 6, "boxes": 2, "turns": 20}, "game:Sokoban-v0-easy", ("Sokoban-v0", 1), _WAYS,
     ),
     "FrozenLake": ({}, None, ("FrozenLake-v0", 1), _WAYS),
-    "Blackjack": ({}, None, ("Blackjack-v0", 1), _alike("hit", "stick")),
     "TicTacToe": ({}, None, ("TicTacToe-v0", 2), [(f"{n + 1}", "", f"{n}") for n in range(9)]),
     "ConnectFour": ({}, None, ("ConnectFour-v0", 2), [(f"{n + 1}", "", f"{n}") for n in range(7)]),
     "LightsOut": (

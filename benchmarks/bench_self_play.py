@@ -62,15 +62,6 @@ GAMES = {
         entropy=(1.0, 0.1),
         invalid_penalty=8.0,
     ),
-    "Nim": Game(
-        "OneCharacter/Nim-v0",
-        "won positions won",
-        1.0,
-        steps=600,
-        learning_rate=2e-3,
-        entropy=(0.5, 0.1),
-        env={"piles": 1, "largest": 10, "max_take": 3, "misere": False},
-    ),
     "TicTacToe": Game(
         "OneCharacter/TicTacToe-v0",
         "draws with the perfect player",
@@ -237,13 +228,7 @@ def draws(trainer: Any, game: Game, wrapping: Mapping[str, Any]) -> float:
     return share(trainer, game, wrapping, [{"seat": "first"}, {"seat": "second"}], won=0.0)
 
 
-def wins(trainer: Any, game: Game, wrapping: Mapping[str, Any]) -> float:
-    """Return the share of won positions that are won: those whose sticks are no multiple of ``max_take + 1``."""
-    sizes = [size for size in range(4, game.env["largest"] + 1) if size % (game.env["max_take"] + 1)]
-    return share(trainer, game, wrapping, [{"seat": "first", "piles": [size]} for size in sizes], won=1.0)
-
-
-MEASURES = {"KuhnPoker": exploitability_of, "Nim": wins, "TicTacToe": draws}
+MEASURES = {"KuhnPoker": exploitability_of, "TicTacToe": draws}
 
 
 def read(name: str, opponent: str, seed: int) -> Learnt | None:

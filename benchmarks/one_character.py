@@ -1,6 +1,6 @@
 """Environments of which every action is one character, for a model that begins with random characters.
 
-    gym-trl train one_character:OneCharacter/Maze-v0 --env-kwargs difficulty=easy      # with benchmarks/ on PYTHONPATH
+    gym-trl train one_character:OneCharacter/KuhnPoker-v0      # with benchmarks/ on PYTHONPATH
 
 A model without any knowledge finds an action of one character once in about twenty turns, and one of three characters
 hardly ever. TicTacToe's board has a character for each occupied cell, too: see ``occupied``.
@@ -14,9 +14,7 @@ from gym_trl.envs.tic_tac_toe import BOARD
 
 ACTIONS = {
     "TowerOfHanoi": {"1": "A B", "2": "A C", "3": "B A", "4": "B C", "5": "C A", "6": "C B"},
-    "Maze": {"n": "north", "e": "east", "s": "south", "w": "west"},
     "KuhnPoker": {"p": "pass", "b": "bet"},
-    "Nim": {"1": "A 1", "2": "A 2", "3": "A 3"},
     "TicTacToe": {},  # its actions are characters
 }
 

@@ -354,9 +354,9 @@ def spec_names(spec: Mapping[str, Any], env: Any, *, field: str = "spec.") -> It
 class TaskPlan:
     """Tasks of several environments, mixed by weight; instances that can be counted are cycled through.
 
-    >>> plan = TaskPlan({"Echo-v0": 1, "Nim-v0": 2}, {"Nim-v0": 2}, {"train": 3}, seed=0)
+    >>> plan = TaskPlan({"Echo-v0": 1, "TicTacToe-v0": 2}, {"TicTacToe-v0": 2}, {"train": 3}, seed=0)
     >>> [(task.env_id, task.options) for task in plan.tasks("train")]
-    [('Nim-v0', {'instance': 0}), ('Echo-v0', {}), ('Nim-v0', {'instance': 1})]
+    [('TicTacToe-v0', {'instance': 0}), ('Echo-v0', {}), ('TicTacToe-v0', {'instance': 1})]
     """
 
     weights: Mapping[str, float]
@@ -414,8 +414,8 @@ def without_format(instructions: str, action_format: str | re.Pattern[str] | Non
 def kwargs_by_id(ids: Collection[str], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     """Return the arguments of each environment; with a single id ``env_kwargs`` may be given without the id.
 
-    >>> kwargs_by_id(["Echo-v0"], {"turns": 2}), kwargs_by_id(["Echo-v0", "Nim-v0"], {"Echo-v0": {"turns": 2}})
-    ({'Echo-v0': {'turns': 2}}, {'Echo-v0': {'turns': 2}, 'Nim-v0': {}})
+    >>> kwargs_by_id(["Echo-v0"], {"turns": 2}), kwargs_by_id(["Echo-v0", "TicTacToe-v0"], {"Echo-v0": {"turns": 2}})
+    ({'Echo-v0': {'turns': 2}}, {'Echo-v0': {'turns': 2}, 'TicTacToe-v0': {}})
     """
     given = dict(env_kwargs or {})
     if len(ids) == 1:

@@ -43,7 +43,7 @@ QUICK = [
     ["train", "--help"],
     ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--jobs", "1", "--search-steps", "500"],
     ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
-    ["tournament", "TrlEnv/Nim-v0", "random", "solver", "--games", "2"],
+    ["tournament", "TrlEnv/TicTacToe-v0", "random", "solver", "--games", "2"],
 ]
 
 

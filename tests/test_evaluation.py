@@ -216,7 +216,7 @@ def tables(rows: list[Row]) -> list[Row]:
 
 @pytest.mark.full
 def test_solver_and_random_play_agree_with_the_published_scores(tmp_path: Path) -> None:
-    found = evaluate([GUESS_ID, "TrlEnv/Blackjack-v0"], ["solver", "random"], episodes=1_000)
+    found = evaluate([GUESS_ID, "TrlEnv/KuhnPoker-v0"], ["solver", "random"], episodes=1_000)
     for row in found.rows:
         measured = gym.make(row.env_id).get_wrapper_attr("baselines")[row.policy].measured
         assert measured is not None

@@ -178,7 +178,7 @@ def test_a_run_in_a_read_only_folder_is_viewed_with_out_and_the_error_says_so(pu
 
 
 EVAL = ("eval", "TrlEnv/Echo-v0", "--policy", "random", "--out", "FOLDER")
-TOURNAMENT = ("tournament", "TrlEnv/Nim-v0", "solver", "random", "--out", "FOLDER")
+TOURNAMENT = ("tournament", "TrlEnv/TicTacToe-v0", "solver", "random", "--out", "FOLDER")
 
 
 @pytest.mark.parametrize(("words", "size"), [(EVAL, "--episodes"), (TOURNAMENT, "--games")], ids=["eval", "tournament"])
@@ -225,7 +225,7 @@ def test_the_error_of_a_disk_without_room_names_the_file(tmp_path: Path) -> None
 # Every writer, every name that it writes, everything that may be there
 # ---------------------------------------------------------------------------------------------------------------------
 
-ECHO, NIM = "TrlEnv/Echo-v0", "TrlEnv/Nim-v0"
+ECHO, GAME = "TrlEnv/Echo-v0", "TrlEnv/TicTacToe-v0"
 Writer = Callable[[Path], "str | None"]
 
 
@@ -299,7 +299,7 @@ def half_evaluated(folder: Path) -> None:
 
 
 def competed(folder: Path, games: int = 2) -> None:
-    tournament(NIM, ["solver", "random"], games=games, out=folder)
+    tournament(GAME, ["solver", "random"], games=games, out=folder)
 
 
 def half_competed(folder: Path) -> None:
@@ -378,7 +378,10 @@ WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
 }
 SLOW_WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
     "draw_standings": (call(drawn), empty),
-    "tournament's command": (command("tournament", NIM, "solver", "random", "--games", 2, "--out", "FOLDER"), competed),
+    "tournament's command": (
+        command("tournament", GAME, "solver", "random", "--games", 2, "--out", "FOLDER"),
+        competed,
+    ),
     "card": (
         command("card", ECHO, "--episodes", 2, "--seconds", 1, "--search-steps", 0, "--out", "FOLDER/card.md"),
         empty,

@@ -148,13 +148,13 @@ def evaluate(run: Path, scratch: Path) -> None:
 
 
 def play_tournament(run: Path, scratch: Path) -> None:
-    status, out, _ = command("tournament", NIM, "solver", "random", "--games", 2, "--out", run, "--json")
+    status, out, _ = command("tournament", GAME, "solver", "random", "--games", 2, "--out", run, "--json")
     if status == 0:
         look_at_json(out)
 
 
 ECHO: Final = "TrlEnv/Echo-v0"
-NIM: Final = "TrlEnv/Nim-v0"
+GAME: Final = "TrlEnv/TicTacToe-v0"
 READERS: Final[Mapping[str, Callable[[Path, Path], None]]] = {
     "records": records,
     "run": about_run,

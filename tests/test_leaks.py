@@ -20,7 +20,7 @@ from gym_trl.types import Policy
 from gym_trl.wrappers import Seats
 
 seeds = st.integers(0, 2**31)
-OWN = ("TicTacToe", "Nim", "ConnectFour", "KuhnPoker")
+OWN = ("TicTacToe", "ConnectFour", "KuhnPoker")
 
 
 def games_of(env: HighCard, number: int = 300) -> list[SeatGame]:
@@ -153,7 +153,7 @@ def test_the_librarys_games_for_two_leak_nothing(name: str) -> None:
 
 
 def test_an_environment_of_one_seat_says_so() -> None:
-    inspector = Inspector(partial(gym.make, "TrlEnv/Nim-v0"), episodes=20)
+    inspector = Inspector(partial(gym.make, "TrlEnv/TicTacToe-v0"), episodes=20)
     assert [inspector.look_at(one).got for one in ("seats", "hidden information")] == ["one", "one seat"]
 
 

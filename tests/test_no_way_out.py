@@ -41,12 +41,9 @@ GAMES: dict[str, dict[str, Any]] = {
     "Mastermind": {"difficulty": "easy"},
     "FrozenLake": {"difficulty": "easy"},
     "TowerOfHanoi": {"difficulty": "easy"},
-    "Secretary": {"difficulty": "easy"},
     "Minesweeper": {"difficulty": "easy"},
     "TicTacToe": {},
     "KuhnPoker": {},
-    "Nim": {},
-    "Blackjack": {},
     "Bandit": {"difficulty": "easy"},
     "Echo": {"turns": 3},
 }

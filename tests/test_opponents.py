@@ -36,7 +36,6 @@ from gym_trl.wrappers.inner import instructions_of
 TWO = {
     "TrlEnv/TicTacToe-v0": [str(cell) for cell in range(1, 10)],
     "TrlEnv/ConnectFour-v0": [str(column) for column in range(1, 8)],
-    "TrlEnv/Nim-v0": [f"take {count} from {heap}" for count in range(1, 4) for heap in range(1, 5)],
     "TrlEnv/KuhnPoker-v0": ["pass", "bet"],
 }
 
@@ -232,7 +231,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run, as far as playing needs it."""
     folder = tmp_path_factory.mktemp("opponents") / "run"
     save_tiny(folder / "model")
-    options = choose("TrlEnv/Nim-v0")
+    options = choose("TrlEnv/TicTacToe-v0")
     (folder / "config.json").write_text(json.dumps({"options": asdict(options)}), encoding="utf-8")
     return folder
 
@@ -276,15 +275,15 @@ def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions:
     other.close()
 
 
-CUT_ACTIONS: list[tuple[CutActions, str | None]] = [("accept", "take 1 from 2"), ("reject", None)]
+CUT_ACTIONS: list[tuple[CutActions, str | None]] = [("accept", "5"), ("reject", None)]
 
 
 @pytest.mark.trl
 def test_an_opponent_that_may_be_cut_off_is_read_as_in_its_run(run: Path) -> None:
     for cut_actions, action in CUT_ACTIONS:
-        _, policy = against("TrlEnv/Nim-v0", trained(run, cut_actions=cut_actions))
+        _, policy = against("TrlEnv/TicTacToe-v0", trained(run, cut_actions=cut_actions))
         assert policy.opponent is not None
-        assert policy.opponent._parse(UnfinishedResponse("take 1 from 2")) == action
+        assert policy.opponent._parse(UnfinishedResponse("5")) == action
 
 
 @pytest.mark.trl
@@ -315,10 +314,10 @@ def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(
             (),
             "has no policy 'solver'; it has random, and would have this one with a method solver()",
         ),
-        ("TrlEnv/Nim-v0", "random", ("--env-kwargs", "opponent=random"), "both set the opponent"),
-        ("TrlEnv/Nim-v0", "person", (), "got 'person'"),
-        ("TrlEnv/Nim-v0", "math:nothing", (), "'math:nothing' names no function"),
-        ("TrlEnv/Nim-v0", "./no/such/folder", (), "there is no folder './no/such/folder'"),
+        ("TrlEnv/TicTacToe-v0", "random", ("--env-kwargs", "opponent=random"), "both set the opponent"),
+        ("TrlEnv/TicTacToe-v0", "person", (), "got 'person'"),
+        ("TrlEnv/TicTacToe-v0", "math:nothing", (), "'math:nothing' names no function"),
+        ("TrlEnv/TicTacToe-v0", "./no/such/folder", (), "there is no folder './no/such/folder'"),
     ],
 )
 def test_what_cannot_play_is_named(env_id: str, who: str, options: tuple[str, ...], said_: str) -> None:

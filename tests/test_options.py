@@ -175,7 +175,7 @@ def test_a_wrong_argument_of_evaluate_is_refused_by_its_name(name, value):
         evaluate(Untouched, "random", **{name: value})
 
 
-RUN, MATCH = choose("TrlEnv/Echo-v0"), TournamentOptions(env="TrlEnv/Nim-v0")
+RUN, MATCH = choose("TrlEnv/Echo-v0"), TournamentOptions(env="TrlEnv/TicTacToe-v0")
 
 
 @pytest.mark.parametrize(

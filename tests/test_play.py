@@ -48,7 +48,7 @@ def test_every_game_can_be_undone_to_its_beginning_and_played_again(env_id: str)
     game.close()
 
 
-@pytest.mark.parametrize("env_id", ["TrlEnv/GuessNumber-v0", "TrlEnv/Sokoban-v0", "TrlEnv/Wordle-v0", "TrlEnv/Maze-v0"])
+@pytest.mark.parametrize("env_id", ["TrlEnv/GuessNumber-v0", "TrlEnv/Sokoban-v0", "TrlEnv/Wordle-v0"])
 def test_following_the_hints_wins_also_after_a_move_of_ones_own(env_id: str) -> None:
     game = started(env_id, seed=5)
     assert isinstance(game.env.unwrapped, TextEnv)

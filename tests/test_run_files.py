@@ -49,7 +49,7 @@ EVERY_NESTED = {
     "grpo": {"beta": 1e5, "temperature": 1e-05},
 }
 EVERY_OTHER = {
-    "env": "TrlEnv/Nim-v0",
+    "env": "TrlEnv/TicTacToe-v0",
     "seats": {"opponents": ["random", "json:loads"], "every": 3, "schedule": "prioritized", "prefer": "even"},
     "history": {"summary": "model", "ask": "1e6", "last": 1, "most": 3},
     "max_tokens_per_turn": 4,
@@ -290,7 +290,7 @@ def test_a_flag_of_another_kind_replaces_the_options_of_a_file(place: Path) -> N
         "",
         "TrlEnv/Echo-v0 --env-kwargs word_length=1 --steps 3",
         "FrozenLake-v1 --curriculum prioritized --cutoff.episode-s 1e-3 --success json:loads --grpo beta=1e-5",
-        "TrlEnv/Nim-v0 --seats.opponents random --seats.every 25 --seats.schedule prioritized",
+        "TrlEnv/TicTacToe-v0 --seats.opponents random --seats.every 25 --seats.schedule prioritized",
         "TrlEnv/GuessNumber-v0 --vllm colocate",
         "TrlEnv/GuessNumber-v0 --model org/name --lora 8 --history.last 8 --no-strict",
     ],
@@ -402,7 +402,7 @@ NAMED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "with dashes": ({"env": ECHO, "state-key": "stranger:key"}, ["stranger:key"]),
     "nested": ({"env": ECHO, "history": {"last": 1, "summary": "stranger:won"}}, ["stranger:won"]),
     "wrappers": ({"env": ECHO, "wrappers": ["stranger:make", "stranger:won"]}, ["stranger:make", "stranger:won"]),
-    "seats": ({"env": "TrlEnv/Nim-v0", "seats": {"opponents": ["stranger:play"]}}, ["stranger:play"]),
+    "seats": ({"env": "TrlEnv/TicTacToe-v0", "seats": {"opponents": ["stranger:play"]}}, ["stranger:play"]),
     "env-kwargs": ({"env": "TrlEnv/QA-v0", "env-kwargs": {"verify": "stranger:check"}}, ["stranger:check"]),
     "grpo": ({"env": ECHO, "grpo": {"push_to_hub": True}}, ["push_to_hub"]),
 }

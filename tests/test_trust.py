@@ -355,8 +355,8 @@ def test_the_command_that_a_message_shows_has_the_options_that_were_given(words:
 def test_resuming_takes_the_environment_of_the_run_and_no_other(mark: Path) -> None:
     write_run(Path("run"), USUAL)
     for command in ("train", "warm-start"):
-        refused = CliRunner().invoke(app, [command, "--resume", "run", "TrlEnv/Nim-v0"])
-        assert "--resume continues the run in run on TrlEnv/Echo-v0, not on TrlEnv/Nim-v0" in refused.stderr
+        refused = CliRunner().invoke(app, [command, "--resume", "run", "TrlEnv/TicTacToe-v0"])
+        assert "--resume continues the run in run on TrlEnv/Echo-v0, not on TrlEnv/TicTacToe-v0" in refused.stderr
 
 
 def test_a_strangers_run_is_not_overwritten_and_nothing_of_it_runs(mark: Path) -> None:

@@ -47,8 +47,8 @@ def _shows_as_it_is(env: gym.Env[Any, Any]) -> bool:
 def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
     """Return whether whoever steps an environment plays several seats, which ``Seats`` does not tell apart.
 
-    >>> plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0", opponent="self")), plays_all_seats(gym.make("TrlEnv/Nim-v0"))
-    (True, False)
+    >>> [plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0", opponent=other)) for other in ("self", "nash")]
+    [True, False]
 
     The environment is reset, because an attribute of this name may mean something else.
     """

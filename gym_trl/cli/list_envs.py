@@ -13,7 +13,7 @@ from gym_trl.registration import is_ours, load_plugins
 
 EXAMPLES = """
 gym-trl list
-gym-trl list --all | grep -i maze
+gym-trl list --all | grep -i sokoban
 """
 
 

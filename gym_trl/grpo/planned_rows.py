@@ -71,7 +71,7 @@ class Planned:
     def seat(self, number: int, seats: int) -> "Planned":
         """Return the row of a seat in the same game of ``seats``.
 
-        >>> row = Planned(7, group=1, member=3, preamble=[], task=Task("TrlEnv/Nim-v0", 0))
+        >>> row = Planned(7, group=1, member=3, preamble=[], task=Task("TrlEnv/TicTacToe-v0", 0))
         >>> row.seat(0, 2).number, row.seat(0, 2).member
         (6, 2)
         """

@@ -174,8 +174,8 @@ def env_of(record: Mapping[str, Any]) -> str:
     """Return a name of an episode's environment, with its arguments and the definition of success, as plain JSON.
 
     >>> from gym_trl.types import StopReason, Task
-    >>> env_of(as_record(EpisodeResult(Task("Nim-v0", 1), StopReason.TERMINATED, (), ()), env_kwargs={"heaps": 3}))
-    '["Nim-v0", {"heaps": 3}, null]'
+    >>> env_of(as_record(EpisodeResult(Task("Echo-v0", 1), StopReason.TERMINATED, (), ()), env_kwargs={"turns": 3}))
+    '["Echo-v0", {"turns": 3}, null]'
     """
     task = record["task"]
     named = [task["env_id"], task["env_kwargs"], record["spec"].get("success")]

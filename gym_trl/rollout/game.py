@@ -33,7 +33,7 @@ class Game:
     >>> from gym_trl.rollout.limits import Limits
     >>> from gym_trl.testing import ByteChat
     >>> chat = ByteChat()
-    >>> seats = [Episode(Task("Nim", seed=1), chat=chat, limits=Limits(tokens_per_turn=9)) for _ in range(2)]
+    >>> seats = [Episode(Task("TicTacToe", seed=1), chat=chat, limits=Limits(tokens_per_turn=9)) for _ in range(2)]
     >>> game = Game(seats)
     >>> sample = game.started(StepResult("One is left, O.", info={"to_move": 1}))
     >>> sample.seat, chat.show(sample.prompt_ids)

@@ -145,7 +145,7 @@ def read_again(
 ) -> list[Reading]:
     """Return how many of ``responses`` each format reads, and how many of these actions are legal, the best first.
 
-    >>> said = [Response("I say 3.", False, Task("TrlEnv/Nim-v0", 0), ()), Response("2", False, Task("", 0), ())]
+    >>> said = [Response("I say 3.", False, Task("TrlEnv/TicTacToe-v0", 0), ()), Response("2", False, Task("", 0), ())]
     >>> [(one.format, one.readable, one.legal) for one in read_again(["tag", "plain"], said, None)]
     [('plain', 2, None), ('tag', 0, None)]
 

@@ -270,7 +270,7 @@ def resume_command(command: str, folder: Path, options: TrainOptions, others: It
 def one_seat(options: _O) -> _O:
     """Return options for an evaluation, in which the model plays one seat against others.
 
-    >>> one_seat(choose("TrlEnv/Nim-v0", turn_limit=9, seats="self", credit="rae")).credit
+    >>> one_seat(choose("TrlEnv/TicTacToe-v0", turn_limit=9, seats="self", credit="rae")).credit
     'episode'
     """
     return options if options.seats is None else replace(options, seats=None, credit="episode")
@@ -279,7 +279,7 @@ def one_seat(options: _O) -> _O:
 def has_opponents(options: TrainOptions) -> bool:
     """Return whether the environment plays the other seats against a model that plays one.
 
-    >>> has_opponents(choose("TrlEnv/Nim-v0", turn_limit=9, seats="self"))
+    >>> has_opponents(choose("TrlEnv/TicTacToe-v0", turn_limit=9, seats="self"))
     True
     """
     env = make_env(options.env, **options.env_kwargs)

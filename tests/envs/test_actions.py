@@ -17,7 +17,6 @@ NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("Adventure", {}, ("", "take north", "inventory\ngo north", "go north; go west", "i", "inventor\u0443")),
     ("Adventure", {"commands": "free"}, ("", "go north\ngo west", "inventory\ngo north", "go north and south", "go")),
     ("Bandit", {}, ("", "F", "AB", "1", "arm A", "A.", "\u0391", "\u24b6", "A" * 5_000)),
-    ("Blackjack", {}, ("", "stic", "stand", "double", "hit me", "hit stick", "1", "stic\u212a", "\u017ftick")),
     ("ConnectFour", {"seat": "first"}, ("", "0", "8", "4.0", "\u0664", "four", "+4", "4 4", LONG, "-1")),
     (
         "Countdown",
@@ -63,7 +62,6 @@ NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         ),
     ),
     ("Mastermind", {"pegs": 2, "colors": 4, "repeats": False}, ("1 1", "12 1", "1", "red", "1" * 10**6)),
-    ("Maze", {}, ("", "n", "up", "northeast", "go north", "north north", "1", "\u017fouth", "not east")),
     (
         "Minesweeper",
         {},
@@ -83,22 +81,6 @@ NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         ),
     ),
     (
-        "Nim",
-        {"piles": [3, 4], "seat": "first"},
-        ("", "A", "2", "A 0", "A 4", "A -1", "A 1.0", "C 1", "A \u0661", "A 1 B 1", "\u0391 1", f"A{LONG}", "0 1"),
-    ),
-    (
-        "PocketCube",
-        {},
-        ("", "L", "D", "B2", "R3", "R''", "R 2", "RU", "R U", "R2'", "x", "\uff32", "R" * 9999, "turn R"),
-    ),
-    ("Secretary", {}, ("", "accept 1", "yes", "skip skip", "0", "s\u212aip", "accepted")),
-    (
-        "SlidingPuzzle",
-        {"rows": 3, "cols": 3},
-        ("", "0", "9", "_", "08", "8.", "+8", "8 8", "up", "\u0668", "slide 8", LONG),
-    ),
-    (
         "Sokoban",
         {},
         ("", "u", "upright", "go up", "not up", "push up", "up up", "up,", "1", "U", "\u1d58p", "move left"),
@@ -110,7 +92,6 @@ NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 SPELLINGS: list[tuple[str, dict[str, Any], str, tuple[str, ...]]] = [
     ("2048", {}, "left", (" Left\n", "LEFT")),
     ("Bandit", {}, "B", ("b", " B\n")),
-    ("Blackjack", {}, "hit", (" HIT\n", "Hit")),
     ("ConnectFour", {"seat": "first"}, "4", (" 4", "4\n", "\t4 ")),
     ("FrozenLake", {}, "left", ("Left", " LEFT\n", "left\t")),
     ("GuessNumber", {}, "5", ("+5", " 5\n", "\x1f5\u2003")),
@@ -118,12 +99,7 @@ SPELLINGS: list[tuple[str, dict[str, Any], str, tuple[str, ...]]] = [
     ("KuhnPoker", {}, "bet", (" BET\n", "Bet")),
     ("LightsOut", {}, "1 3", ("  1\t 3\n", "1  3")),
     ("Mastermind", {}, "1 1 2 2", ("1122", " 11 22\n", "1\t1 2\u00a02")),
-    ("Maze", {}, "north", ("North", " NORTH\n", "north\t")),
     ("Minesweeper", {}, "reveal 2 3", ("REVEAL 2 3", "reveal 2, 3", " reveal  2 3\n")),
-    ("Nim", {"piles": [3, 4], "seat": "first"}, "A 2", ("a 2", " A2\n", "A  2", "a\t2", "A 02")),
-    ("PocketCube", {}, "R'", ("r'", " R' \n", "R\u2019")),
-    ("Secretary", {}, "skip", (" SKIP\n", "Skip")),
-    ("SlidingPuzzle", {}, "1", (" 1\n", "1 ")),
     ("Sokoban", {}, "up", ("Up", " UP\n", "up\t")),
     ("TicTacToe", {"seat": "first"}, "5", (" 5", "5\n", "\t5 ")),
     ("TowerOfHanoi", {}, "A C", ("a c", "  A   C\n", "A\tC", "a C")),

@@ -462,13 +462,13 @@ def test_an_option_that_does_not_exist_is_refused_by_name(env_id: str) -> None:
     assert isinstance(error.value, ValueError)
 
 
-@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/Nim-v0"])
+@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/TicTacToe-v0"])
 def test_a_step_before_the_first_reset_is_an_error(env_id: str) -> None:
     with pytest.raises(ResetNeeded, match="call reset"):
         gym.make(env_id).unwrapped.step("1")
 
 
-@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/Nim-v0"])
+@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/TicTacToe-v0"])
 def test_an_action_that_is_no_text_is_named(env_id: str) -> None:
     env = gym.make(env_id)
     env.reset(seed=0)
@@ -476,7 +476,7 @@ def test_an_action_that_is_no_text_is_named(env_id: str) -> None:
         env.step(7)
 
 
-@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/Nim-v0"])
+@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/TicTacToe-v0"])
 def test_human_rendering_prints_the_transcript_while_it_is_played(
     env_id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -489,7 +489,7 @@ def test_human_rendering_prints_the_transcript_while_it_is_played(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/Nim-v0"])
+@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/TicTacToe-v0"])
 def test_ansi_rendering_returns_the_transcript_of_this_game_only(env_id: str) -> None:
     env = gym.make(env_id, render_mode="ansi")
     env.reset(seed=0)

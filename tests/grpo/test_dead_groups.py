@@ -309,7 +309,7 @@ def test_evaluations_are_never_drawn():
 
 
 def table(count=6):
-    rows = [Task("TrlEnv/Nim-v0", seed) for seed in range(count)]
+    rows = [Task("TrlEnv/TicTacToe-v0", seed) for seed in range(count)]
     return TrainingTasks(make_dataset(rows), lambda split, number: rows[0])
 
 
@@ -323,7 +323,7 @@ def test_probabilities_sum_to_1_and_no_task_starves(rollouts, explore, decay, le
     )
     tasks = table()
     for played in rollouts:
-        curriculum.count([(Task("TrlEnv/Nim-v0", seed, {"level": level}), won) for seed, level, won in played])
+        curriculum.count([(Task("TrlEnv/TicTacToe-v0", seed, {"level": level}), won) for seed, level, won in played])
     probabilities = curriculum.probabilities(tasks)
     assert probabilities.shape == (6, levels)
     assert probabilities.sum() == pytest.approx(1)
@@ -339,7 +339,7 @@ def test_probabilities_sum_to_1_and_no_task_starves(rollouts, explore, decay, le
 @given(st.integers(1, 8))
 def test_the_weight_is_that_of_the_equation_and_largest_at_one_half(won):
     curriculum = PrioritizedCurriculum(PrioritizedTasks(explore=0.2))
-    tasks, asked = table(2), Task("TrlEnv/Nim-v0", 0)
+    tasks, asked = table(2), Task("TrlEnv/TicTacToe-v0", 0)
     curriculum.count([(asked, place < won) for place in range(8)])
     overall = (won + 1) / (8 + 2)
     rates = [(won + 2 * overall) / (8 + 2), overall]
@@ -351,8 +351,8 @@ def test_the_weight_is_that_of_the_equation_and_largest_at_one_half(won):
 
 def test_tasks_are_drawn_as_often_as_their_probabilities_say():
     curriculum, tasks = PrioritizedCurriculum(PrioritizedTasks([{}, {}], explore=0.3)), table()
-    curriculum.count([(Task("TrlEnv/Nim-v0", 1, {"level": 1}), place % 2 == 0) for place in range(8)])
-    curriculum.count([(Task("TrlEnv/Nim-v0", 2, {"level": 0}), True)] * 8)
+    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 1, {"level": 1}), place % 2 == 0) for place in range(8)])
+    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 2, {"level": 0}), True)] * 8)
     draws = 4000
     drawn = [curriculum.choose(tasks, (2 * place + 1) * 2**62 // draws) for place in range(draws)]  # evenly spaced
     for row, some in enumerate(curriculum.probabilities(tasks)):
@@ -362,8 +362,8 @@ def test_tasks_are_drawn_as_often_as_their_probabilities_say():
 
 def test_instances_share_their_counts_and_levels_do_not():
     curriculum = PrioritizedCurriculum(PrioritizedTasks([{}, {}]))
-    curriculum.count([(Task("TrlEnv/Nim-v0", 7, {"instance": 3, "level": 1}), True)] * 8)
-    same, other = (Task("TrlEnv/Nim-v0", 1, {"instance": instance}) for instance in (3, 4))
+    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 7, {"instance": 3, "level": 1}), True)] * 8)
+    same, other = (Task("TrlEnv/TicTacToe-v0", 1, {"instance": instance}) for instance in (3, 4))
     assert curriculum.rate(same, 1) > curriculum.rate(other, 1) > curriculum.rate(other, 0) == 0.5
 
 
@@ -427,8 +427,8 @@ def test_numbers_that_cannot_work_are_refused(arguments):
 
 def test_prioritized_tasks_need_declared_success_and_their_own_state():
     curriculum = PrioritizedCurriculum(PrioritizedTasks())
-    curriculum.count([(Task("TrlEnv/Nim-v0", 0), None)] * 127)
+    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 0), None)] * 127)
     with pytest.raises(ConfigError, match="needs declared success, and the last 128 episodes"):
-        curriculum.count([(Task("TrlEnv/Nim-v0", 0), None)])
+        curriculum.count([(Task("TrlEnv/TicTacToe-v0", 0), None)])
     with pytest.raises(ConfigError, match="saved with another curriculum"):
         curriculum.state = {"level": 1, "won": 0, "played": 0}

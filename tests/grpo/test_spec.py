@@ -256,5 +256,5 @@ def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():
     ],
 )
 def test_a_spec_with_parts_can_be_pickled(feature):
-    spec = GymSpec("TrlEnv/Nim-v0", num_tasks=1, **feature)
+    spec = GymSpec("TrlEnv/TicTacToe-v0", num_tasks=1, **feature)
     assert [part.name for part in pickle.loads(pickle.dumps(spec)).parts] == [part.name for part in spec.parts]

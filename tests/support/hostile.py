@@ -91,7 +91,7 @@ TOURNAMENT: Final[dict[str, Any]] = {
     "version": 1,
     "tournament": {
         "seed": 0,
-        "env_id": "TrlEnv/Nim-v0",
+        "env_id": "TrlEnv/TicTacToe-v0",
         "env_kwargs": {},
         "players": {"solver": {"spec": {}}, "random": {"spec": {}}},
     },
@@ -203,7 +203,7 @@ TEXTS: Final = st.sampled_from(
     [
         *(CONTROL, "\ud800", "\udfff\ud800", "", " ", "\n", "../../etc/passwd", "/dev/zero", "os:system", "%s%n{0}{x}"),
         *("<script>alert(1)</script>", "</script>", "[link=file:///]x[/link]", "[bold]", "\x1b[?1049h", "é" * 70_000),
-        *("a" * 300_000, "nan", "1e999", "__class__", "constructor", "__proto__", "TrlEnv/Nim-v0", "NoSuch-v0"),
+        *("a" * 300_000, "nan", "1e999", "__class__", "constructor", "__proto__", "TrlEnv/TicTacToe-v0", "NoSuch-v0"),
     ]
 ) | st.text(st.characters(exclude_categories=()), max_size=20)
 LEAVES: Final = st.none() | st.booleans() | st.integers() | st.floats() | NUMBERS | TEXTS | NESTED

@@ -484,7 +484,7 @@ def _readers() -> Iterator[Reader]:
     lines = "records (JSON Lines)"
     yield Reader(lines, "warm-start --policy", "TrlEnv/Echo-v0 --policy {} --steps 1 --out OUT/warm", slow=True)
     yield Reader("curves and summary", "train --resume", "--resume {}", slow=True)
-    yield Reader("curves and summary", "tournament", "TrlEnv/Nim-v0 {} random --games 2", slow=True)
+    yield Reader("curves and summary", "tournament", "TrlEnv/TicTacToe-v0 {} random --games 2", slow=True)
     for kind in (lines, "curves and summary", "links"):
         yield Reader(kind, "view", "{} --out OUT/view.html", whole=True)
         yield Reader(kind, "view --live", "{} --live", whole=True)
@@ -493,7 +493,7 @@ def _readers() -> Iterator[Reader]:
             yield Reader(kind, "compare", "{} {}", whole=True)
     yield Reader("links", "view RUN", "{}")
     yield Reader("links", "eval --out", "TrlEnv/Echo-v0 --policy solver --episodes 2 --out {}")
-    yield Reader("links", "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
+    yield Reader("links", "tournament --out", "TrlEnv/TicTacToe-v0 random solver --games 2 --out {}")
     yield Reader("links", "train --resume", "--resume {}", slow=True)
     for command, arguments in (
         ("eval --model", "--model {} --episodes 2"),
@@ -511,7 +511,7 @@ def _readers() -> Iterator[Reader]:
     yield Reader(
         evaluation, "audit --out", "TrlEnv/Echo-v0 --seconds 1 --episodes 2 --search-steps 0 --out {}", slow=True
     )
-    yield Reader(evaluation, "tournament --out", "TrlEnv/Nim-v0 random solver --games 2 --out {}")
+    yield Reader(evaluation, "tournament --out", "TrlEnv/TicTacToe-v0 random solver --games 2 --out {}")
     yield Reader("options (TOML)", "eval", "{}")
     yield Reader("run file (YAML, TOML, JSON)", "train", "{} --steps 1 --out OUT/run", slow=True)
     questions = "dataset={} --env-kwargs prompt=question --env-kwargs answer=answer"

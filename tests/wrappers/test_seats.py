@@ -11,7 +11,7 @@ from gym_trl.errors import ConfigError, SeatError, caused_by_model
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers import Seats
 
-GAMES = ("TicTacToe", "Nim", "ConnectFour", "KuhnPoker")
+GAMES = ("TicTacToe", "ConnectFour", "KuhnPoker")
 
 
 class Scripted(gym.Env[str, str]):

@@ -29,7 +29,7 @@ class AuditedEnv:
 def envs_of(word: str) -> list[AuditedEnv]:
     """Return the environments that a word names.
 
-    >>> envs_of("TrlEnv/Echo-v0"), len(envs_of("gym_trl")) > 20
+    >>> envs_of("TrlEnv/Echo-v0"), len(envs_of("gym_trl")) > 15
     ([AuditedEnv(env_id='TrlEnv/Echo-v0', env_kwargs={}, flags=())], True)
 
     An adapter is named by its extra, such as ``textarena``, and gives all that it offers. A module or package is

@@ -128,7 +128,7 @@ class PrioritizedCurriculum(FollowCurriculum):
     """Successes of a training with ``PrioritizedTasks``, from which it draws its tasks.
 
     >>> from gym_trl.grpo.dataset import make_dataset
-    >>> played = [Task("TrlEnv/Nim-v0", seed) for seed in (0, 1, 2)]
+    >>> played = [Task("TrlEnv/TicTacToe-v0", seed) for seed in (0, 1, 2)]
     >>> tasks = TrainingTasks(make_dataset(played), lambda split, number: played[0])
     >>> curriculum = PrioritizedCurriculum(PrioritizedTasks(explore=0.1))
     >>> curriculum.probabilities(tasks).round(2).tolist()
@@ -191,7 +191,7 @@ class PrioritizedCurriculum(FollowCurriculum):
     def rate(self, task: Task, level: int = 0) -> float:
         """Return the estimated success rate of a task on a level.
 
-        >>> PrioritizedCurriculum(PrioritizedTasks()).rate(Task("TrlEnv/Nim-v0", 0))
+        >>> PrioritizedCurriculum(PrioritizedTasks()).rate(Task("TrlEnv/TicTacToe-v0", 0))
         0.5
         """
         name, every = _names(task, level)
