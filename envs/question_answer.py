@@ -14,19 +14,16 @@ from typing import Any, TypeAlias
 
 from gym_trl.envs.arguments import check_integers
 from gym_trl.envs.puzzle import Puzzle
-from gym_trl.envs.rubric import (
-    Rubric,
-    Scores,
+from gym_trl.envs.text_env import Outcome
+from gym_trl.envs.verifiers import (
     Verifier,
     accepts_the_answer,
     check_row,
     executor_for,
     find_verifier,
-    longest_wait_s,
     score,
     sentence_of,
 )
-from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError, RowError, apart_from_the_model, needs
 from gym_trl.kinds import load_function
 from gym_trl.registration import did_you_mean
@@ -67,9 +64,9 @@ class QAEnv(Puzzle):
     The reward modes are ``"score"``, the score of the last answer, less ``retry_cost`` for each further try that a
     wrong answer leads to; ``"success"``, 1 for a right answer in any try, so that guessing pays where answers can be
     guessed; and ``"efficient"``, 1 divided by the tries that it took. An empty answer, or one that is too long, is
-    wrong in every criterion. An episode that is cut off is paid as if all further answers were wrong.
+    wrong. An episode that is cut off is paid as if all further answers were wrong.
 
-    The default of ``retry_cost`` is the most that an answer can be paid. Then trying out all possible answers never
+    The default of ``retry_cost`` is 1, what an answer can be paid. Then trying out all possible answers never
     pays more than giving one: if k answers are equally likely, the further tries pay 0, -1, -2 and so on in place of 1,
     and a question that is never answered costs the tries. With n tries, 2 / (2k - n) suffices.
 
@@ -81,12 +78,10 @@ class QAEnv(Puzzle):
             ``.parquet`` file, or the id of a data set on the hub, which ``datasets.load_dataset`` downloads.
         prompt: Column with the question, or another ``Column``.
         answer: Column with the answer, for the verifier and the solver. Default: none; the verifier reads the row.
-        verify: Name of a verifier (``find_verifier``), a function of the response, the answer and the row, or a
-            ``Rubric``.
+        verify: Name of a verifier (``find_verifier``), or a function of the response, the answer and the row.
         turns: Number of tries.
         hints: Column with a text, or a list of texts, that is shown after wrong answers.
-        retry_cost: Cost of each try after the first one with ``reward="score"``. Default: the largest reward of an
-            answer, which is 1 without a ``Rubric``.
+        retry_cost: Cost of each try after the first one with ``reward="score"``.
         split: Split of a data set on the hub.
         subset: Its subset (configuration), such as ``"main"``.
         reward: ``"score"``, ``"success"`` or ``"efficient"``.
@@ -110,7 +105,7 @@ class QAEnv(Puzzle):
         verify: Verifier | str = "exact",
         turns: int = 1,
         hints: Column | None = None,
-        retry_cost: float | None = None,
+        retry_cost: float = 1.0,
         split: str = "train",
         subset: str | None = None,
         reward: str | None = None,
@@ -124,18 +119,9 @@ class QAEnv(Puzzle):
         self._rows = _load(*self._source)
         self.dataset, self.verify = dataset, verify
         self._verifier = find_verifier(verify)
-        self._weights: Mapping[str, float] = verify.weights if isinstance(verify, Rubric) else {}
-        self._worst = sum(min(0.0, weight) for weight in self._weights.values())
-        most = sum(max(0.0, weight) for weight in self._weights.values()) if self._weights else 1.0
-        self.retry_cost = most if retry_cost is None else retry_cost
-        if (
-            isinstance(retry_cost, bool)
-            or not isinstance(self.retry_cost, int | float)
-            or not 0 <= self.retry_cost < inf
-        ):
+        if isinstance(retry_cost, bool) or not isinstance(retry_cost, int | float) or not 0 <= retry_cost < inf:
             raise ConfigError(f"retry_cost must be a number of at least 0, got {retry_cost!r}")
-        self.criteria: Mapping[str, float] = self._weights if self.reward == "score" else {}
-        """Weights of the criteria that add up to the reward, by name; empty without a ``Rubric``."""
+        self.retry_cost = retry_cost
         first = self._rows[0]
         self._prompt = _reader("prompt", prompt, first)
         self._answers = None if answer is None else _reader("answer", answer, first)
@@ -177,12 +163,12 @@ class QAEnv(Puzzle):
     @property
     def loss_reward(self) -> float:  # type: ignore[override]  # it depends on the tries that are left
         """Reward of wrong answers in all tries that are left."""
-        return self._worst - self._cost * max(0, self._turns_left - 1)
+        return -self._cost * max(0, self._turns_left - 1)
 
     @property
     def owes(self) -> bool:
         """True if ``settlement`` can differ from 0."""
-        return self.reward == "score" and (self._worst < 0 or (self._cost > 0 and self.turns > 1))
+        return self._cost > 0 and self.turns > 1
 
     @property
     def num_instances(self) -> int:
@@ -203,11 +189,6 @@ class QAEnv(Puzzle):
     def preferred_executor(self) -> str:  # type: ignore[override]  # it depends on the verifier
         """Default executor of ``GymSpec``: threads where the verifier waits for something, processes for ``math``."""
         return executor_for(self._verifier)
-
-    @property
-    def longest_wait_s(self) -> float:
-        """Seconds that a step may wait for judges, whose failures are not the model's."""
-        return longest_wait_s(self._verifier)
 
     @property
     def solver(self) -> Callable[[], Policy]:  # type: ignore[override]  # there is none without answers
@@ -266,17 +247,16 @@ class QAEnv(Puzzle):
         return self._after(score(self._verifier, action, self._answer, self._row), "Wrong.")
 
     def _reject(self, reason: str) -> Outcome:
-        worst = {name: float(weight < 0) for name, weight in self._weights.items()}
-        return self._after(Scores(self._worst, False, worst), reason, valid=False)
+        return self._after(0.0, reason, valid=False)
 
-    def _after(self, scores: Scores, message: str, *, valid: bool = True) -> Outcome:
-        done = scores.success or self._turns_left == 1
-        info = {"scores": dict(scores.criteria)} if scores.criteria else {}
+    def _after(self, worth: float, message: str, *, valid: bool = True) -> Outcome:
+        success = worth >= 1
+        done = success or self._turns_left == 1
         if not done and (hint := self._hint()):
             message = f"{message} {hint}"
-        self._turns_left = 0 if scores.success else self._turns_left - 1
-        shown = "Right." if scores.success else f"{message}\n{self._observe()}".rstrip()
-        return Outcome(shown, scores.reward if done else -self._cost, done, scores.success, valid, info)
+        self._turns_left = 0 if success else self._turns_left - 1
+        shown = "Right." if success else f"{message}\n{self._observe()}".rstrip()
+        return Outcome(shown, worth if done else -self._cost, done, success, valid)
 
     def _hint(self) -> str:
         if self._hints is None:

@@ -65,8 +65,6 @@ class Probed(NamedTuple):
     executor: ExecutorConfig
     seats: dict[str, int]
     """Number of seats that are played; 1 unless all seats are."""
-    criteria: Mapping[str, float] = {}
-    """Weights of the criteria that make up the reward, by name; empty unless all environments have the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,24 +168,18 @@ class EnvSpec(Text, Displayed):
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         instructions, num_instances, choices = dict[str, str](), dict[str, int | None](), set[ExecutorName]()
-        seats, criteria = dict[str, int](), list[dict[str, float]]()
+        seats = dict[str, int]()
         for env_id in self.weights:
             with self._watched().checked(env_id) as env:
                 rules = instructions_of(env)
                 instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
                 num_instances[env_id] = traits(env).num_instances
-                criteria.append(dict(traits(env).criteria))
                 seats[env_id] = 1 if self.seats is None else traits(env).num_seats
                 if self.seats is None:
                     check_seats_are_played(env)
                 self._check_functions(env, stepping)
                 if self.success == "info":
                     self._check_info(env_id)
-                if (limit := stepping.step_timeout) is not None and limit <= traits(env).longest_wait_s:
-                    raise ConfigError(
-                        f"step_timeout must be above {traits(env).longest_wait_s:g} s, for which a step of "
-                        f"{env_id!r} may wait for a judge, got {limit:g}: a judge that is slow would count as a crash"
-                    )
                 if stepping.executor is None:
                     preferred = choose_executor(env_id, env, self.make).executor
                     if preferred not in EXECUTORS:
@@ -206,8 +198,7 @@ class EnvSpec(Text, Displayed):
                 f"be pickled: {objection}"
             )
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
-        shared = criteria[0] if all(one == criteria[0] for one in criteria) else {}
-        return Probed(instructions, num_instances, stepping, seats, shared)
+        return Probed(instructions, num_instances, stepping, seats)
 
     def _watched(self) -> Self:
         """Return the same specification with functions that report what is wrong with them.

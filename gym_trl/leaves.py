@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 Names: TypeAlias = Mapping[str, str]
 """Objects as ``"module:name"``, with the module's name after ``gym_trl.``, by the names under which users know them."""
-Kind: TypeAlias = Literal["commands", "envs", "containers", "displays"]
+Kind: TypeAlias = Literal["commands", "envs", "displays"]
 
 _NONE: Names = MappingProxyType({})
 
@@ -21,8 +21,6 @@ class Leaf(NamedTuple):
     """Functions of ``gym-trl``, each in a module that has ``EXAMPLES`` as well."""
     envs: Names = _NONE
     """Environments that need an extra, by their ids."""
-    containers: Names = _NONE
-    """``gym_trl.sandbox.shell.Containers`` of each program."""
     displays: Names = _NONE
     """Functions ``object -> HTML`` by the names of classes, and the others that ``gym_trl.displays`` calls."""
 
@@ -77,10 +75,6 @@ LEAVES: dict[str, Leaf] = {
     "eval protocol": Leaf(("integrations.eval_protocol",)),
     "legacy rollout": Leaf(("integrations.legacy_rollout",)),
     "trl-env": Leaf(("integrations.trl_env",)),
-    "containers": Leaf(
-        ("sandbox.container",),
-        containers={"docker": "sandbox.container:CONTAINERS", "podman": "sandbox.container:CONTAINERS"},
-    ),
     "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
     "openspiel": Leaf(
         ("envs.external.openspiel", "evaluation.exploitability"),

@@ -46,7 +46,6 @@ ENVS = {
 # Environments that need an extra or arguments; not part of the validated and documented games.
 EXTERNAL = offered("envs") | {
     "TrlEnv/QA-v0": "gym_trl.envs.question_answer:QAEnv",
-    "TrlEnv/Tasks-v0": "gym_trl.envs.tasks:Tasks",
 }
 
 GAMES = tuple(ENVS)

@@ -102,7 +102,7 @@ REGISTERED = Trust()
 def may_name_code(word: str) -> bool:
     """Return whether a word can be the name of code or the address of a server.
 
-    >>> [may_name_code(word) for word in ("solver", "my_game:play", "play.py", "judge:http://localhost")]
+    >>> [may_name_code(word) for word in ("solver", "my_game:play", "play.py", "http://localhost")]
     [False, True, True, True]
     """
     return ":" in word or word.endswith(".py")
@@ -192,7 +192,7 @@ def _in_module(word: str) -> bool:
 
 
 _ANY, _NONE = ".*", r"(?!)"
-_SERVER, _TASKS = "a server that would be contacted", "a folder of tasks, whose tests and Dockerfile would run"
+_SERVER = "a server that would be contacted"
 _PROGRAMS = "which makes actions run as programs on this machine"
 _ARGUMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "External/GEM-v0": {"game": (r"(?!code:).*", _PROGRAMS)},
@@ -210,7 +210,6 @@ _ARGUMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         **dict.fromkeys(("prompt", "answer", "hints"), (r"[^:]*|.*\{.*", "")),
         "verify": (r"[^:]*|(numeric|regex|code):.*", ""),
     },
-    "TrlEnv/Tasks-v0": {"folder": (_NONE, _TASKS)},
 }
 """Arguments of this library's environments with a rule of their own, by id and name: a pattern of the texts that are
 data, and the effect of others. Default of a game: all are data; of other environments: see ``env_names``."""

@@ -88,7 +88,7 @@ def _no_search_for_garbage_among_what_stays() -> None:
 def _runs_programs(doctest: pytest.DoctestItem) -> bool:
     """Return whether an example makes a sandbox, whose default is bubblewrap."""
     examples = doctest.dtest.examples if doctest.dtest else []
-    makes = re.compile(r"\b(Sandbox|SandboxMachine|Tasks|CodeAgent|LocalExecuter|Code|grade|grade_calls)\(")
+    makes = re.compile(r"\b(Sandbox|CodeAgent|LocalExecuter|Code|grade|grade_calls)\(")
     return any(makes.search(example.source) for example in examples)
 
 

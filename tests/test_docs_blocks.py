@@ -124,7 +124,7 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
         marks += [pytest.mark.openenv]
         marks += [pytest.mark.skipif(find_spec("openenv") is None, reason="openenv is not installed")]
     examples = [block.body for block in blocks if ">>> " in block.body]
-    if any(" Sandbox(" in body or "CodeAgent-v0" in body or "Tasks-v0" in body for body in examples):
+    if any(" Sandbox(" in body or "CodeAgent-v0" in body for body in examples):
         marks += [pytest.mark.code]
         marks += [pytest.mark.skipif(PROBLEM is not None, reason=f"bubblewrap does not work here: {PROBLEM}")]
     return marks

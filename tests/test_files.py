@@ -24,7 +24,6 @@ from typer.testing import CliRunner, Result
 import gym_trl
 from gym_trl.cli.app import app
 from gym_trl.env_checker.validation import Game, write_measurements
-from gym_trl.envs.judge import Judge
 from gym_trl.errors import GymTRLError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.ratings import PlayedGame, rate
@@ -331,11 +330,6 @@ def transcribed(folder: Path) -> None:
         env.step("x")
 
 
-def judged(folder: Path) -> None:
-    judge = Judge(lambda messages: "right", model="m", cache=folder / "verdicts.db")
-    judge.judge("4", "4", {"question": "2 + 2?"})
-
-
 def measured(folder: Path) -> None:
     write_measurements(folder / "table.json", Game("TrlEnv/Echo-v0", None), {})
 
@@ -373,7 +367,6 @@ WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
     "training again": (call(trained), trained),
     "RecordTranscript": (call(transcribed), empty),
     "write_rows": (call(lambda folder: write_rows(folder / "rows.jsonl", [episode()])), empty),
-    "Judge": (call(judged), empty),
     "write_measurements": (call(measured), empty),
 }
 SLOW_WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
@@ -466,8 +459,6 @@ WHY_IT_MAY = {
     "files.py": {"open for writing": "the owner", "unlink": "of its own new file"},
     "cli/terminal.py": {"open for writing": "standard output, by its number"},
     "env_checker/card/learning.py": {"open for writing": "in a temporary folder"},
-    "envs/judge.py": {"sqlite3.connect": "after check_file"},
-    "envs/task_folder.py": {"open for writing": "to memory"},
     "envs/tool_use.py": {"sqlite3.connect": "in memory"},
     "envs/words/make_lists.py": {"write_text": "a script for the package's own data"},
     "evaluation/pictures.py": {"savefig": "to memory"},
@@ -478,7 +469,6 @@ WHY_IT_MAY = {
     "policies/weights.py": {"save_pretrained": "after check_tree"},
     "sandbox/__init__.py": {"rmtree": "of the sandbox's own folder", "write_text": "to /proc"},
     "sandbox/isolation.py": {"mkdtemp": "a temporary folder"},
-    "sandbox/shell_driver.py": {"rmtree": "in the sandbox", "unlink": "in the sandbox"},
     "testing/pretrained.py": {
         **dict.fromkeys(("mkdtemp", "rename", "rmtree", "save_pretrained"), "a new folder, renamed at the end")
     },

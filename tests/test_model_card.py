@@ -257,7 +257,7 @@ def test_the_base_of_an_adapter_is_that_which_it_names(base: str) -> None:
 def test_keys_passwords_and_addresses_for_reports_are_left_out() -> None:
     options = {
         **CONFIG["options"],
-        "env_kwargs": {"api_key": "sk-1234", "verify": "judge:http://me:secret@host/v1#model"},
+        "env_kwargs": {"api_key": "sk-1234", "verify": "http://me:secret@host/v1#model"},
         "grpo": {"report_to": "wandb", "hub_token": "hf_1234", "vllm_server_base_url": "http://10.0.0.1", "beta": 0.1},
     }
     card = model_card({**CONFIG, "options": options}, SUMMARY)

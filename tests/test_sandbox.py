@@ -6,11 +6,9 @@
 """
 
 import gc
-import io
 import os
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +25,6 @@ from support.isolation import ISOLATION, shut_in
 from gym_trl.errors import ConfigError
 from gym_trl.sandbox import Sandbox, SandboxLimits, _descendants, isolation
 from gym_trl.sandbox.driver import landlock_abi
-from gym_trl.sandbox.shell import Check, Place, SandboxMachine, _Shell
 
 pytestmark = pytest.mark.code
 
@@ -395,66 +392,3 @@ def test_limits_keep_programs_from_the_network_and_other_programs(world: World) 
         assert sandbox.run(code).output == "hello\n"
         assert sandbox.run("while True: pass", seconds=0.2).status == "timeout"
     assert not folder.exists()
-
-
-@pytest.fixture(scope="module")
-def shell() -> Iterator[_Shell]:
-    """A machine's sandbox, whose interpreter's functions tests replace as a model that has taken it over would."""
-    made = _Shell(SandboxLimits(file_mb=1), ["/app"])
-    yield made
-    made.close()
-
-
-@shut_in
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "'\u00e9' * 4",
-        "'\ud800' * 4",
-        "'abc'",
-        "'ab\\ncd'",
-        "1.5",
-        "['']",
-        "{'token': 0}",
-        "'A' * 400_000",
-        "'AAAA' * 3",
-    ],
-)
-def test_files_that_a_machine_forges_or_never_ends_are_none(
-    shell: _Shell, reply: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gym_trl.sandbox.shell._TAKE_S", 2.0)  # for the small pieces
-    shell._sandbox.run(f"def give(): return {reply}")
-    assert shell.take(["/app"]) is None
-    assert shell._sandbox.alive
-
-
-@shut_in
-@pytest.mark.parametrize("reply", ["'\u00e9'", "'abc'", "0", "[]", "None"])
-def test_a_file_that_a_machine_forges_is_none(shell: _Shell, reply: str) -> None:
-    shell._sandbox.run(f"def read(path, most): return {reply}")
-    assert shell.read("/app/reward.txt") is None
-
-
-@shut_in
-@pytest.mark.parametrize("reply", ["None", "[]", "{}", "{'output': 5, 'code': 0}", "{'output': '', 'code': '0'}"])
-def test_a_forged_end_of_a_command_loses_the_machine(reply: str) -> None:
-    shell = _Shell(SandboxLimits(), ["/app"])
-    try:
-        shell._sandbox.run(f"def shell(*given): return {reply}")
-        ran = shell.run("true", "/app", {}, 5.0)
-        assert (ran.lost, ran.code) == (True, None)
-        assert not shell._sandbox.alive
-    finally:
-        shell.close()
-
-
-@shut_in
-def test_tests_of_forged_files_see_the_initial_ones() -> None:
-    nothing = io.BytesIO()
-    tarfile.open(fileobj=nothing, mode="w").close()
-    with SandboxMachine(Place(nothing.getvalue()), SandboxLimits()) as machine:
-        assert machine.run("echo 6 > number", 10.0).code == 0
-        assert machine._shell is not None
-        machine._shell._sandbox.run("def give(): return '\u00e9'")
-        assert machine.verify(Check(nothing.getvalue(), "ls /app", 10.0, {}, [])).output == ""

@@ -104,7 +104,7 @@ def test_a_partial_function_of_a_module_makes_an_environment(mark: Path) -> None
 
 
 nested = st.recursive(
-    st.text() | st.sampled_from(["stranger:play", "stranger.py", "judge:http://x"]) | st.integers() | st.none(),
+    st.text() | st.sampled_from(["stranger:play", "stranger.py"]) | st.integers() | st.none(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
@@ -120,7 +120,7 @@ def holds(value: Any, name: str) -> bool:
 def test_names_are_found_however_deep_they_are(value: Any) -> None:
     given_before = copy.deepcopy(value)
     found = {one.name for one in names_in("spec", value)}
-    for name in ("stranger:play", "stranger.py", "judge:http://x"):
+    for name in ("stranger:play", "stranger.py"):
         assert not holds(value, name) or name in found
     assert value == given_before
     deep: Any = value
@@ -175,13 +175,11 @@ def test_arguments_of_this_librarys_games_are_data_whatever_they_say(env_id: str
     ("env_id", "arguments"),
     [
         ("TrlEnv/CodeAgent-v0", {"isolation": "limits"}),
-        ("TrlEnv/Tasks-v0", {"folder": "tasks"}),
         ("TrlEnv/OpenEnv-v0", {"base_url": "localhost"}),
         ("TrlEnv/OpenEnv-v0", {"docker_image": "image"}),
         ("TrlEnv/OpenEnv-v0", {"token_variable": "HF_TOKEN"}),
         ("TrlEnv/OpenEnv-v0", {"client": "stranger:Client"}),
         ("TrlEnv/QA-v0", {"verify": "stranger:check"}),
-        ("TrlEnv/QA-v0", {"verify": "judge:http://localhost"}),
         ("TrlEnv/QA-v0", {"prompt": "stranger:make"}),
         ("External/GEM-v0", {"game": "code:CodeContest"}),
         ("External/PettingZoo-v0", {"game": "stranger:make"}),
@@ -238,7 +236,7 @@ def test_every_option_of_a_run_is_searched_for_names(option: str, value: Any, ma
 
 
 def test_levels_are_searched_as_arguments_and_the_message_for_a_summary_is_not(mark: Path) -> None:
-    levels = {"levels": [{"verify": "judge:http://localhost"}, {"high": 5}], "rise": 0.9}
+    levels = {"levels": [{"verify": "stranger:check"}, {"high": 5}], "rise": 0.9}
     for env, refused in (("TrlEnv/QA-v0", True), ("TrlEnv/GuessNumber-v0", False)):
         assert bool([*run_names({**USUAL, "env": env, "env_kwargs": {}, "curriculum": levels})]) == refused
     asks, calls = ({"last": 1, "summary": one, "ask": "stranger:won"} for one in ("model", "stranger:won"))

@@ -8,7 +8,7 @@ take long to compute. All of them refuse a value of another type by the name of 
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
@@ -53,12 +53,8 @@ class EnvTraits:
     """Values of the argument ``opponent``; with ``"self"`` all seats are played from outside."""
     openspiel_game: str | None = None
     """Name of the game in OpenSpiel, if it is one of its games."""
-    criteria: Mapping[str, float] = field(default_factory=dict)
-    """Weights of the criteria in ``info["criteria"]``."""
     preferred_executor: str | None = None
     """Executor that is used if none is chosen; ``None`` for a measurement."""
-    longest_wait_s: float = 0.0
-    """Seconds that a step may wait for a judge."""
     append_only: bool | None = None
     """False if observations repeat or hide earlier ones; ``None`` if no wrapper rewrites them."""
     reads_responses: bool = False
@@ -135,7 +131,7 @@ def _told(declared: tuple[tuple[str, Any], ...]) -> LayerTraits:
 
 _FIELDS = tuple(one.name for one in fields(EnvTraits))
 _OTHERS = ("instructions", "solver", "random_policy", "optimal_success", "optimal_return", "baselines")
-_COMMON = {"opponents", "criteria", "solver", "baselines"}
+_COMMON = {"opponents", "solver", "baselines"}
 """Names that resemble common names of attributes, such as ``opponent``."""
 _NAMES = {*_FIELDS, *_OTHERS} - _COMMON
 _OURS = ("gym_trl", "gymnasium", "builtins", "abc", "typing")

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, Unpack
 from gym_trl.displays import Displayed
 from gym_trl.engines.protocol import Engine
 from gym_trl.envs.question_answer import Column, QAEnv
-from gym_trl.envs.rubric import Verifier
+from gym_trl.envs.verifiers import Verifier
 from gym_trl.envspec import SELF_PLAY, EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
@@ -16,7 +16,6 @@ from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
-from gym_trl.grpo.criterion_rewards import CriterionReward, RestReward
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.league import LeagueState
@@ -146,7 +145,7 @@ class GymSpec(Displayed):
         verify: Verifier | str = "exact",
         turns: int = 1,
         hints: Column | None = None,
-        retry_cost: float | None = None,
+        retry_cost: float = 1.0,
         split: str = "train",
         subset: str | None = None,
         reward: str | None = None,
@@ -321,16 +320,8 @@ class GymSpec(Displayed):
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
-        """Reward functions for the trainer: the environment's return.
-
-        For an environment with several ``criteria`` (``gym_trl.envs.rubric.Rubric``) it is one function per criterion,
-        and one for the rest, which add up to the return; the trainer logs each. With credit per turn it is one
-        function.
-        """
-        if not self._probed.criteria or self.turn_credit is not None:
-            return [env_reward]
-        criteria = tuple(CriterionReward(name, weight) for name, weight in self._probed.criteria.items())
-        return [*criteria, RestReward(criteria)]
+        """Reward functions for the trainer: the environment's return."""
+        return [env_reward]
 
     def _dataset(self, split: str) -> Any:
         tasks = list(self.tasks(split))

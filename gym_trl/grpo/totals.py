@@ -240,7 +240,6 @@ def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "cut_actions": [episode.cut_actions for episode in episodes],
         "cut_observations": [episode.cut_observations for episode in episodes],
         "template_differences": [episode.template_differences for episode in episodes],
-        "scores": [dict(episode.scores) for episode in episodes],
         "acts": [acts_of(episode) for episode in episodes],
     }
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -124,27 +124,17 @@ class Sandbox(Closing):
     Args:
         limits: Resource limits of the programs.
         isolation: ``"bubblewrap"`` or ``"limits"``.
-        folders: Further empty folders that may be written to, each as large as ``/tmp``. With them the programs of the
-            system are visible, too (``/usr/bin`` and others, read-only). Only with bubblewrap. Default: neither.
 
     Raises:
         ConfigError: The ``isolation`` is unknown or does not work on this machine.
         OSError: The process cannot be started.
     """
 
-    def __init__(
-        self,
-        limits: SandboxLimits | None = None,
-        *,
-        isolation: Isolation = "bubblewrap",
-        folders: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, limits: SandboxLimits | None = None, *, isolation: Isolation = "bubblewrap") -> None:
         check_isolation(isolation)
-        if folders is not None and isolation != "bubblewrap":
-            raise ConfigError(f"folders needs isolation='bubblewrap', got {isolation!r}")
         self.limits = limits or SandboxLimits()
         self.isolation: Isolation = isolation
-        self._settings = self.limits._settings() | ({} if folders is None else {"folders": list(folders)})
+        self._settings = self.limits._settings()
         self._process: _Process | None = None
 
     @property

@@ -102,9 +102,8 @@ def _give_up_rights(settings: dict[str, Any]) -> None:
     if isolated:
         # Limit the number of files, which bubblewrap has no option for.
         options = f"size={settings['file_bytes']},nr_inodes={settings['files']},mode=1777"
-        for folder in ("/tmp", *settings.get("folders", ())):  # noqa: S108 -- the sandbox's own
-            flags = _REMOUNT | _NO_SUID | _NO_DEVICES
-            _check(libc.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, options.encode()))
+        flags = _REMOUNT | _NO_SUID | _NO_DEVICES
+        _check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", flags, options.encode()))
     ruleset = None if isolated else _ruleset(settings["landlock"], settings["readable"], settings["listable"])
     for name, value in settings["limits"].items():
         limit = getattr(resource, f"RLIMIT_{name}")

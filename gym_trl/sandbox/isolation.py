@@ -32,23 +32,6 @@ _PROBE_S = 20.0
 _FIRST_UID = 1_000_000_000
 """First of 2**29 unused user ids; a sandbox started by root gets a random one of them."""
 _MOST_FILES = 4096
-SYSTEM = (
-    *(
-        "/bin",
-        "/sbin",
-        "/usr/bin",
-        "/usr/sbin",
-        "/usr/local/bin",
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/libexec",
-        "/usr/share",
-    ),
-    *("/lib", "/lib64", "/etc/alternatives"),
-)
-"""Folders with the system's programs, which commands may read."""
-PROGRAMS = "/opt/gym-trl/bin"
-"""Folder with ``python`` and ``python3``, the interpreter of this library without its packages."""
 
 
 class Command(NamedTuple):
@@ -154,18 +137,15 @@ def command(isolation: Isolation, settings: dict[str, Any], *, replies: int) -> 
         options["filter"], options["own_process"] = made.code.hex(), made.own_process
     python = [_python(), "-s", "-S", "-P", "-B", "-u", "-c", _source(), json.dumps(options)]
     if isolated:
-        return Command([*_bubblewrap(root, settings["file_bytes"], settings.get("folders")), *python], None)
+        return Command([*_bubblewrap(root, settings["file_bytes"]), *python], None)
     folder = tempfile.mkdtemp(prefix="gym-trl-sandbox-")
     if options["uid"] is not None:
         os.chown(folder, options["uid"], options["uid"])
     return Command(python, folder)
 
 
-def _bubblewrap(root: bool, file_bytes: int, folders: Sequence[str] | None) -> list[str]:
-    """Return bubblewrap's arguments: all namespaces, an empty root, the interpreter, and a temporary folder.
-
-    With ``folders``, which may be none, also the system's programs and these folders.
-    """
+def _bubblewrap(root: bool, file_bytes: int) -> list[str]:
+    """Return bubblewrap's arguments: all namespaces, an empty root, the interpreter, and a temporary folder."""
     # The driver needs these capabilities until it drops them, which it does before it reads the first program.
     rights = ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
     if root:  # the limit on processes counts per user, so the driver changes to its own
@@ -175,16 +155,16 @@ def _bubblewrap(root: bool, file_bytes: int, folders: Sequence[str] | None) -> l
     apart = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     return [
         *(which("bwrap") or "bwrap", *apart, *rights, "--hostname", "sandbox", "--new-session", "--die-with-parent"),
-        *chain.from_iterable(_mounts(_interpreter() if folders is None else with_programs(), folders, str(file_bytes))),
+        *chain.from_iterable(_mounts(_interpreter(), str(file_bytes))),
         *("--remount-ro", "/", "--chdir", "/tmp", "--"),  # noqa: S108
     ]
 
 
-def _mounts(read: Sequence[str], folders: Sequence[str] | None, file_bytes: str) -> Iterator[Sequence[str]]:
+def _mounts(read: Sequence[str], file_bytes: str) -> Iterator[Sequence[str]]:
     """Yield bubblewrap's arguments for each path."""
     links = {path: str(Path(path).readlink()) for path in read if Path(path).is_symlink()}
     # Folders that bubblewrap creates implicitly would not be accessible to the driver's user.
-    parents = {str(parent) for path in (*read, *DEVICES, *(folders or ())) for parent in Path(path).parents}
+    parents = {str(parent) for path in (*read, *DEVICES) for parent in Path(path).parents}
     for path in sorted(parents - {"/"} - links.keys()):
         yield "--perms", "0755", "--dir", path
     for path in read:
@@ -193,12 +173,7 @@ def _mounts(read: Sequence[str], folders: Sequence[str] | None, file_bytes: str)
         yield "--size", "4096", "--tmpfs", path, "--remount-ro", path
     for path in DEVICES:
         yield "--dev-bind", path, path
-    if folders is not None:
-        yield "--perms", "0755", "--dir", PROGRAMS
-        yield "--symlink", _python(), f"{PROGRAMS}/python"
-        yield "--symlink", _python(), f"{PROGRAMS}/python3"
-    for path in (*sorted(folders or ()), "/tmp"):  # noqa: S108 -- the sandbox's own
-        yield "--perms", "1777", "--size", file_bytes, "--tmpfs", path
+    yield "--perms", "1777", "--size", file_bytes, "--tmpfs", "/tmp"  # noqa: S108 -- the sandbox's own
 
 
 def _python() -> str:
@@ -231,14 +206,6 @@ def _interpreter() -> tuple[str, ...]:
     # Leave out folders inside other ones.
     whole = [path for path in folders if not any(path != other and path.startswith(f"{other}/") for other in folders)]
     return (*own, *sorted(whole))
-
-
-@cache
-def with_programs() -> tuple[str, ...]:
-    """Return the paths of the interpreter and of the system's programs, none of them inside another one."""
-    existing = {path for path in (*SYSTEM, *_interpreter()) if Path(path).exists()}
-    links = {path for path in existing if Path(path).is_symlink()}
-    return tuple(sorted(path for path in existing if not (set(map(str, Path(path).parents)) & (existing - links))))
 
 
 @cache

@@ -15,10 +15,7 @@ from support.lanes import examples
 
 import gym_trl
 from gym_trl.envs.question_answer import QAEnv
-from gym_trl.envs.rubric import Rubric
 from gym_trl.errors import ConfigError, InfrastructureError
-from gym_trl.evaluation import evaluate
-from gym_trl.records.files import read_records
 from gym_trl.testing import check_text_env, play
 
 ROWS = [{"question": f"What is {n} + {n}?", "answer": 2 * n, "hints": ["Double it.", f"{n} twice."]} for n in range(8)]
@@ -37,9 +34,6 @@ def near(response: str, answer: Any, row: Mapping[str, Any]) -> float:
     return float(1 / (1 + abs(int(response) - answer)))
 
 
-RUBRIC = Rubric({"correct": ("numeric", 1.0), "short": (short, 0.2), "shouts": (lambda said, *_: said.isupper(), -0.5)})
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -49,7 +43,6 @@ RUBRIC = Rubric({"correct": ("numeric", 1.0), "short": (short, 0.2), "shouts": (
         partial(SUMS, verify=short),
         partial(SUMS, answer=None, verify=short),
         partial(QAEnv, PLANETS, prompt="question", answer="answer", verify="set"),
-        partial(QAEnv, ROWS, prompt="question", answer="answer", verify=Rubric({"a": ("exact", 1), "b": (short, -1)})),
     ],
 )
 def test_it_meets_the_requirements_of_training(make: Callable[[], QAEnv]) -> None:
@@ -110,7 +103,7 @@ def test_with_efficient_rewards_a_hint_has_a_price() -> None:
 def test_trying_out_all_possible_answers_pays_no_more_than_giving_one(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 6))
     turns = data.draw(st.integers(1, count))
-    cost = data.draw(st.sampled_from([None, 2 / (2 * count - turns)]))
+    cost = data.draw(st.sampled_from([1.0, 2 / (2 * count - turns)]))
     rows = [{"question": "Which letter?", "answer": letter} for letter in "abcdef"[:count]]
     env = QAEnv(rows, prompt="question", answer="answer", turns=turns, retry_cost=cost)
     guesses = data.draw(st.permutations("abcdef"[:count]))
@@ -124,13 +117,13 @@ def test_trying_out_all_possible_answers_pays_no_more_than_giving_one(data: st.D
 
 
 def test_a_further_try_costs_retry_cost() -> None:
-    for cost, expected in ((0.25, 0.75), (0, 1.0), (None, 0.0)):
+    for cost, expected in ((0.25, 0.75), (0, 1.0), (1, 0.0)):
         env = SUMS(turns=2, retry_cost=cost)
         env.reset(options={"instance": 3})
         assert env.step("5")[1] + env.step("6")[1] == expected
         env.reset(options={"instance": 3})
         assert env.step("5")[1] + env.step("5")[1] == expected - 1
-    assert SUMS(turns=2, verify=RUBRIC).retry_cost == 1.2
+    assert SUMS(turns=2).retry_cost == 1
     wrong: list[Any] = [-1, "1", True, float("nan")]
     for value in wrong:
         with pytest.raises(ConfigError, match="retry_cost must be a number of at least 0"):
@@ -140,15 +133,13 @@ def test_a_further_try_costs_retry_cost() -> None:
 @examples(60)
 @given(
     st.lists(st.sampled_from(["6", "7", "", "WRONG", "a long answer"]), min_size=1, max_size=4),
-    st.sampled_from([None, 0.0, 0.5]),
+    st.sampled_from([1.0, 0.0, 0.5]),
 )
-def test_an_episode_that_is_cut_off_is_never_paid_more_than_one_that_is_lost(
-    actions: list[str], cost: float | None
-) -> None:
-    make = partial(SUMS, turns=4, verify=RUBRIC, retry_cost=cost)
+def test_an_episode_that_is_cut_off_is_never_paid_more_than_one_that_is_lost(actions: list[str], cost: float) -> None:
+    make = partial(SUMS, turns=4, retry_cost=cost)
     env = make()
     env.reset(options={"instance": 3})
-    assert env.settlement == -0.5 - 3 * env.retry_cost
+    assert env.settlement == -3 * env.retry_cost
     paid = 0.0
     for number, action in enumerate(actions, start=1):
         _, reward, over, _, _ = env.step(action)
@@ -157,35 +148,14 @@ def test_an_episode_that_is_cut_off_is_never_paid_more_than_one_that_is_lost(
             assert env.settlement == 0
             return
         assert reward == -env.retry_cost
-        assert env.settlement == env.loss_reward == pytest.approx(-0.5 - (3 - number) * env.retry_cost)
-        assert env.owes
+        assert env.settlement == env.loss_reward == pytest.approx(-(3 - number) * env.retry_cost)
+        assert env.owes == (cost > 0)
     owed = paid + env.settlement
     for ending in ("7", "", "WRONG", "x" * 300_000):
         env = make()
         env.reset(options={"instance": 3})
         lost = sum(env.step(action)[1] for action in [*actions, *[ending] * 4])
         assert lost >= owed - 1e-9
-
-
-def test_a_rubric_pays_the_weighted_sum_and_tells_each_score() -> None:
-    env = SUMS(verify=RUBRIC)
-    for action, reward, scores in (
-        ("6", 1.2, (1, 1, 0)),
-        ("6.0000", 1.0, (1, 0, 0)),
-        ("NO", 0.2 - 0.5, (0, 1, 1)),
-        ("", -0.5, (0, 0, 1)),
-    ):
-        env.reset(options={"instance": 3})
-        _, paid, _, _, info = env.step(action)
-        assert paid == pytest.approx(reward)
-        assert info["scores"] == dict(zip(("correct", "short", "shouts"), scores, strict=True))
-        assert info["success"] == (scores[0] == 1)
-
-
-def test_the_scores_of_a_rubric_are_in_the_records_of_an_evaluation(tmp_path: Path) -> None:
-    evaluate(partial(SUMS, verify=RUBRIC), "solver", episodes=4, out=tmp_path)
-    records = list(read_records(tmp_path))
-    assert [record["scores"] for record in records] == [{"correct": 1, "short": 1, "shouts": 0}] * 4
 
 
 def test_a_graded_answer_pays_its_score_and_wins_with_all_of_it() -> None:
@@ -304,7 +274,6 @@ def test_a_row_without_a_question_or_an_answer_is_a_fault_of_the_data(row: dict[
         ("numeric:0.1", {"question": "?", "answer": "n/a"}, "needs a number"),
         ("regex", {"question": "?", "answer": "("}, "regular expression"),
         ("code", {"question": "?", "answer": "1"}, "tests"),
-        (Rubric({"short": (short, 0.2), "right": ("numeric", 1)}), {"question": "?", "answer": "n/a"}, "a number"),
     ],
 )
 def test_an_answer_that_the_verifier_cannot_use_fails_before_any_response(verify: Any, row: Any, says: str) -> None:
@@ -340,62 +309,30 @@ def test_a_specification_of_a_file_is_of_the_registered_id(tmp_path: Path) -> No
     assert spec.reward_funcs == [gym_trl.env_reward]
 
 
-def test_the_criteria_of_a_rubric_are_rewards_that_add_up_to_the_return() -> None:
-    arguments: dict[str, Any] = {"prompt": "question", "answer": "answer", "verify": RUBRIC}
-    spec = gym_trl.GymSpec.from_dataset(ROWS, **arguments)
-    functions = spec.reward_funcs
-    assert [function.__name__ for function in functions] == ["correct", "short", "shouts", "rest"]
-    columns = {
-        "episode_return": [1.2, 0.9, -0.5, -0.6, None],
-        "scores": [
-            {"correct": 1, "short": 1, "shouts": 0},
-            {"correct": 1, "short": 0, "shouts": 0},
-            {"correct": 0, "short": 0, "shouts": 1},
-            {},  # cut off, with a penalty of 0.1
-            {},  # unscored
-        ],
-    }
-    paid = [function(**columns) for function in functions]
-    assert [row[-1] for row in paid] == [None] * 4
-    sums = [sum(row[place] or 0 for row in paid) for place in range(4)]
-    assert sums == pytest.approx([1.2, 0.9, -0.5, -0.6])
-    assert paid[-1][:4] == pytest.approx([0, -0.1, 0, -0.1])
-    assert gym_trl.GymSpec.from_dataset(ROWS, **arguments, reward="success").reward_funcs == [gym_trl.env_reward]
-    assert gym_trl.GymSpec.from_dataset(ROWS, **arguments, credit="pool").reward_funcs == [gym_trl.env_reward]
-
-
 @pytest.mark.trl
 @pytest.mark.full
-def test_a_tiny_model_trains_on_a_rubric_and_each_criterion_is_logged(tmp_path: Path) -> None:
+def test_a_tiny_model_trains_on_questions_of_which_one_is_broken(tmp_path: Path) -> None:
     from support.tiny_trainer import make as make_trainer
 
     broken = {"question": "This row is broken", "answer": "nan"}  # its episodes are unscored
     digits = [{"question": f"{n} + 1", "answer": n + 1} for n in range(7)]
-    rubric = Rubric({"correct": ("numeric", 1.0), "short": (short, 0.2)})
-    seen = []
     spec = gym_trl.GymSpec.from_dataset(
         [*digits, broken],
         prompt="question",
         answer="answer",
-        verify=rubric,
+        verify="numeric",
         num_tasks=8,
         action_format="plain",
         instructions="",
         max_tokens_per_turn=1,
         cut_actions="accept",
-        on_rollout=lambda rollout: seen.extend(rollout.episodes),
     )
     trainer: Any = make_trainer(
         tmp_path, spec, eval_dataset=None, grpo={"max_steps": 3, "per_device_train_batch_size": 32}
     )
     trainer.train()
     logs = trainer.state.log_history[:3]
-    assert all({"rewards/correct/mean", "rewards/short/mean", "rewards/rest/mean"} <= set(log) for log in logs)
-    parts = [sum(log[f"rewards/{name}/mean"] for name in ("correct", "short", "rest")) for log in logs]
-    assert parts == pytest.approx([log["env/return"] for log in logs])
     assert {log["env/unscored"] for log in logs} == {1 / 8}
-    assert all(not episode.scores for episode in seen if not episode.scored)
-    assert all(set(episode.scores) == {"correct", "short"} for episode in seen if episode.scored)
 
 
 @pytest.mark.external

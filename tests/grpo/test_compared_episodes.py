@@ -16,7 +16,6 @@ from support.lanes import examples
 
 from gym_trl.grpo.credit import ESTIMATORS, TurnCredit
 from gym_trl.grpo.credit.groups import SPREAD
-from gym_trl.grpo.criterion_rewards import CriterionReward, RestReward
 from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.report import Verdict
@@ -270,16 +269,6 @@ def test_nothing_is_said_where_all_is_paid_with_the_last_turn_anyway():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assigned([played([0.0, 1.0]), played([0.0, 0.0])] * 2, "return_to_go", [length])
-
-
-def test_the_criteria_of_a_rubric_and_the_rest_pay_the_return_together():
-    """The scores of criteria are known at the end, so the rest pays the turns."""
-    criteria = (CriterionReward("correct", 1.0),)
-    scores = [{"correct": 1.0}, {"correct": 0.0}, {"correct": 1.0}, {}]
-    episodes = [played([-0.5, 1.0]), played([-0.5, 0.0]), played([1.0]), played([-0.5, -0.5])]
-    functions = [partial(one, scores=scores) for one in (*criteria, RestReward(criteria))]
-    found = assigned(episodes, "return_to_go", functions, scale="none")
-    assert found == [pytest.approx(row) for row in assigned(episodes, "return_to_go", scale="none")]
 
 
 def test_in_a_batch_of_equal_returns_only_a_known_function_pays_them():

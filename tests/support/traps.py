@@ -99,11 +99,9 @@ def envs(place: Place) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "trap.py", {}
     yield f"{place.theirs / 'trap.py'}:run", {}
     yield "TrlEnv/QA-v0", {"dataset": [{"question": "1", "answer": "1"}], "verify": "trap_module:run"}
-    yield "TrlEnv/QA-v0", {"dataset": [{"question": "1", "answer": "1"}], "verify": "judge:http://evil.invalid/v1#m"}
     yield "TrlEnv/QA-v0", {"dataset": str(place.secret), "prompt": "trap_module:run", "answer": "os:system"}
     yield "TrlEnv/OpenEnv-v0", {"base_url": "http://evil.invalid:8000"}
     yield "TrlEnv/OpenEnv-v0", {"docker_image": "evil"}
-    yield "TrlEnv/Tasks-v0", {"folder": str(place.theirs)}
     yield "External/PettingZoo-v0", {"game": "trap_module:run"}
 
 
@@ -515,13 +513,9 @@ def _readers() -> Iterator[Reader]:
     yield Reader("options (TOML)", "eval", "{}")
     yield Reader("run file (YAML, TOML, JSON)", "train", "{} --steps 1 --out OUT/run", slow=True)
     questions = "dataset={} --env-kwargs prompt=question --env-kwargs answer=answer"
-    for kind, env in (
-        ("questions and answers", f"TrlEnv/QA-v0 --env-kwargs {questions}"),
-        ("tasks", "TrlEnv/Tasks-v0 --env-kwargs folder={}"),
-    ):
-        for command in ("info", "play", "eval"):
-            more = " --policy random --episodes 2" if command == "eval" else ""
-            yield Reader(kind, command, f"{env}{more}")
+    for command in ("info", "play", "eval"):
+        more = " --policy random --episodes 2" if command == "eval" else ""
+        yield Reader("questions and answers", command, f"TrlEnv/QA-v0 --env-kwargs {questions}{more}")
     short, rows = "--steps 1 --episodes 2", "--steps 1 --episodes-per-step 2 --num-generations 2"
     for kind in ("model and tokenizer", "adapter"):
         for command, arguments in (

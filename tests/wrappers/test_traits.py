@@ -45,9 +45,7 @@ RIGHT = {
     "zero_sum": st.booleans(),
     "opponents": st.lists(st.text(max_size=3), max_size=2).map(tuple),
     "openspiel_game": st.text(max_size=3) | st.none(),
-    "criteria": st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=2),
     "preferred_executor": st.sampled_from(["inline", "thread"]) | st.none(),
-    "longest_wait_s": st.floats(0, 9),
     "append_only": st.booleans() | st.none(),
     "reads_responses": st.booleans(),
 }
@@ -124,7 +122,7 @@ def test_so_is_one_that_is_read_when_it_is_asked_for(name):
 
 
 def test_none_declares_nothing():
-    assert traits(Plain(opponents=None, criteria=None, num_seats=None, zero_sum=None)) == EnvTraits()
+    assert traits(Plain(opponents=None, num_seats=None, zero_sum=None)) == EnvTraits()
 
 
 def test_an_environment_without_tasks_is_refused():
@@ -144,8 +142,8 @@ def test_a_wrong_type_ends_a_rollout_with_its_name():
 
 
 def test_numbers_of_numpy_are_numbers():
-    env = Plain(declares_success=np.True_, num_instances=np.int64(3), longest_wait_s=np.float32(2))
-    assert traits(env) == EnvTraits(declares_success=True, num_instances=3, longest_wait_s=2.0)
+    env = Plain(declares_success=np.True_, num_instances=np.int64(3))
+    assert traits(env) == EnvTraits(declares_success=True, num_instances=3)
     assert type(traits(env).num_instances) is int
     assert optimal_success(Plain(optimal_success=np.float64(0.5))) == 0.5
 

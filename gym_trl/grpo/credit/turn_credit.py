@@ -14,7 +14,6 @@ from gym_trl.grpo.credit.columns import TurnRow, turn_row
 from gym_trl.grpo.credit.estimators import CREDITS, ESTIMATORS, RAE, Estimator
 from gym_trl.grpo.credit.groups import Comparison, Member, compared, dead, scaled
 from gym_trl.grpo.credit.role_baselines import RoleBaselines
-from gym_trl.grpo.criterion_rewards import RestReward
 from gym_trl.grpo.parts.part import Call, Part
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.saved_state import SavedState, state_name
@@ -297,10 +296,10 @@ def _per_token(advantages: TurnAdvantages, ids: Any, batch: Batch) -> Any:
 
 
 def _is_return(function: Any) -> bool:
-    """Return True for ``env_reward`` and ``RestReward``, also as partial functions."""
+    """Return True for ``env_reward``, also as a partial function."""
     while isinstance(function, partial):
         function = function.func
-    return function is env_reward or isinstance(function, RestReward)
+    return function is env_reward
 
 
 def _are_returns(paid: Sequence[float], returns: Sequence[float], sizes: Sequence[float]) -> bool:

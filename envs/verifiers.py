@@ -1,4 +1,4 @@
-"""Scoring of responses: verifiers by name, the verifier of programs, and rubrics of several weighted criteria."""
+"""Scoring of responses: verifiers by name, and the verifier of programs."""
 
 import json
 import math
@@ -7,24 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.envs.code_agent import grade_calls, unfenced
-from gym_trl.envs.judge import Judge, judge_at
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import load_function
 from gym_trl.registration import did_you_mean
 from gym_trl.sandbox import Isolation
 from gym_trl.text import verifiers
 
-Verifier: TypeAlias = Callable[[str, Any, Mapping[str, Any]], bool | float | Mapping[str, float]]
-"""Function of the response, the answer and the row: right or wrong, a score from 0 to 1, or such scores by name."""
-
-
-class Scores(NamedTuple):
-    """Scores of a response."""
-
-    reward: float
-    success: bool
-    criteria: Mapping[str, float]
-    """Score of each criterion from 0 to 1, before its weight; empty where there is one criterion without a name."""
+Verifier: TypeAlias = Callable[[str, Any, Mapping[str, Any]], bool | float]
+"""Function of the response, the answer and the row: right or wrong, or a score from 0 to 1."""
 
 
 class Code:
@@ -105,7 +95,6 @@ _VERIFIERS: Mapping[str, _Named] = {
         "Answer with Python code that defines the function, and nothing else.",
         takes=True,
     ),
-    "judge": _Named(judge_at, "Answer the question.", takes=True),
 }
 
 
@@ -125,8 +114,8 @@ def find_verifier(verify: Verifier | str) -> Verifier:
     (True, False)
 
     The names are ``exact``, ``numeric``, ``numeric:TOLERANCE`` (relative), ``set``, ``regex`` (the answer is the
-    pattern), ``regex:PATTERN`` (``{answer}`` in it is the answer), ``math``, ``code``, ``code:FUNCTION``,
-    ``judge:URL``, ``judge:URL#MODEL`` (``Judge``), and ``package.module:function``.
+    pattern), ``regex:PATTERN`` (``{answer}`` in it is the answer), ``math``, ``code``, ``code:FUNCTION``
+    and ``package.module:function``.
 
     Raises:
         ConfigError: There is none of this name.
@@ -146,74 +135,23 @@ def find_verifier(verify: Verifier | str) -> Verifier:
     return load_function(verify)
 
 
-class Rubric:
-    """Verifier with several criteria, each a verifier and its weight; the reward is the weighted sum.
+def score(verify: Verifier, response: str, answer: Any, row: Mapping[str, Any]) -> float:
+    """Return the score that a verifier gives a response; 1 is right.
 
-    >>> def short(response, answer, row):
-    ...     return len(response) <= 5
-    >>> rubric = Rubric({"correct": ("numeric", 1.0), "short": (short, 0.2)})
-    >>> rubric.score("42", 42, {})
-    Scores(reward=1.2, success=True, criteria={'correct': 1.0, 'short': 1.0})
-    >>> rubric.score("42.0000", 42, {}).reward
-    1.0
-
-    The first criterion decides success, which it declares with a score of 1. A negative weight is a cost.
-
-    Args:
-        criteria: Verifier (or its name) and weight of each criterion, by name.
+    >>> score(find_verifier("numeric"), "42", 42, {}), score(lambda response, answer, row: 0.5, "", None, {})
+    (1.0, 0.5)
 
     Raises:
-        ConfigError: There is no criterion, a name is not an identifier, or a weight is not a finite number.
+        ConfigError: The score is not true, false or a number from 0 to 1.
     """
-
-    def __init__(self, criteria: Mapping[str, tuple[Verifier | str, float]]) -> None:
-        if not criteria:
-            raise ConfigError("a Rubric needs at least one criterion, got none")
-        self.weights: dict[str, float] = {}
-        """Weight of each criterion, by name."""
-        self._verifiers: dict[str, Verifier] = {}
-        for name, criterion in criteria.items():
-            if not isinstance(criterion, tuple | list) or len(criterion) != 2:
-                raise ConfigError(f"criterion {name!r} must be a pair of a verifier and a weight, got {criterion!r}")
-            verify, weight = criterion
-            if not str(name).isidentifier():
-                raise ConfigError(f"a criterion's name must be letters, digits and underscores, got {name!r}")
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-                raise ConfigError(f"the weight of {name!r} must be a finite number, got {weight!r}")
-            self._verifiers[name], self.weights[name] = find_verifier(verify), float(weight)
-        self.first: Verifier | str = next(iter(criteria.values()))[0]
-        """The criterion that decides success, as it was given."""
-
-    def __call__(self, response: str, answer: Any, row: Mapping[str, Any]) -> dict[str, float]:
-        """Return the score of each criterion, from 0 to 1."""
-        return {name: _score(verify(response, answer, row), name) for name, verify in self._verifiers.items()}
-
-    def score(self, response: str, answer: Any, row: Mapping[str, Any]) -> Scores:
-        """Return the scores of a response, with the weighted sum as the reward."""
-        scores = self(response, answer, row)
-        reward = math.fsum(self.weights[name] * score for name, score in scores.items())
-        return Scores(reward, next(iter(scores.values())) >= 1, scores)
-
-
-def score(verify: Verifier, response: str, answer: Any, row: Mapping[str, Any]) -> Scores:
-    """Return the scores that a verifier gives a response.
-
-    >>> score(lambda response, answer, row: {"right": response == answer, "polite": 0.5}, "42", "42", {})
-    Scores(reward=1.5, success=True, criteria={'right': 1.0, 'polite': 0.5})
-
-    Raises:
-        ConfigError: A score is not true, false or a number from 0 to 1.
-    """
-    if isinstance(verify, Rubric):
-        return verify.score(response, answer, row)
-    scores = verify(response, answer, row)
-    if not isinstance(scores, Mapping):
-        worth = _score(scores, "verify")
-        return Scores(worth, worth >= 1, {})
-    if not scores:
-        raise ConfigError("verify returned no scores: return true, false, a number, or at least one score by name")
-    named = {str(name): _score(one, str(name)) for name, one in scores.items()}
-    return Scores(math.fsum(named.values()), next(iter(named.values())) >= 1, named)
+    value: Any = verify(response, answer, row)
+    try:
+        worth = float(value)
+    except (TypeError, ValueError):
+        worth = math.nan
+    if isinstance(value, str) or not 0 <= worth <= 1:
+        raise ConfigError(f"verify must return true, false or a number from 0 to 1, got {value!r:.100}")
+    return worth
 
 
 def sentence_of(verify: Verifier | str) -> str:
@@ -222,13 +160,10 @@ def sentence_of(verify: Verifier | str) -> str:
     >>> sentence_of("numeric:0.01")
     'Answer with one number and nothing else.'
     """
-    if isinstance(verify, Rubric):
-        return sentence_of(verify.first)
-    named = _VERIFIERS.get(verify.partition(":")[0]) if isinstance(verify, str) else None
-    if named is not None:
-        return named.sentence
-    kinds = {Code: "code", Judge: "judge"}
-    return next((_VERIFIERS[name].sentence for kind, name in kinds.items() if isinstance(verify, kind)), _ANSWER_ONLY)
+    named = _VERIFIERS["code"] if isinstance(verify, Code) else None
+    if isinstance(verify, str):
+        named = _VERIFIERS.get(verify.partition(":")[0])
+    return _ANSWER_ONLY if named is None else named.sentence
 
 
 def accepts_the_answer(verify: Verifier | str) -> bool:
@@ -250,10 +185,7 @@ def check_row(verify: Verifier, answer: Any, row: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: It cannot.
     """
-    if isinstance(verify, Rubric):
-        for one in verify._verifiers.values():
-            check_row(one, answer, row)
-    elif isinstance(verify, Code):
+    if isinstance(verify, Code):
         verify._read(row.get(verify.tests))
     elif (verify.func if isinstance(verify, partial) else verify) in _OURS:
         verify("", answer, row)
@@ -265,30 +197,6 @@ def executor_for(verify: Verifier) -> str:
     >>> executor_for(find_verifier("exact")), executor_for(find_verifier("code")), executor_for(find_verifier("math"))
     ('inline', 'thread', 'process')
     """
-    if isinstance(verify, Rubric):
-        needed = {executor_for(one) for one in verify._verifiers.values()}
-        return next((one for one in ("process", "thread") if one in needed), "inline")
     if verify is verifiers.same_value:
         return "process"
-    return "thread" if isinstance(verify, Code | Judge) else "inline"
-
-
-def longest_wait_s(verify: Verifier) -> float:
-    """Return the seconds that a verifier may wait for its judges, which a time limit of steps must exceed.
-
-    >>> longest_wait_s(Rubric({"right": ("numeric", 1), "polite": (Judge(str, timeout_s=90), 0.2)}))
-    90
-    """
-    if isinstance(verify, Rubric):
-        return sum(map(longest_wait_s, verify._verifiers.values()))
-    return verify.timeout_s if isinstance(verify, Judge) else 0
-
-
-def _score(value: Any, name: str) -> float:
-    try:
-        worth = float(value)
-    except (TypeError, ValueError):
-        worth = math.nan
-    if isinstance(value, str) or not 0 <= worth <= 1:
-        raise ConfigError(f"{name} must return true, false or a number from 0 to 1, got {value!r:.100}")
-    return worth
+    return "thread" if isinstance(verify, Code) else "inline"
