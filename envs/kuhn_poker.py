@@ -2,12 +2,11 @@
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import permutations, product
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from gym_trl.envs.baselines import Baseline
 from gym_trl.envs.text_env import Difficulty, Steady
 from gym_trl.envs.two_player import TwoPlayerEnv, Worth, against
 from gym_trl.errors import ConfigError
@@ -129,10 +128,9 @@ class KuhnPoker(TwoPlayerEnv):
         return Steady(policy, _SIGHT.search)
 
     @property
-    def baselines(self) -> dict[str, Baseline]:
-        """Baselines as of every game, with a separately seeded solver for each episode."""
-        baselines = super().baselines
-        return {**baselines, "solver": baselines["solver"]._replace(policy=self.solver)}
+    def baselines(self) -> dict[str, Callable[[int], Policy]]:
+        """Policies as of every game, with a separately seeded solver for each episode."""
+        return {**super().baselines, "solver": self.solver}
 
     @property
     def _optimum(self) -> Worth | None:

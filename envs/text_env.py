@@ -17,7 +17,6 @@ from gymnasium.error import ResetNeeded
 from gym_trl.bases import Settling
 from gym_trl.displays import RenderedText
 from gym_trl.envs.arguments import check_argument
-from gym_trl.envs.baselines import Baseline, Blind, Measured, always, measurements, open_loop, searched_baselines
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.seeding import generator_key
 from gym_trl.spaces import AnyText
@@ -68,6 +67,11 @@ class Steady:
         if self._shows(observation):
             self._said = self._policy(observation)
         return self._said
+
+
+def _always(action: str) -> Callable[[int], Policy]:
+    """Return a function that makes a policy that repeats an action."""
+    return lambda seed: lambda observation: action
 
 
 class TextEnv(Settling, gym.Env[str, str], ABC):
@@ -270,12 +274,12 @@ class TextEnv(Settling, gym.Env[str, str], ABC):
         return lambda observation: rng.choice(self.admissible_actions() or [fallback])
 
     @property
-    def baselines(self) -> dict[str, Baseline]:
-        """Solver, random legal actions, and blind policies, by name; ``"blind"`` is the best known, if any.
+    def baselines(self) -> dict[str, Callable[[int], Policy]]:
+        """Solver, random legal actions, and policies that do not read, by name; each makes an episode's from a seed.
 
         >>> import gymnasium as gym
         >>> sorted(gym.make("TrlEnv/GuessNumber-v0").unwrapped.baselines)
-        ['blind', 'constant', 'garbage', 'noop', 'random', 'solver']
+        ['constant', 'garbage', 'noop', 'random', 'solver']
         """
         policies: dict[str, Callable[[int], Policy]] = {}
         if hasattr(self, "solver"):
@@ -283,34 +287,8 @@ class TextEnv(Settling, gym.Env[str, str], ABC):
         if hasattr(self, "random_policy"):
             policies["random"] = self.random_policy
         if self.constant_action is not None:
-            policies["constant"] = always(self.constant_action)
-        policies |= {"garbage": always(self.garbage), "noop": always("")}
-        default = self.reward == self.reward_modes[0]
-        measured = measurements().get(type(self).__name__, {}).get(self.difficulty, {}) if default else {}
-        scores = {name: Measured(**score) for name, score in measured.items()}
-        baselines = {name: Baseline(policy, scores.get(name)) for name, policy in policies.items()}
-        if self.blind_baselines:
-            best = next(iter(self.blind_baselines.values()))
-            baselines["blind"] = Baseline(lambda seed: open_loop(best.actions), best.measured)
-        return baselines
-
-    @property
-    def blind_baselines(self) -> dict[str, Blind]:
-        """Best scores without looking at observations, for ``"success"`` and, if it differs, ``"return"``.
-
-        >>> import gymnasium as gym
-        >>> gym.make("TrlEnv/GuessNumber-v0", difficulty="easy").unwrapped.blind_baselines["success"].measured.turns < 4
-        True
-
-        They were found by search (``gym_trl.evaluation.blind``). There are none for arguments that no preset has.
-        """
-        if self.reward != self.reward_modes[0]:
-            return {}
-        scores = searched_baselines().get(type(self).__name__, {}).get(self.difficulty or "", {})
-        return {
-            objective: Blind(**{**score, "actions": tuple(score["actions"]), "measured": Measured(**score["measured"])})
-            for objective, score in scores.items()
-        }
+            policies["constant"] = _always(self.constant_action)
+        return policies | {"garbage": _always(self.garbage), "noop": _always("")}
 
     @abstractmethod
     def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:

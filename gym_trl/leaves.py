@@ -50,8 +50,8 @@ LEAVES: dict[str, Leaf] = {
     "validate": Leaf(("cli.validate",), commands={"validate": "cli.validate:validate"}),
     "info": Leaf(("cli.info",), commands={"info": "cli.info:info"}),
     "card": Leaf(
-        ("cli.card", "cli.audit", "env_checker.card", "env_checker.audit"),
-        commands={"card": "cli.card:card", "audit": "cli.audit:audit"},
+        ("cli.card", "env_checker.card"),
+        commands={"card": "cli.card:card"},
     ),
     "doctor": Leaf(("cli.doctor",), commands={"doctor": "cli.doctor:doctor"}),
     "warm-start": Leaf(("cli.warm_start",), commands={"warm-start": "cli.warm_start:warm_start"}),

@@ -17,7 +17,6 @@ from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.spaces import AnyText
 from gym_trl.text.action_samples import spread
 from gym_trl.text.textify import parse, write
-from gym_trl.wrappers.as_text import as_text
 
 DIGITS = "0123456789"
 SMALL: Mapping[str, Callable[[], spaces.Space[Any]]] = {
@@ -75,7 +74,7 @@ def best_by_force(make: Callable[[], gym.Env[Any, Any]]) -> float:
 
 @pytest.mark.parametrize("name", SMALL)
 @given(st.integers(0, 2**20), st.sampled_from([1, 3]), st.booleans())
-@examples(4)
+@examples(2)
 def test_no_single_action_of_a_small_space_beats_what_is_found(name: str, seed: int, turns: int, wins: bool) -> None:
     def make() -> Paying:
         return Paying(SMALL[name](), seed, turns=turns, wins=wins)
@@ -88,7 +87,7 @@ def test_no_single_action_of_a_small_space_beats_what_is_found(name: str, seed: 
 
 @given(st.floats(-1, 1), st.integers(1, 2))
 @example(0.96875, 2)  # beside the bound, which is written as an integer
-@examples(4)
+@examples(1)
 def test_the_best_number_of_a_box_is_found_as_on_a_fine_grid(target: float, size: int) -> None:
     class Near(Paying):
         def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
@@ -124,7 +123,7 @@ class Price(gym.Env[str, str]):
 @pytest.mark.parametrize("declared", ["space", "text"])
 @given(st.integers(2, 9_997))
 @example(1964)  # beside which the best offered number pays less than nonsense
-@examples(2)
+@examples(1)
 def test_a_best_number_that_is_in_no_text_is_found(declared: str, best: int) -> None:
     def make() -> Price:
         if declared == "space":
@@ -145,7 +144,7 @@ some_space = st.sampled_from([*SMALL.values(), lambda: spaces.Box(-1, 1, (2,)), 
 
 
 @given(some_space, st.integers(0, 2**20), st.sampled_from([1, 4, None]), st.booleans())
-@examples(12)
+@examples(6)
 def test_a_search_tries_no_text_that_is_not_in_the_space(make_space: Any, seed: int, turns: int, wins: bool) -> None:
     env = Paying(make_space(), seed, turns=turns or 10**9, wins=wins)
     before = Counter[str]()
@@ -191,32 +190,13 @@ class Counting(Deaf):
         return observation, reward - 200.0 * cut, over, cut, {**info, "success": over and reward > 5}
 
 
-@pytest.mark.parametrize("make", [Deaf, Counting])
+@pytest.mark.parametrize("make", [Counting])
 def test_actions_that_change_nothing_take_a_small_share_of_the_budget(make: Callable[[], Deaf]) -> None:
     env = make()
     found = search_blind(lambda: env, steps=20_000, episodes=2)
     assert env.invalid < 0.15 * found.steps
     assert found.actions[0].isdigit()
     assert abs(int(found.actions[0]) - 37) <= 5
-
-
-class NothingPays(Deaf):
-    """Each number costs; to say nothing that is understood costs nothing until the end, and then a hundred."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
-        self.left = 300
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.left -= 1
-        observation, reward, over, _, info = super().step(action)
-        cut = not over and not self.left
-        return observation, reward - 20.0 - 80.0 * cut if over or cut else 0.0, over, cut, info
-
-
-def test_the_cost_of_standing_still_is_known_after_one_episode() -> None:
-    found = search_blind(NothingPays, steps=40_000, episodes=4)
-    assert found.actions[0].isdigit()
 
 
 def test_free_text_of_a_declared_alphabet_is_played_in_it() -> None:
@@ -228,12 +208,3 @@ def test_free_text_of_a_declared_alphabet_is_played_in_it() -> None:
 
     found: BlindBaseline = search_blind(lambda: Strict(37, spaces.Text(3, charset=DIGITS)), steps=8_000, episodes=4)
     assert abs(int(found.actions[0]) - 37) <= 1
-
-
-def test_an_environment_with_texts_and_numbers_in_one_action_is_searched() -> None:
-    def make() -> Paying:
-        return Paying(spaces.Dict(name=spaces.Text(1, charset="xyz"), size=spaces.Discrete(3)), 5)
-
-    found = search_blind(make, longest=1, steps=10_000, episodes=2)
-    assert found.mean_return.mean == pytest.approx(best_by_force(make))
-    as_text(make()).reset(seed=0)

@@ -132,11 +132,10 @@ def test_a_blind_baseline_above_the_optimum_says_that_it_is_a_sample() -> None:
     report(console, Path("run"), {**found, "eval_episodes": 8, "interrupted": False, "steps": 3}, resume="")
     lines = [line.split() for line in console.export_text().splitlines()]
     sizes = {line[0]: line[-1] for line in lines if line and line[0] in ("random", "blind", "optimum")}
-    assert sizes == {"random": "2,000", "blind": "2,000", "optimum": "exact"}
+    assert sizes == {"random": "1,000", "blind": "200", "optimum": "exact"}
 
 
 def test_a_definition_of_success_is_that_of_random_play_too() -> None:
-    """Its published score is not."""
     won = references(choose(GUESS_ID, success=-1.0))
     assert (won["success_random"], won["episodes_random"]) == (1.0, 1_000)
 
@@ -212,22 +211,6 @@ def keys(folder: Path) -> Keys:
 def tables(rows: list[Row]) -> list[Row]:
     """Return the part of a record that does not depend on how fast the machine was."""
     return [replace(row, model_seconds=None, env_seconds=None) for row in rows]
-
-
-@pytest.mark.full
-def test_solver_and_random_play_agree_with_the_published_scores(tmp_path: Path) -> None:
-    found = evaluate([GUESS_ID, "TrlEnv/KuhnPoker-v0"], ["solver", "random"], episodes=1_000)
-    for row in found.rows:
-        measured = gym.make(row.env_id).get_wrapper_attr("baselines")[row.policy].measured
-        assert measured is not None
-        assert row.success.low is not None
-        assert row.success.high is not None
-        assert row.mean_return.low is not None
-        assert row.mean_return.high is not None
-        # The reference is an estimate, too: of as many episodes as it says.
-        error = 2 * measured.deviation / math.sqrt(measured.episodes)
-        assert row.mean_return.low - error - 1e-9 <= measured.mean_return <= row.mean_return.high + error + 1e-9
-        assert row.success.low - error - 1e-9 <= measured.success <= row.success.high + error + 1e-9
 
 
 def test_every_policy_plays_the_same_games_which_training_never_sees(tmp_path: Path) -> None:

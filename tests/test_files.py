@@ -23,7 +23,6 @@ from typer.testing import CliRunner, Result
 
 import gym_trl
 from gym_trl.cli.app import app
-from gym_trl.env_checker.validation import Game, write_measurements
 from gym_trl.errors import GymTRLError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.ratings import PlayedGame, rate
@@ -330,10 +329,6 @@ def transcribed(folder: Path) -> None:
         env.step("x")
 
 
-def measured(folder: Path) -> None:
-    write_measurements(folder / "table.json", Game("TrlEnv/Echo-v0", None), {})
-
-
 def drawn(folder: Path) -> None:
     found = rate([PlayedGame(("a", "b"), (1.0, -1.0), None)], players=["a", "b"])
     draw_standings(found, folder / "picture.svg")
@@ -367,7 +362,6 @@ WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
     "training again": (call(trained), trained),
     "RecordTranscript": (call(transcribed), empty),
     "write_rows": (call(lambda folder: write_rows(folder / "rows.jsonl", [episode()])), empty),
-    "write_measurements": (call(measured), empty),
 }
 SLOW_WRITERS: dict[str, tuple[Writer, Callable[[Path], None]]] = {
     "draw_standings": (call(drawn), empty),
@@ -458,7 +452,6 @@ WRITES = {"write_text", "write_bytes", "savefig", "rename", "touch", "mkdtemp", 
 WHY_IT_MAY = {
     "files.py": {"open for writing": "the owner", "unlink": "of its own new file"},
     "cli/terminal.py": {"open for writing": "standard output, by its number"},
-    "env_checker/card/learning.py": {"open for writing": "in a temporary folder"},
     "envs/tool_use.py": {"sqlite3.connect": "in memory"},
     "envs/words/make_lists.py": {"write_text": "a script for the package's own data"},
     "evaluation/pictures.py": {"savefig": "to memory"},

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from gym_trl.envs.baselines import Measured
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.estimates import (
     Estimate,
-    Reference,
     difference_estimate,
     mean_estimate,
     pass_at,
@@ -214,15 +212,6 @@ def test_namesakes_are_compared_and_the_others_with_each_other() -> None:
 def test_runs_without_a_common_game_are_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to compare"):
         compare(run([0.0]), run([0.0, 0.0])[1:])
-
-
-def test_published_returns_have_intervals_of_their_kind() -> None:
-    share = Reference.published(Measured(0.5, 0.5, 0.5, turns=1.0, episodes=100))
-    assert share.mean_return == share.success
-    paid = Reference.published(Measured(0.5, 0.25, 1.0, turns=1.0, episodes=100)).mean_return
-    assert paid.low == pytest.approx(0.25 - 1.984 / 10, abs=1e-3)
-    assert paid.high == pytest.approx(0.25 + 1.984 / 10, abs=1e-3)
-    assert Reference.published(Measured(0.5, 0.25, 0.0, turns=1.0, episodes=100)).mean_return.low is None
 
 
 def test_two_episodes_have_an_interval_and_one_has_none() -> None:

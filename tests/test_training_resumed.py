@@ -44,11 +44,11 @@ def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.Com
     """Train in processes of their own, into ``folder / "run"``."""
     shutil.copy(fused_game.__file__, folder)
     (folder / "main.py").write_text(
-        "import sys, gymnasium as gym\n"
-        "from fused_game import Fused\n"
+        "import sys\n"
+        "from fused_game import registered\n"
         "from gym_trl.cli.app import app\n"
-        "gym.register('Tests/Fused-v0', Fused)\n"
-        "app(['train', 'Tests/Fused-v0', *sys.argv[1:]])\n"
+        "with registered():\n"
+        "    app(['train', 'Tests/Fused-v0', *sys.argv[1:]])\n"
     )
     given = [f"--env-kwargs={name}={value}" for name, value in arguments.items()]
     given += [f"--{name.replace('_', '-')}={value}" for name, value in {**FUSED, "out": "run"}.items()]

@@ -17,7 +17,7 @@ from typer.main import get_command
 from gym_trl.cli.app import app
 
 PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-_WRITES_THERE = ("train --resume", "warm-start --resume", "eval --out", "audit --out", "tournament --out", "view RUN")
+_WRITES_THERE = ("train --resume", "warm-start --resume", "eval --out", "tournament --out", "view RUN")
 
 
 def run_cases(cases: Sequence[dict[str, Any]], home: Path) -> list[dict[str, Any]]:

@@ -235,9 +235,9 @@ def action_tools_of(env: gym.Env[Any, Any]) -> Sequence[Callable[..., str]] | No
     return _read(env, "action_tools", Sequence)
 
 
-def baselines_of(env: gym.Env[Any, Any], kind: str = "baselines") -> Mapping[str, Any]:
-    """Return ``baselines``, policies by name, or ``blind_baselines``; empty if there are none."""
-    return _read(env, kind, Mapping) or {}
+def baselines_of(env: gym.Env[Any, Any]) -> Mapping[str, Callable[[int], Policy]]:
+    """Return ``baselines``, functions from a seed to a policy by name; empty if there are none."""
+    return _read(env, "baselines", Mapping) or {}
 
 
 def optimal_success(env: gym.Env[Any, Any]) -> float | None:

@@ -2,7 +2,6 @@
 
 import functools
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,14 +9,13 @@ import typer
 from typer import Argument, Option
 
 from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.flags import with_options, write_flags
+from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption, JsonOption
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.cli.values import read_pairs
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
-from gym_trl.kinds import option_types
-from gym_trl.options import Text, TrainOptions
+from gym_trl.options import Text
 from gym_trl.registration import env_maker
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ EXAMPLES = """
 gym-trl card TrlEnv/GuessNumber-v0
 gym-trl card my_game.py --out card.md --out card.html --out card.json
 gym-trl card Lift/Lift-v0 --fail-on-error --seconds 20 --out cards
-gym-trl card FrozenLake-v1 --env-kwargs is_slippery=false --train 120 --out lake.html
+gym-trl card FrozenLake-v1 --env-kwargs is_slippery=false --out lake.html
 gym-trl card CliffWalking-v1 --turn-limit 40 --success -40
 """
 _SUFFIXES = (".md", ".html", ".json")
@@ -49,15 +47,10 @@ def card(
         ),
     ] = None,
     episodes: Annotated[int, Option(min=2, help="Episodes of each policy, in all.")] = 200,
-    seconds: Annotated[
-        float, Option(min=1.0, help="Seconds for all measurements together, about, without --train.")
-    ] = 30.0,
+    seconds: Annotated[float, Option(min=1.0, help="Seconds for all measurements together, about.")] = 30.0,
     search_steps: Annotated[
         int, Option(min=0, help="Environment steps of each search for a blind policy; 0 for no search.")
     ] = 20_000,
-    train: Annotated[
-        float, Option(min=0.0, metavar="SECONDS", help="Train a tiny model for so long, and show its curve; 0: do not.")
-    ] = 0.0,
     tokenizer: Annotated[
         str | None, Option(help="Path or hub id of a tokenizer that counts tokens. Default: characters divided by 4.")
     ] = None,
@@ -71,11 +64,10 @@ def card(
 ) -> None:
     """Measure an environment, and write a page about it for its users.
 
-    The page has the rules, an example episode, licence and source; scores of the solver, random play, the best blind
-    policy and the best constant action, with 95% intervals; tokens, turns and speed; and findings: what validate
-    checks, whether doing nothing, ending early, writing a judgement or copying the observation pays, whether training
-    and evaluation share tasks, and whether seeds give tasks away. Further criteria of OpenEnv's RFC 008 are rows
-    with a value and a threshold. Everything is measured when the command runs, except for published blind baselines.
+    The page has the rules and an example episode; scores of the solver, random play, the best blind policy and the best
+    constant action, with 95% intervals; tokens and turns; and findings: what validate checks, whether doing nothing,
+    ending early, writing a judgement or copying the observation pays, whether training and evaluation share tasks, and
+    whether seeds give tasks away. Everything is measured when the command runs.
 
     In CI, --fail-on-error with --out keeps a current card of every environment and stops one that can be exploited.
 
@@ -90,7 +82,6 @@ def card(
     made = _measure(
         functools.partial(maker, **kwargs),
         env_id,
-        train=train,
         tokenizer=tokenizer,
         env_kwargs=kwargs,
         episodes=episodes,
@@ -110,10 +101,10 @@ def card(
         raise typer.Exit(1)
 
 
-def _measure(make: Any, env_id: str, *, train: float, tokenizer: str | None, **options: Any) -> "Card":
+def _measure(make: Any, env_id: str, *, tokenizer: str | None, **options: Any) -> "Card":
     from rich.console import Console
 
-    from gym_trl.env_checker.card import make_card, train_briefly
+    from gym_trl.env_checker.card import make_card
     from gym_trl.policies.weights import load_tokenizer
 
     loaded = load_tokenizer(tokenizer) if tokenizer is not None else None
@@ -125,29 +116,14 @@ def _measure(make: Any, env_id: str, *, train: float, tokenizer: str | None, **o
             done += 1
             status.update(f"{done} of about {_CHECKS}: {name}")
 
-        learning = None
-        if train:
-            status.update(f"training a tiny model for {train:g} s")
-            learning = train_briefly(env_id, arguments=training_flags(options), seconds=train)
         return make_card(
             make,
             env_id,
             tokenizer=loaded,
             tokenizer_name=tokenizer or "",
-            learning=learning,
             on_progress=on_progress,
             **options,
         )
-
-
-def training_flags(options: Mapping[str, Any]) -> list[str]:
-    """Return the arguments of ``gym-trl train`` for the environment of a card with these options.
-
-    >>> training_flags({"env_kwargs": {"high": 8}, "turn_limit": 4, "episodes": 200})
-    ['--env-kwargs', 'high=8', '--turn-limit', '4']
-    """
-    names = ("env_kwargs", *option_types(Text))
-    return write_flags({name: options[name] for name in names if options.get(name, {}) != {}}, TrainOptions)
 
 
 def _write(made: "Card", path: Path) -> None:

@@ -6,6 +6,5 @@ from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
     from gym_trl.env_checker.inspection import inspect_env as inspect_env
-    from gym_trl.env_checker.validation import validate as validate
 
 __getattr__, __dir__ = exports(__name__)

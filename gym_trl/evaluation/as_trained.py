@@ -11,7 +11,6 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.parse_action import action_writer
-from gym_trl.wrappers.traits import baselines_of
 
 MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
 
@@ -47,12 +46,11 @@ class _Maker:
     def __init__(self, make: MakeEnv, options: Mapping[str, Any]) -> None:
         own = {name: value for name, value in options.items() if name != "state_key"}  # see search_keys
         self._spec = EnvSpec.of_options(make, {"action_format": None, **own})
-        self._as_declared = options.keys() <= CONVERSION
         self._as_valid = options.keys() <= CONVERSION | _OF_INVALID_ACTIONS
 
     def __call__(self) -> TextEnvironment:
         [name] = self._spec.weights
-        return _Written(self._spec.make(name), all_apply=self._as_declared, valid_apply=self._as_valid)
+        return _Written(self._spec.make(name), valid_apply=self._as_valid)
 
 
 class _Written(gym.Wrapper[str, str, str, str]):
@@ -60,18 +58,14 @@ class _Written(gym.Wrapper[str, str, str, str]):
 
     Args:
         env: Environment of a training.
-        all_apply: All declared scores apply to it.
-        valid_apply: Those of policies without invalid actions do.
+        valid_apply: The declared optimum, of policies without invalid actions, applies to it.
     """
 
-    def __init__(self, env: TextEnvironment, *, all_apply: bool, valid_apply: bool) -> None:
+    def __init__(self, env: TextEnvironment, *, valid_apply: bool) -> None:
         super().__init__(env)
         self._write = action_writer(env)
-        if not all_apply:
-            self.blind_baselines: dict[str, Any] = {}
         if not valid_apply:
             self.optimal_success = self.optimal_return = None
-            self.baselines = {name: one._replace(measured=None) for name, one in baselines_of(env).items()}
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
         """Play an action."""

@@ -3,9 +3,9 @@
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -15,10 +15,8 @@ from gym_trl.errors import ConfigError, check_counts, refused
 from gym_trl.evaluation.blind_play import LONGEST, Actions, Arena, Outcome, Spent
 from gym_trl.evaluation.blind_search import Objective, Search
 from gym_trl.evaluation.estimates import Estimate, Reference
-from gym_trl.executors.step import close_env
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.textify import counted
-from gym_trl.wrappers.traits import baselines_of
 
 STEPS = 200_000
 SECONDS = 60.0
@@ -88,29 +86,17 @@ def named(actions: Sequence[str], most: int = 6) -> str:
     return f"{shown} ... ({len(actions)} actions)" if len(actions) > most else f"{shown}, repeated"
 
 
-def blind_reference(
-    make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0, extra: Iterable[Sequence[str]] = ()
-) -> Reference | None:
-    """Return the score of the blind baseline: the published one, or that of a search of at most two seconds.
+def blind_reference(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> Reference | None:
+    """Return the score of the best blind policy that a search of at most two seconds finds.
 
     >>> import gymnasium as gym
     >>> print(blind_reference(lambda: gym.make("TrlEnv/GuessNumber-v0")))
     success 0.121 [0.107, 0.136], return 0.121 [0.107, 0.136] (2,000 episodes)
 
     ``None`` if the environment is too slow to play 200 held-out episodes in two seconds. The score is a sample: it may
-    lie above an exact optimum. Sequences of a longer search, ``extra``, are tried as well; then up to 1,000 held-out
-    episodes are played, otherwise 200.
+    lie above an exact optimum.
     """
-    env = make()
-    published = baselines_of(env, "blind_baselines")
-    close_env(env)
-    if published:
-        of_success = Reference.published(published["success"].measured)
-        of_return = Reference.published(published.get("return", published["success"]).measured)
-        return replace(of_success, mean_return=of_return.mean_return)
-    starts = list(extra)
-    episodes = 5 * _LEAST if starts else _LEAST
-    searched = search_blind(make, steps=5_000, seconds=2.0, episodes=episodes, seed=seed, extra=starts)
+    searched = search_blind(make, steps=5_000, seconds=2.0, episodes=_LEAST, seed=seed)
     enough = searched.episodes >= _LEAST
     return Reference(searched.success, searched.mean_return, searched.episodes) if enough else None
 
@@ -135,8 +121,6 @@ def search_blind(
     seconds: float = SECONDS,
     episodes: int = EPISODES,
     seed: int = 0,
-    objective: Objective | None = None,
-    extra: Iterable[Sequence[str]] = (),
     longest: int = LONGEST,
 ) -> BlindBaseline:
     """Search for the best policy that never looks at an observation, and measure it on held-out episodes.
@@ -149,12 +133,12 @@ def search_blind(
     Such a policy is a sequence of actions that is repeated at its end. Candidates are single actions, short cycles, and
     the actions of the environment's solver and of random play in training episodes. The best ones are improved by
     exchanging, inserting, moving and removing actions, and by the actions of the solver or of random play in episodes
-    in which a sequence has failed. The best of all, the best single actions and short cycles, and ``extra`` meet in a
-    final on other training episodes. Actions are taken from the action space (all of a small one; of a large one, those
-    near the best of many that are spread over it), the lists in ``info``, the instructions, the numbers of ranges that
-    texts name, and these episodes; texts that are not in the action space are not tried. The search uses training
-    seeds; the result is measured on seeds of the ``"eval"`` split. If only ``steps`` limits it, the search is
-    reproducible.
+    in which a sequence has failed. The best of all, the best single actions and short cycles meet in a final on other
+    training episodes. Actions are taken from the action space (all of a small one; of a large one, those near the best
+    of many that are spread over it), the lists in ``info``, the instructions, the numbers of ranges that texts name,
+    and these episodes; texts that are not in the action space are not tried. Success is maximized if the environment
+    declares it, else the return. The search uses training seeds; the result is measured on seeds of the ``"eval"``
+    split. If only ``steps`` limits it, the search is reproducible.
 
     Args:
         make: Makes the environment; ``as_text`` must support its spaces.
@@ -162,8 +146,6 @@ def search_blind(
         seconds: Maximum seconds: half for the search, a quarter for its final, a quarter for the held-out episodes.
         episodes: Number of held-out episodes, at least two; fewer, or none, are played if the time is over.
         seed: Seed of the episodes and of the search.
-        objective: Value to maximize. Default: success if the environment declares it, else the return.
-        extra: Sequences to start from, in addition to those that are found.
         longest: Maximum length of the sequence; 1 searches for the best single action, played in every turn.
 
     Raises:
@@ -174,9 +156,9 @@ def search_blind(
     check_counts(2, episodes=episodes)
     if not seconds > 0:
         raise ConfigError(f"seconds must be above 0, got {seconds}")
-    began, starts = monotonic(), [tuple(one) for one in extra]
+    began = monotonic()
     with refused("the environment"), Arena(make, steps, began + seconds / 2, seed) as arena:
-        search = Search(arena, random.Random(derive_seed(seed, "blind")), objective, starts, longest)
+        search = Search(arena, random.Random(derive_seed(seed, "blind")), longest)
         actions = search.run(began + seconds * 3 / 4)
         used, cut = arena.used, arena.cut
         arena.limit, arena.deadline = math.inf, began + seconds

@@ -108,9 +108,9 @@ class Pool:
             some = numbers[:: max(1, len(numbers) // 4)]
             self.offered = numbers if set(some) & set(self._understood(some)) else []
 
-    def settle(self, extra: Iterable[Actions]) -> None:
-        """Order the actions by how often they were played and listed; ``extra`` are sequences whose actions count."""
-        mentions = self._mentions(extra)
+    def settle(self) -> None:
+        """Order the actions by how often they were played and listed."""
+        mentions = self._mentions()
         self._played = {action for action, number in mentions.items() if number} | {*self._mined}
         written = Counter[str]()
         for action, number in mentions.items():
@@ -166,7 +166,7 @@ class Pool:
             return False
         return last.observation.replace(action, ""), last.reward, last.terminated, last.truncated
 
-    def _mentions(self, extra: Iterable[Actions]) -> Counter[str]:
+    def _mentions(self) -> Counter[str]:
         """Return how often each action was played and listed; one of a success counts three times, a mined one not."""
         mentions = Counter[str](dict.fromkeys(self._mined, 0))
         for episode in self.episodes:
@@ -177,19 +177,17 @@ class Pool:
         mentions.update(self.offered if len(self.offered) <= MANY else ())
         if (constant := constant_action_of(self.arena.env)) is not None:
             mentions[constant] += 1
-        for actions in extra:
-            mentions.update(actions)
         return mentions
 
 
-def collected(arena: Arena, longest: int, extra: Sequence[Actions]) -> Pool:
+def collected(arena: Arena, longest: int) -> Pool:
     """Return the actions of an environment, learned with an eighth of the steps."""
     pool = Pool(arena, longest)
     for share, collect in ((0.12, pool.survey), (0.13, pool.offer)):
         arena.limit = arena.steps * share
         with suppress(Spent):
             collect()
-    pool.settle(extra)
+    pool.settle()
     return pool
 
 

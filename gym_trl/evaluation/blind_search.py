@@ -85,29 +85,23 @@ class Search:
     Args:
         arena: Environment and budget.
         rng: Generator of the search.
-        objective: Value to maximize. Default: success if the environment declares it, else the return.
-        extra: Sequences to start from.
         longest: Maximum length of a sequence.
     """
 
-    def __init__(
-        self, arena: Arena, rng: random.Random, objective: Objective | None, extra: Iterable[Actions], longest: int
-    ) -> None:
-        self.objective: Objective = objective or "return"
+    def __init__(self, arena: Arena, rng: random.Random, longest: int) -> None:
+        self.objective: Objective = "return"
         """Value that is maximized."""
         self.tried = 0
         """Number of sequences that were tried."""
         self._arena, self._rng, self._longest = arena, rng, longest
-        self._extra = [one for one in extra if one]
-        self._wanted = objective
 
     def run(self, final_deadline: float = math.inf) -> Actions:
         """Return the best sequence; ``final_deadline`` limits the final."""
         arena, steps = self._arena, self._arena.steps
-        self._pool = collected(arena, self._longest, self._extra)
+        self._pool = collected(arena, self._longest)
         if self._pool.episodes and all(one.turns <= 1 for one in self._pool.episodes):
             self._longest = 1  # no second action is ever played
-        if self._wanted is None and arena.declares:
+        if arena.declares:
             self.objective = "success"
         screened = 0.1 if len(self._pool.offered) > MANY else 0.0
         if screened:
@@ -218,7 +212,7 @@ class Search:
         orders = [everything, everything[::-1], everything[:12], everything[:26]]
         constants: list[Actions] = [(action,) for action in everything]
         nothing: list[Actions] = [("",)] if arena.readable("") is not None else []
-        mixed = [*self._extra, *constants[:30], *nothing, *played, *orders, *cycles, *constants[30:], *longer]
+        mixed = [*constants[:30], *nothing, *played, *orders, *cycles, *constants[30:], *longer]
         return [one for one in dict.fromkeys(mixed) if one]
 
     # --- playing and comparing ---
@@ -264,7 +258,7 @@ class Search:
         return (first / number, second / number) if number else (-math.inf, 0.0)
 
     def _final(self, climbers: list[Candidate], candidates: list[Candidate]) -> Actions:
-        """Return the best of the climbers, of simple and of given sequences, by a race in fresh episodes.
+        """Return the best of the climbers, and of simple sequences, by a race in fresh episodes.
 
         A climber's mean over the episodes in which it was improved is too high. The shorter one wins a tie.
         """
@@ -272,9 +266,9 @@ class Search:
         cycles = [one for one in candidates if 1 < len(one.actions) <= _CYCLE][: _CLIMBERS // 2]
         mixed = [*climbers[:1], *constants[:1], *cycles[:1], *climbers[1:], *constants[1:], *cycles[1:]]
         best, *others = (one.shortened() for one in mixed)
-        chosen = list(dict.fromkeys([best, *self._extra, *others]))
+        chosen = list(dict.fromkeys([best, *others]))
         cost = (1 + statistics.fmean(one.turns for one in mixed)) * _FINAL_EPISODES
-        while len(chosen) > 2 + len(self._extra) and len(chosen) * len(chosen).bit_length() * cost > self._arena.left:
+        while len(chosen) > 2 and len(chosen) * len(chosen).bit_length() * cost > self._arena.left:
             chosen.pop()
         chosen.sort(key=len)
         [winner] = self._best_of([Candidate(actions, _FRESH) for actions in chosen], 1, episodes=math.inf)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from gym_trl.envs.baselines import Measured
 from gym_trl.errors import ConfigError
 from gym_trl.success import counted_successes
 
@@ -221,15 +220,6 @@ class Reference:
         counted = counted_successes([("", success) for _, success in scored], [""] if declares else ())
         solved = [[success] for success in counted if success is not None]
         return cls(share_estimate(solved), return_estimate([[worth] for worth, _ in scored], solved), len(scored))
-
-    @classmethod
-    def published(cls, measured: Measured) -> "Reference":
-        """Return a score that was measured before."""
-        share, paid, episodes = share_of(measured.success, measured.episodes), measured.mean_return, measured.episodes
-        if paid == measured.success:
-            return cls(share, share, episodes)
-        reach = student_quantile(episodes - 1) * measured.deviation / math.sqrt(episodes)
-        return cls(share, Estimate(paid, paid - reach, paid + reach) if reach else Estimate(paid), episodes)
 
     def __str__(self) -> str:
         values = {"success": self.success, "return": self.mean_return}

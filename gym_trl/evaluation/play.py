@@ -26,7 +26,7 @@ from gym_trl.rollout.text_player import TextPlayer, drive, made_later, play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes
 from gym_trl.types import EpisodeResult, Policy, StopReason, Task
-from gym_trl.wrappers.traits import baselines_of, optimal_return, optimal_success
+from gym_trl.wrappers.traits import optimal_return, optimal_success
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 
@@ -207,9 +207,8 @@ def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> 
     >>> print(random_reference(gym.make, "TrlEnv/GuessNumber-v0"))
     success 0.115 [0.101, 0.129], return 0.115 [0.101, 0.129] (2,000 episodes)
 
-    It is the same wherever it is shown: the published score if the environment has one, otherwise that of up to 1,000
-    episodes of tasks that do not depend on a run. ``None`` if no episode is scored, or if nearly all actions are
-    invalid, because a wrapper has other words for them.
+    It is that of up to 1,000 episodes of tasks that do not depend on a run. ``None`` if no episode is scored, or if
+    nearly all actions are invalid, because a wrapper has other words for them.
 
     Args:
         make: Makes the environment from its id.
@@ -220,9 +219,6 @@ def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> 
         env = instances.of(Task(env_id, 0))
         if own_random_policy(env) is None:
             return None
-        published = baselines_of(env).get("random")
-        if published is not None and published.measured is not None:
-            return Reference.published(published.measured)
         episodes, steps, end = list[EpisodeResult](), 0, perf_counter() + seconds
         for number in range(_EPISODES):
             task = Task(env_id, task_seed(0, "eval", number))

@@ -36,7 +36,7 @@ def _own_policy(name: str, env: TextEnvironment, seed: int) -> Policy:
     baselines = baselines_of(env)
     if name == "solver" and name not in baselines and (solver := solver_of(env)) is not None:
         return solver()
-    policy: Policy = baselines[name].policy(seed)
+    policy: Policy = baselines[name](seed)
     return policy
 
 

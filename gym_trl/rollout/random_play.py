@@ -94,8 +94,7 @@ def own_random_policy(env: TextEnvironment) -> Callable[[int], Policy] | None:
     """
     if (make := random_policy_of(env)) is not None:
         return make
-    among = baselines_of(env).get("random")
-    return None if among is None else among.policy
+    return baselines_of(env).get("random")
 
 
 def random_policy(env: TextEnvironment, seed: int) -> Policy:

@@ -14,7 +14,6 @@ from gym_trl.options import Curriculum, PrioritizedTasks, Text, TrainOptions, ch
 from gym_trl.registration import make_env
 from gym_trl.rollout.random_play import own_random_policy
 from gym_trl.wrappers.seats import plays_all_seats
-from gym_trl.wrappers.traits import baselines_of
 
 
 def references(options: TrainOptions) -> dict[str, float | None]:
@@ -36,14 +35,13 @@ def references(options: TrainOptions) -> dict[str, float | None]:
     own = partial(make_env, options.env, **{**options.env_kwargs, **(levels[-1] if levels else {})})
     make = _maker(own, {name: value for name, value in changed(options).items() if name in option_types(Text)})
     task = make()
-    sequences = [one.actions for one in baselines_of(task.unwrapped, "blind_baselines").values()]
     best, has_random, for_all = optimum(task), own_random_policy(task) is not None, plays_all_seats(task)
     close_env(task)
     # With several seats to play, what a policy is worth depends on the other ones.
     chance = None if for_all else random_reference(lambda name: text_env(make), options.env)
     # If nobody can play it in the environment's own words, no sequence of them can be tried either.
     unknown = for_all or (has_random and chance is None)
-    samples = {"random": chance, "blind": None if unknown else blind_reference(make, extra=sequences)}
+    samples = {"random": chance, "blind": None if unknown else blind_reference(make)}
     return {
         "success_optimum": best.success,
         "return_optimum": best.mean_return,

@@ -191,7 +191,7 @@ def test_in_self_play_the_solvers_dice_are_those_of_its_seed() -> None:
     dice = [[env.solver(seed)(shown) for seed in range(200)] for _ in range(2)]
     assert dice[0] == dice[1]
     assert dice[0].count("bet") == pytest.approx(200 / 6, abs=20)
-    assert dice[0] == [env.baselines["solver"].policy(seed)(shown) for seed in range(200)]
+    assert dice[0] == [env.baselines["solver"](seed)(shown) for seed in range(200)]
 
 
 def test_the_opponents_bets_are_as_often_as_kuhn_says() -> None:

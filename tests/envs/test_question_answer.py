@@ -64,7 +64,7 @@ def test_the_solver_wins_every_row_and_the_blind_policies_do_not() -> None:
     env = SUMS()
     policies = env.baselines
     for name, expected in (("solver", 8), ("constant", 1), ("noop", 0), ("garbage", 0)):
-        played = [play(env, policies[name].policy(0), options={"instance": row})[-1] for row in range(8)]
+        played = [play(env, policies[name](0), options={"instance": row})[-1] for row in range(8)]
         assert sum(step[-1]["success"] for step in played) == expected
     assert env.constant_action == "0"
 
@@ -344,6 +344,6 @@ def test_data_sets_of_reasoning_gym_are_questions_and_answers(name: str, verify:
     rows = list(reasoning_gym.create_dataset(name, seed=1, size=40))
     env = QAEnv(rows, prompt="question", answer="answer", verify=verify)
     for policy, least, most in (("solver", 40, 40), ("constant", 0, 8), ("noop", 0, 0), ("random", 0, 8)):
-        make = env.baselines[policy].policy
+        make = env.baselines[policy]
         won = sum(play(env, make(row), options={"instance": row})[-1][-1]["success"] for row in range(40))
         assert least <= won <= most

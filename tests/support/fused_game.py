@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import gymnasium as gym
 import torch
 from rich.console import Console
 
-from gym_trl.envs.baselines import Baseline, Blind, Measured
 from gym_trl.envs.echo import Echo
 from gym_trl.envs.text_env import Outcome
 from gym_trl.options import TrainOptions
@@ -29,10 +29,15 @@ SMALL: dict[str, Any] = {
 FUSED: dict[str, Any] = {
     **SMALL,
     "max_tokens_per_turn": 3,
-    "invalid_penalty": 0.0,  # with one, the game's published score of a sequence would not apply: search, and steps
+    "invalid_penalty": 0.0,
 }
 JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
 FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer", "steps"}
+REFERENCES = {
+    f"{value}_{name}": number
+    for name, numbers in {"random": (0.2, 0.5, 100), "blind": (1.0, 1.0, 200), "optimum": (1.0, 1.0)}.items()
+    for value, number in zip(("success", "return", "episodes"), numbers, strict=False)
+}
 LEVELS = ("before", "after", "after_greedy", "random", "blind", "optimum")
 
 
@@ -45,16 +50,6 @@ class Fused(Echo):
         super().__init__(reward="length", max_length=3, **kwargs)
         self.fuse, self.burns = Path(fuse), burns
         self.does = does if int(os.environ.get("RANK", "0")) == rank else ""
-
-    @property
-    def blind_baselines(self) -> dict[str, Blind]:
-        """Published, so that a training does not search for them with steps of the fuse."""
-        return {"success": Blind(("aaa",), Measured(1.0, 1.0, 0.0, 1.0, 1), 1.0, 1.0, 1, 1)}
-
-    @property
-    def baselines(self) -> dict[str, Baseline]:
-        """Published, too."""
-        return {"random": Baseline(self.random_policy, Measured(0.2, 0.5, 0.3, 1.0, 100))}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.does and self.fuse.is_file():
@@ -111,13 +106,14 @@ def played(folder: Path) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """Register the game, and compute with one thread."""
+    """Register the game, whose references are known without a step of the fuse, and compute with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     Fused.steps = 0
     gym.register("Tests/Fused-v0", Fused)
     try:
-        yield
+        with patch("gym_trl.training.run.references", lambda options: REFERENCES):
+            yield
     finally:
         del gym.registry["Tests/Fused-v0"]
         torch.set_num_threads(threads)

@@ -1,8 +1,7 @@
 """Environments whose cards are made: a sound one, one with few tasks, and one that declares success at times."""
 
 import random
-import time
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -49,27 +48,6 @@ class Digits(gym.Env[str, str]):
 
     def solver(self) -> Any:
         return lambda observation: str(sum(map(int, observation.removesuffix(" = ?").split(" + "))))
-
-
-class SlowAtFirst(Digits):
-    """The first episode of each task takes 20 ms, and later ones next to nothing."""
-
-    preferred_executor = "inline"
-    drawn: ClassVar[set[int | None]] = set()
-
-    def _draw(self, seed: int | None) -> None:
-        if seed not in self.drawn:
-            time.sleep(0.02)
-        self.drawn.add(seed)
-        super()._draw(seed)
-
-
-class SlowAtFirstEach(SlowAtFirst):
-    """The same in each instance."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.drawn = set()  # type: ignore[misc]
 
 
 class SeldomPays(Digits):
@@ -131,21 +109,6 @@ class AlwaysTenth(Digits):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return "Over.", 0.1, True, False, {}
-
-
-class ListsWrongly(Digits):
-    """One of two listed actions is invalid, which its own random policy never plays."""
-
-    solver: Any = None
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return super().reset(seed=seed)[0], {"valid_actions": ["good", "bad"]}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "Over.", 0.0, True, False, {"success": False, "action_valid": action == "good"}
-
-    def random_policy(self, seed: int) -> Any:
-        return lambda observation: "good"
 
 
 class FirstIsRight(gym.Env[np.ndarray[Any, Any], Any]):

@@ -506,9 +506,6 @@ def _readers() -> Iterator[Reader]:
         yield Reader("run's config.json", command, arguments)
     evaluation = "evaluation or tournament"
     yield Reader(evaluation, "eval --out", "TrlEnv/Echo-v0 --policy solver --episodes 2 --out {}")
-    yield Reader(
-        evaluation, "audit --out", "TrlEnv/Echo-v0 --seconds 1 --episodes 2 --search-steps 0 --out {}", slow=True
-    )
     yield Reader(evaluation, "tournament --out", "TrlEnv/TicTacToe-v0 random solver --games 2 --out {}")
     yield Reader("options (TOML)", "eval", "{}")
     yield Reader("run file (YAML, TOML, JSON)", "train", "{} --steps 1 --out OUT/run", slow=True)

@@ -8,12 +8,8 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 import gymnasium as gym
 
 from gym_trl.env_checker.card import exploits, tasks  # noqa: F401 -- they declare checks
-from gym_trl.env_checker.card.criteria import judge
 from gym_trl.env_checker.card.evidence import STEPS, Evidence, check
-from gym_trl.env_checker.card.learning import Learning
-from gym_trl.env_checker.card.plays import Level, MakeEnv, Plays, References
-from gym_trl.env_checker.card.source import Source, source_of
-from gym_trl.env_checker.card.speed import Speed, measure_speed
+from gym_trl.env_checker.card.plays import Level, MakeEnv, Plays
 from gym_trl.env_checker.card.splits import Splits
 from gym_trl.env_checker.card.tokens import Tokens, count_tokens
 from gym_trl.env_checker.checks import CHECKS
@@ -28,12 +24,12 @@ from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.executors.step import close_env
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
-from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict, ok, warning
+from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict
 from gym_trl.rollout.random_play import description_of, random_play, solver_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import baselines_of, declared_instructions, solver_of, traits
+from gym_trl.wrappers.traits import declared_instructions, solver_of, traits
 
 _T = TypeVar("_T")
 
@@ -73,7 +69,6 @@ class Card:
     """First paragraph of the docstring."""
     instructions: str = ""
     """Instructions, with the format of actions."""
-    source: Source | None = None
     observations: str = ""
     """Observation space."""
     actions: str = ""
@@ -89,11 +84,7 @@ class Card:
     optimal_success: float | None = None
     optimal_return: float | None = None
     tokens: Tokens | None = None
-    speed: Speed | None = None
     splits: Splits | None = None
-    learning: Learning | None = None
-    criteria: tuple[Finding, ...] = ()
-    """Findings on the criteria of OpenEnv's RFC 008 that are no check: the value, and the threshold as ``why``."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of ``GymSpec`` with which everything was measured."""
 
@@ -114,7 +105,6 @@ class Card:
             "spec": {name: value if isinstance(value, _PLAIN) else repr(value) for name, value in self.spec.items()},
             "summary": self.summary,
             "instructions": self.instructions,
-            "source": plain(self.source),
             "observation_space": self.observations,
             "action_space": self.actions,
             "num_seats": self.num_seats,
@@ -124,12 +114,9 @@ class Card:
             "optimal_success": self.optimal_success,
             "optimal_return": self.optimal_return,
             "tokens": plain(self.tokens),
-            "speed": plain(self.speed),
             "splits": plain(self.splits),
-            "learning": plain(self.learning),
             **{str(verdict): self.count(verdict) for verdict in Verdict},
             "findings": [finding.as_dict() for finding in self.findings],
-            "criteria": [criterion.as_dict() for criterion in self.criteria],
         }
 
 
@@ -144,7 +131,6 @@ def make_card(
     seed: int = 0,
     tokenizer: Any = None,
     tokenizer_name: str = "",
-    learning: Learning | None = None,
     on_progress: Callable[[str], None] | None = None,
     **options: Unpack[PlayArgs],
 ) -> Card:
@@ -167,7 +153,6 @@ def make_card(
         seed: Seed of the tasks and the searches.
         tokenizer: Tokenizer that counts tokens. Default: characters are divided by 4.
         tokenizer_name: Name of the tokenizer.
-        learning: Curve of a training (``train_briefly``).
         on_progress: Called with the name of each measurement before it is made.
         options: Options of ``GymSpec`` with which the environment is trained, such as ``turn_limit=8``.
 
@@ -178,20 +163,19 @@ def make_card(
     trained_with = chosen(options, by="a card")
     played = as_trained(make, trained_with)
     say = on_progress or (lambda name: None)
-    published: Mapping[str, Any] = _read(played, lambda env: baselines_of(env, "blind_baselines"), {})
     say("requirements of training")
     report = inspect_env(
         make,
         name=env_id,
         episodes=max(2, min(episodes, 50)),
         patience_s=max(30.0, seconds),
-        search_steps=0 if published else search_steps,
+        search_steps=search_steps,
         search_seconds=max(1.0, seconds / 3),
         seed=seed,
         on_finding=lambda finding: say(finding.name),
         **trained_with,
     )
-    blank = Card(env_id, env_kwargs or {}, findings=report.findings, learning=learning, spec=trained_with)
+    blank = Card(env_id, env_kwargs or {}, findings=report.findings, spec=trained_with)
     verdicts = {finding.name: finding.verdict for finding in report.findings}
     if verdicts["construction"] is PROBLEM:
         return blank
@@ -205,13 +189,12 @@ def make_card(
         return card
     with Plays(played, episodes=episodes, seconds=max(0.1, seconds / 15), seed=seed) as plays:
         evidence = Evidence(plays, env_id, search_steps, seconds)
-        card = _scored(card, evidence, published, say)
-        say("speed")
+        card = _scored(card, evidence, say)
         return _sized(card, evidence, tokenizer, tokenizer_name)
 
 
 def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None = None, seed: int = 0) -> Card:
-    """Return the part of a card that is not measured: rules, source and an example.
+    """Return the part of a card that is not measured: rules and an example.
 
     >>> from gym_trl.envs.echo import Echo
     >>> outline(Echo, "Echo").example.turns
@@ -256,7 +239,6 @@ def _declared(make: MakeEnv, blank: Card) -> Card:
             blank,
             summary=description(env),
             instructions=rules or declared_instructions(env) or "",
-            source=source_of(env),
             observations=str(env.observation_space),
             actions=str(env.action_space),
             num_seats=traits(env).num_seats,
@@ -267,28 +249,23 @@ def _declared(make: MakeEnv, blank: Card) -> Card:
         close_env(env)
 
 
-def _scored(card: Card, evidence: Evidence, published: Mapping[str, Any], say: Callable[[str], None]) -> Card:
-    """Return a card with the levels of all policies, the findings of the card's own checks, and the criteria."""
+def _scored(card: Card, evidence: Evidence, say: Callable[[str], None]) -> Card:
+    """Return a card with the levels of all policies, and the findings of the card's own checks."""
     say("solver and random play")
     references, findings = evidence.references, list(card.findings)
-    blind = _blind(card, published)
-    if published and blind is not None:
-        findings = [finding for finding in findings if finding.name != "blind baseline"]
-        findings.append(CHECKS["blind baseline"].named(_near_blind(blind, references)))
+    blind = _blind(card)
     findings = [_of_more_games(finding, evidence.plays) for finding in findings]
     for look in CARD_CHECKS.values():
         say(look.name)
         findings.append(look(evidence))
-    best = references.solver and _with_published(references.solver, evidence.plays.env)
     constant = evidence.levels.get("constant")
-    levels = tuple(level for level in (best, references.chance, blind, constant) if level is not None)
+    levels = tuple(level for level in (references.solver, references.chance, blind, constant) if level is not None)
     return replace(
         card,
         findings=tuple(findings),
         levels=levels,
         others=tuple(level for level in evidence.levels.values() if level is not constant),
         splits=evidence.splits,
-        criteria=judge(evidence),
     )
 
 
@@ -303,10 +280,8 @@ def _of_more_games(finding: Finding, plays: Plays) -> Finding:
 
 
 def _sized(card: Card, evidence: Evidence, tokenizer: Any, tokenizer_name: str) -> Card:
-    """Return a card with the speed, the tokens of an episode, and an example."""
+    """Return a card with the tokens of an episode, and an example."""
     plays = evidence.plays
-    chance = plays.of("random", random_play)
-    speed = measure_speed(plays.make, chance, name=card.env_id, seconds=max(0.2, evidence.seconds / 20))
     games, policy = _shown(plays)
     tokens = count_tokens(
         games,
@@ -316,7 +291,7 @@ def _sized(card: Card, evidence: Evidence, tokenizer: Any, tokenizer_name: str) 
         tokenizer=tokenizer,
         name=tokenizer_name,
     )
-    return replace(card, speed=speed, tokens=tokens, example=_example(card, games, policy))
+    return replace(card, tokens=tokens, example=_example(card, games, policy))
 
 
 def _write(spec: Mapping[str, Any], action: str) -> str:
@@ -327,46 +302,14 @@ def _write(spec: Mapping[str, Any], action: str) -> str:
         return action
 
 
-def _blind(card: Card, published: Mapping[str, Any]) -> Level | None:
-    """Return the level of the blind baseline: published, or found by the check of it."""
-    if published:
-        baseline = published["success"]
-        interval = Estimate(baseline.measured.success, baseline.low, baseline.high)
-        about = f"{named(baseline.actions)}; published, {baseline.steps:,} steps of search"
-        paid = published.get("return")
-        returns = interval if card.optimal_return == card.optimal_success else Estimate(baseline.measured.mean_return)
-        if paid is not None:
-            returns = Estimate(paid.measured.mean_return, paid.low, paid.high)
-        return Level("blind", interval, returns, baseline.measured.turns, baseline.measured.episodes, about)
+def _blind(card: Card) -> Level | None:
+    """Return the level of the blind baseline that the check of it found."""
     numbers = next((finding.numbers for finding in card.findings if finding.name == "blind baseline"), None)
     if not numbers:
         return None
     success, paid_ = (Estimate(**numbers[name]) for name in ("success", "mean_return"))
     cut = "cut off by time" if numbers["cut"] else f"{numbers['steps']:,} steps of search"
     return Level("blind", success, paid_, numbers["turns"], numbers["episodes"], f"{named(numbers['actions'])}; {cut}")
-
-
-_FEW = 50
-"""Number of episodes below which a published level of the solver is shown as well."""
-
-
-def _with_published(level: Level, env: gym.Env[Any, Any]) -> Level:
-    """Return the level of a solver that is too slow for many episodes with a remark on its published one."""
-    published = baselines_of(env).get("solver")
-    measured = None if published is None else published.measured
-    if measured is None or level.episodes >= _FEW:
-        return level
-    about = (
-        f"published: success {measured.success:.3f}, return {measured.mean_return:.3f}, {measured.episodes} episodes"
-    )
-    return replace(level, about=about)
-
-
-def _near_blind(level: Level, references: References) -> Finding:
-    got = f"reaches {references.value(level)} with {level.about}"
-    if references.is_near(level):
-        return warning(got, "most of the score is reached without observations: compare models with it")
-    return ok(got)
 
 
 _CANDIDATES = 2

@@ -1,12 +1,10 @@
 """Card as a page: one Markdown, and HTML that markdown-it (a dependency of rich) makes of it."""
 
 import html
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from gym_trl.env_checker.card.card import Card
-from gym_trl.env_checker.card.learning import Learning
 from gym_trl.env_checker.card.plays import Level
 from gym_trl.evaluation.estimates import Estimate
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
@@ -15,7 +13,6 @@ from gym_trl.text.textify import counted
 
 MARKS: Mapping[str, str] = {OK: "ok", WARNING: "warning", PROBLEM: "error", SKIPPED: "not checked"}
 """Verdicts as tables write them."""
-_CRITERIA = {OK: "pass", WARNING: "fail", SKIPPED: "not measured"}
 
 
 def markdown(card: Card) -> str:
@@ -26,10 +23,8 @@ def markdown(card: Card) -> str:
         "Example": _example(card),
         "Scores": _scores(card),
         "Findings": _findings(card),
-        "Size and speed": list(_size(card)) or ["Not measured."],
-        "Learning": _learning(card.learning),
+        "Size": list(_size(card)) or ["Not measured."],
         "Tasks": _tasks(card),
-        "Criteria of OpenEnv's RFC 008": _criteria(card),
     }
     blocks = [f"# {card.env_id}"]
     for title, section in sections.items():
@@ -51,7 +46,7 @@ def html_page(title: str, text: str) -> str:
     reader = MarkdownIt("zero", {"html": False}).enable(
         ["table", "fence", "heading", "backticks", "escape", "entity", "link"]
     )
-    words = r"<td>(error|warning|ok|pass|fail|reads|blind|broken)</td>"
+    words = r"<td>(error|warning|ok)</td>"
     body = re.sub(words, r'<td class="\1">\1</td>', reader.render(text))
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
@@ -71,7 +66,7 @@ table{border-collapse:collapse;display:block;overflow-x:auto;font-size:.9em}th,t
 vertical-align:top;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:500}
 td:first-child{white-space:nowrap}thead:not(:has(th:not(:empty))){display:none}
 pre{background:var(--sunk);padding:.8rem;border-radius:6px;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85em}
-.error,.fail,.blind,.broken{color:var(--bad);font-weight:600}.warning{color:var(--warn);font-weight:600}.ok,.pass,.reads{color:var(--good)}
+.error{color:var(--bad);font-weight:600}.warning{color:var(--warn);font-weight:600}.ok{color:var(--good)}
 """
 
 
@@ -89,10 +84,6 @@ def _head(card: Card) -> Iterator[str]:
     rows = [("arguments", arguments or "the defaults"), ("findings", ", ".join(counts))]
     if card.spec:
         rows.insert(1, ("trained with", ", ".join(f"{name}={value!r}" for name, value in card.spec.items())))
-    if (source := card.source) is not None:
-        package = f"{source.package} {source.version}" if source.package else "none: a module or file of its own"
-        rows += [("class", source.made_by), ("package", package), ("licence", source.licence or "not stated")]
-        rows += [("source", source.homepage)] if source.homepage else []
     rows += [("observations", card.observations), ("actions", card.actions)]
     if card.num_seats > 1:
         rows.append(("seats", f"{card.num_seats}; scores need opponents, see gym-trl tournament"))
@@ -123,7 +114,7 @@ def _scores(card: Card) -> Iterator[str]:
         exact = tuple(str(Estimate(score)) for score in (card.optimal_success, card.optimal_return))
         rows.append(("optimum", *exact, "", "", "declared, exact"))
     rows += [_score(level) for level in (*card.levels, *card.others)]
-    yield "Means with 95% intervals, all on the same held-out tasks except for published values."
+    yield "Means with 95% intervals, all on the same held-out tasks."
     yield table(("policy", "success", "return", "turns", "episodes", ""), rows)
 
 
@@ -152,44 +143,8 @@ def _size(card: Card) -> Iterator[str]:
             ("tokens of marked actions", f"{tokens.actions:g} per episode, without reasoning"),
             ("longest episode", f"{tokens.longest:,} tokens, played by {_the(tokens.of)}"),
         ]
-    if (speed := card.speed) is not None:
-        own = "within the environment, as text"
-        rows.append(("one at a time", f"{_rate(speed.steps)} steps/s, {_rate(speed.episodes)} episodes/s {own}"))
-        parallel = "not measured"
-        if speed.parallel_steps is not None and speed.parallel_episodes is not None:
-            parallel = f"{_rate(speed.parallel_steps)} steps/s, {_rate(speed.parallel_episodes)} episodes/s"
-        rows.append(
-            (
-                f"{speed.concurrent} at a time",
-                f"{parallel} by the clock, with executor {speed.executor!r} ({speed.reason})",
-            )
-        )
-        rows.append(("measured on", f"{speed.machine}; episodes that were played before"))
     if rows:
         yield table(("", ""), rows)
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _learning(learning: Learning | None) -> Iterator[str]:
-    if learning is None:
-        yield "Not measured: `gym-trl card ID --train 120` trains a tiny model for two minutes."
-        return
-    if learning.error is not None:
-        yield f"The tiny model could not be trained: {learning.error}"
-        return
-    training = f"A tiny model with random weights, trained for {learning.seconds:.0f} s ({learning.steps} steps)"
-    if learning.arguments:
-        training += f" with `{' '.join(learning.arguments)}`"
-    ends = f"{learning.objective} {learning.first:.3f} in the first fifth of the steps, {learning.last:.3f} in the last"
-    judged = "it improves" if learning.improved else "no improvement beyond chance"
-    yield f"{training}: {ends}; {judged}."
-    if learning.before is not None and learning.after is not None:
-        yield f"On evaluation tasks: {learning.before:.3f} before, {learning.after:.3f} after, without sampling."
-    low, high = min(learning.values), max(learning.values)
-    yield f"`{_sparkline(learning.values)}` {learning.objective} by step, from {low:.2g} to {high:.2g}"
 
 
 def _tasks(card: Card) -> Iterator[str]:
@@ -204,18 +159,6 @@ def _tasks(card: Card) -> Iterator[str]:
         ("told apart by", splits.known_by),
     ]
     yield table(("", ""), rows)
-
-
-def _criteria(card: Card) -> Iterator[str]:
-    if not card.criteria:
-        return
-    yield (
-        "The acceptance tests of [issue 778](https://github.com/huggingface/OpenEnv/issues/778) that can be measured "
-        "of a Python environment, and that no finding above covers. Where the RFC leaves a bound open, the threshold "
-        "is this library's."
-    )
-    rows = [(one.name, _CRITERIA[one.verdict], one.got.removeprefix("not checked: "), one.why) for one in card.criteria]
-    yield table(("check", "", "value", "threshold"), rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -248,20 +191,3 @@ def _cell(text: str) -> str:
     """
     line = " ".join(text.split()).replace("|", "\\|")
     return line.replace("<", "&lt;").replace(">", "&gt;").replace("*", "\\*")
-
-
-_BARS = "▁▂▃▄▅▆▇█"
-
-
-def _sparkline(values: Sequence[float], most: int = 40) -> str:
-    """Return values as a line of bars, each the mean of consecutive ones if there are many.
-
-    >>> _sparkline([0.0, 0.5, 1.0])
-    '▁▅█'
-    """
-    size = max(1, math.ceil(len(values) / most))
-    parts = [values[start : start + size] for start in range(0, len(values), size)]
-    means = [sum(part) / len(part) for part in parts]
-    low, high = min(means), max(means)
-    scale = (high - low) or 1.0
-    return "".join(_BARS[min(7, int((value - low) / scale * 8))] for value in means)

@@ -189,12 +189,5 @@ class References:
 
     def beats_chance(self, games: Sequence[PlayedEpisode], chance: Sequence[PlayedEpisode]) -> bool:
         """Return whether episodes pay more than those of random play on the same tasks, beyond chance."""
-        return exceed([one.total - other.total for one, other in scored_pairs(games, chance)])
-
-
-def scored_pairs(
-    first: Sequence[PlayedEpisode], second: Sequence[PlayedEpisode]
-) -> list[tuple[PlayedEpisode, PlayedEpisode]]:
-    """Return the episodes of two policies by task, as far as both could be scored."""
-    pairs = zip(first, second, strict=False)
-    return [(one, other) for one, other in pairs if one.result.scored and other.result.scored]
+        pairs = [one for one in zip(games, chance, strict=False) if one[0].result.scored and one[1].result.scored]
+        return exceed([one.total - other.total for one, other in pairs])
