@@ -27,7 +27,6 @@ from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, prob
 from gym_trl.rollout.random_play import random_play, solver_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
-from gym_trl.trust import Named, argument_names, names_in
 from gym_trl.types import Task
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
@@ -311,34 +310,6 @@ def _infos_in_play(env: TextEnvironment) -> Iterator[Mapping[str, Any]]:
 
 _EPISODES, _STEPS = 8, 200
 _FUNCTIONS = ("observe", "act", "success", "state_key")
-
-
-_TEXTS = frozenset({"action_format", "chat_template_kwargs", "instructions", "system_prompt"})
-"""Arguments of ``GymSpec`` with texts that are no names of code. A new argument is searched for names by default."""
-
-
-def spec_names(spec: Mapping[str, Any], env: Any, *, field: str = "spec.") -> Iterator[Named]:
-    """Yield what arguments of ``GymSpec`` that come out of a file name: functions, and arguments of environments.
-
-    >>> [one.field for one in spec_names({"action_format": "regex:(.*)", "success": "my_game:won"}, "TrlEnv/Echo-v0")]
-    ['spec.success']
-
-    Args:
-        spec: Arguments by name; not checked otherwise.
-        env: The environment's id, or several.
-        field: Beginning of the place of an argument in the file.
-    """
-    for name, value in spec.items():
-        if name == "curriculum" and isinstance(value, Mapping):
-            others = {key: one for key, one in value.items() if key != "levels"}
-            yield from names_in(f"{field}curriculum", others)
-            levels = value.get("levels")
-            for place, level in enumerate(levels if isinstance(levels, list) else [levels]):
-                yield from argument_names(env, level, field=f"{field}curriculum.levels[{place}]")
-        elif name == "history" and isinstance(value, Mapping):
-            yield from names_in(f"{field}history", {key: one for key, one in value.items() if key != "ask"})
-        elif name not in _TEXTS:
-            yield from names_in(f"{field}{name}", value)
 
 
 @dataclass(frozen=True, eq=False)

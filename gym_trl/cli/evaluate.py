@@ -11,9 +11,9 @@ import typer
 from typer import Argument
 
 from gym_trl.cli.environments import format_arguments, named_environments
-from gym_trl.cli.errors import clear_errors, option_name
+from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
-from gym_trl.cli.options import ENV_KWARGS_PLACE, DebugOption, JsonOption, TrustOption
+from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.policies import OF_MODELS, read_model, read_policy, trained_kwargs
 from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
@@ -25,8 +25,6 @@ from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import read_options
 from gym_trl.training.run_folder import trained
-from gym_trl.training.untrusted import eval_names
-from gym_trl.trust import Trust
 
 if TYPE_CHECKING:
     from gym_trl.evaluation.scores import Row, Scoreboard
@@ -39,7 +37,7 @@ gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 
 gym-trl eval --model runs/sixteen --fail-under 0.8
 """
 _IDS_HELP = (
-    "Ids of environments; or a file with options, and names in it that are not registered and that you trust. Default: "
+    "Ids of environments, whose names in a run's config.json are then trusted; or a file with options. Default: "
     "the environment of the run that --model names."
 )
 
@@ -57,7 +55,6 @@ def evaluate(
     context: typer.Context,
     *,
     ids: Annotated[list[str] | None, Argument(metavar="ID|FILE...", help=_IDS_HELP, show_default=False)] = None,
-    trust: TrustOption = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
     options: dict[str, Any],
@@ -77,21 +74,12 @@ def evaluate(
     Exit status: 0; 1 if a success rate is below --fail-under, or no episode could be scored; 2 for an error; 130 if
     interrupted.
     """
-    names = partial(eval_names, folder=Path(ids[0]).parent if ids else Path())
-    given, trusted = read_given("eval", ids or (), options, EvalOptions, names, trust=trust, places=_PLACES)
+    given = read_given(ids or (), options, EvalOptions)
     checked = EvalOptions.of({"max_tokens_per_turn": TOKENS_PER_TURN, **given})
-    _evaluate(checked, given, as_json=as_json, trust=trusted)
+    _evaluate(checked, given, as_json=as_json)
 
 
-_PLACES = (
-    ("env", ""),
-    (r"(?:spec\.)?(success|observe|act|state_key|wrappers).*", lambda found: f"{option_name(found[1])} "),
-    ENV_KWARGS_PLACE,
-)
-"""Places in a run's options, and what repeats their names on the command line."""
-
-
-def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, trust: Trust) -> None:
+def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool) -> None:
     """Evaluate with the options that were given; ``options`` has all of them, checked."""
     from rich.console import Console
 
@@ -100,8 +88,8 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
     from gym_trl.training.progress import lasting_console
 
     played = {name: one for name, one in given.items() if name in PLAYED and name not in OF_MODELS}
-    policies = _policies(options, given, trust)
-    runs = {name: read_options(Path(name), trust=trust) for name in options.model if is_run(Path(name))}
+    policies = _policies(options, given)
+    runs = {name: read_options(Path(name), allowed=options.env) for name in options.model if is_run(Path(name))}
     ids = options.env or _trained_ids(runs)
     success = next((run.success for run in runs.values() if run.env in ids and run.success is not None), None)
     played = ({} if success is None else {"success": success}) | played
@@ -109,7 +97,7 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
     fix = "evaluate one run at a time"
     kwargs = {one: {**trained_kwargs(one, runs.values(), fix), **given_kwargs[one]} for one in ids}
     for name, run in runs.items():
-        say_aside(_as_trained(name, run, kwargs, trust))
+        say_aside(_as_trained(name, run, kwargs, options.env))
     console = Console(quiet=True) if "person" in options.policy else lasting_console(sys.stderr)
     with Count("episode", console, resumes=options.out is not None) as count:
 
@@ -135,17 +123,17 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool, 
     _check_scores(result.rows, [one.name for one in policies], kwargs, options.fail_under)
 
 
-def _policies(options: EvalOptions, given: Mapping[str, Any], trust: Trust) -> list[Any]:
+def _policies(options: EvalOptions, given: Mapping[str, Any]) -> list[Any]:
     """Return the policies; an option that concerns none of them is refused."""
     from gym_trl.policies.functions import person
 
     of_models = {name: one for name, one in given.items() if name in OF_MODELS}
     policies: list[Any] = [
-        person(lambda _: ask(), say_styled) if name == "person" else read_policy(name, trust=trust)
+        person(lambda _: ask(), say_styled) if name == "person" else read_policy(name, allowed=options.env)
         for name in options.policy
     ]
     models: Sequence[str | None] = options.model or ([None] if options.base_url else [])
-    policies += [read_model(name, options.base_url, of_models, trust=trust) for name in models]
+    policies += [read_model(name, options.base_url, of_models, allowed=options.env) for name in models]
     if not policies:
         raise ConfigError("there is no policy to evaluate: use --policy, --model or --base-url")
     unused = [*(() if models else of_models), *(["tokens"] if not any(one.marks for one in policies) else ())]
@@ -199,9 +187,11 @@ def _trained_ids(runs: Mapping[str, TrainOptions]) -> list[str]:
     return ids
 
 
-def _as_trained(name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]], trust: Trust) -> str:
+def _as_trained(
+    name: str, run: TrainOptions, env_kwargs: Mapping[str, Mapping[str, Any]], allowed: Sequence[str]
+) -> str:
     """Return the line that lists the settings of a run that an evaluation uses."""
-    model = trained(Path(name), trust=trust)
+    model = trained(Path(name), allowed=allowed)
     own = {name: model.settings[name] for name in ("max_tokens_per_turn", "max_completion_length", "system_prompt")}
     used = {**(run.env_kwargs if run.env in env_kwargs else {}), **model.options, **own, **model.sampling}
     shown = format_arguments({key: value for key, value in used.items() if value is not None})

@@ -2,9 +2,8 @@
 
 import os
 import random
-import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +13,7 @@ from typer import Argument, Option
 
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail
-from gym_trl.cli.options import ENV_KWARGS_PLACE, ID_HELP, DebugOption, EnvKwargsOption, TrustOption, read_trust
+from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption
 from gym_trl.cli.policies import find_policy
 from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
 from gym_trl.cli.values import read_pairs
@@ -30,7 +29,6 @@ from gym_trl.policies.opponents import Opponent
 from gym_trl.policies.server import server
 from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
-from gym_trl.trust import Trust
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.seats import plays_all_seats
@@ -56,7 +54,6 @@ def play(
     env_kwargs: EnvKwargsOption = None,
     seed: Annotated[int | None, Option(min=0, help="Seed of the episode. Default: a random one.")] = None,
     against: Annotated[str | None, Option(metavar="POLICY", help="Opponent, see above. Default: none.")] = None,
-    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Play an environment in the terminal.
@@ -72,9 +69,7 @@ def play(
     """
     kwargs = read_pairs(env_kwargs)
     seed = random.randrange(2**31) if seed is None else seed
-    command = shlex.join(["gym-trl", "play", env_id, "--against", against or ""])
-    trusted = read_trust(trust, [env_id, against, kwargs], command, [ENV_KWARGS_PLACE])
-    policy = Against() if against is None else prepare(_read_policy(against, trusted), env_id, kwargs, seed)
+    policy = Against() if against is None else prepare(_read_policy(against, [env_id]), env_id, kwargs, seed)
     episode = InteractiveEpisode(partial(make_text_env, env_id, {**kwargs, **policy.arguments}), seed)
     if hasattr(sys.stdin, "reconfigure"):  # invalid bytes become lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
@@ -165,12 +160,12 @@ class Against:
         return f"{self.name}: {_SOLVED[other.success].lower()} in {turns}, return {other.total:g}{crashed}"
 
 
-def _read_policy(against: str, trust: Trust) -> NamedPolicy:
+def _read_policy(against: str, allowed: Collection[str]) -> NamedPolicy:
     if against == "person":
         raise ConfigError("--against must name a policy, a model, a server or package.module:function, got 'person'")
     if against.startswith(("http://", "https://")):
         return server(against, api_key=os.environ.get("OPENAI_API_KEY"))
-    return find_policy(against, trust=trust)
+    return find_policy(against, allowed=allowed)
 
 
 def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: int) -> Against:

@@ -10,14 +10,13 @@ from gym_trl.kinds import option_types
 from gym_trl.options import Playing, TrainOptions
 from gym_trl.policies.weights import is_run
 from gym_trl.training.run_folder import run_of, saved_models, trained
-from gym_trl.trust import Trust
 
 if TYPE_CHECKING:
     from gym_trl.policies.functions import NamedPolicy
 
 
-def find_policy(name: str, *, trust: Trust) -> "NamedPolicy":
-    """Return a policy by its name; a run's model keeps its training settings, if ``trust`` has what they name.
+def find_policy(name: str, *, allowed: Collection[str]) -> "NamedPolicy":
+    """Return a policy by its name; a run's model keeps its training settings.
 
     Raises:
         ConfigError: there is no such policy.
@@ -25,10 +24,10 @@ def find_policy(name: str, *, trust: Trust) -> "NamedPolicy":
     from gym_trl.policies.functions import as_policy
 
     folder = Path(name).expanduser()
-    return trained(folder, trust=trust) if is_run(folder) else as_policy(name)
+    return trained(folder, allowed=allowed) if is_run(folder) else as_policy(name)
 
 
-def read_policy(name: str, *, trust: Trust) -> "NamedPolicy":
+def read_policy(name: str, *, allowed: Collection[str]) -> "NamedPolicy":
     """Return the policy of ``--policy``.
 
     Raises:
@@ -36,13 +35,13 @@ def read_policy(name: str, *, trust: Trust) -> "NamedPolicy":
     """
     from gym_trl.policies.model import Model
 
-    policy = find_policy(name, trust=trust)
+    policy = find_policy(name, allowed=allowed)
     if isinstance(policy, Model) and not Path(name).exists():
         raise ConfigError(f"there is no policy {name!r}; for a model on the hub, use --model {name}")
     return policy
 
 
-def read_players(name: str, given: Mapping[str, Any], *, trust: Trust) -> list[Any]:
+def read_players(name: str, given: Mapping[str, Any], *, allowed: Collection[str]) -> list[Any]:
     """Return the players of an argument of ``gym-trl tournament``: all checkpoints, for a folder that has some.
 
     Raises:
@@ -54,25 +53,25 @@ def read_players(name: str, given: Mapping[str, Any], *, trust: Trust) -> list[A
         raise ConfigError("a person plays with gym-trl play --against POLICY, not in a tournament")
     if name.startswith(("http://", "https://")):
         address, _, model = name.partition("#")
-        return [read_model(model or None, address, given, trust=trust)]
+        return [read_model(model or None, address, given, allowed=allowed)]
     path = Path(name)
-    if saved := saved_models(path, trust=trust):
-        return [_saved(one, folder, given, trust) for one, folder in saved.items()]
-    if (folder := saved_models(path.parent, trust=trust).get(str(path))) is not None:
-        return [_saved(str(path), folder, given, trust)]
-    policy = find_policy(name, trust=trust)
-    return [_saved(str(path), path, given, trust)] if isinstance(policy, Model) else [policy]
+    if saved := saved_models(path, allowed=allowed):
+        return [_saved(one, folder, given, allowed) for one, folder in saved.items()]
+    if (folder := saved_models(path.parent, allowed=allowed).get(str(path))) is not None:
+        return [_saved(str(path), folder, given, allowed)]
+    policy = find_policy(name, allowed=allowed)
+    return [_saved(str(path), path, given, allowed)] if isinstance(policy, Model) else [policy]
 
 
-def _saved(name: str, folder: Path, given: Mapping[str, Any], trust: Trust) -> Any:
+def _saved(name: str, folder: Path, given: Mapping[str, Any], allowed: Collection[str]) -> Any:
     """Return the model in a folder or on the hub; one of a run keeps its training settings."""
     run = run_of(folder)
     if run is None:
-        return read_model(str(folder), None, given, trust=trust).changed(label=name)
-    return trained(run, path=str(folder), label=name, trust=trust, **given)
+        return read_model(str(folder), None, given, allowed=allowed).changed(label=name)
+    return trained(run, path=str(folder), label=name, allowed=allowed, **given)
 
 
-def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any], *, trust: Trust) -> Any:
+def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any], *, allowed: Collection[str]) -> Any:
     """Return the model or server of ``--model`` and ``--base-url``, with the options of language models.
 
     Raises:
@@ -84,7 +83,7 @@ def read_model(name: str | None, base_url: str | None, given: Mapping[str, Any],
     if base_url is None:
         assert name is not None
         folder = Path(name).expanduser()
-        return trained(folder, trust=trust, **given) if is_run(folder) else Model(name, **given)
+        return trained(folder, allowed=allowed, **given) if is_run(folder) else Model(name, **given)
     if here := [one for one in ("vllm", "llm", "max_completion_length") if given.get(one)]:
         raise ConfigError(f"{here[0]} requires a model in this process: leave it out with a server")
     sampling = Playing(**{one: given[one] for one in ("sampling", "temperature") if one in given}).sampling

@@ -1,8 +1,7 @@
 """``gym-trl tournament``."""
 
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ from typer import Argument
 
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
-from gym_trl.cli.options import ENV_KWARGS_PLACE, ID_HELP, DebugOption, JsonOption, TrustOption, read_trust
+from gym_trl.cli.options import ID_HELP, DebugOption, JsonOption
 from gym_trl.cli.policies import OF_MODELS, read_players, trained_kwargs
 from gym_trl.cli.terminal import say, say_aside, show_columns
 from gym_trl.errors import ConfigError, MissingDependencyError
@@ -20,7 +19,6 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.text.textify import counted
 from gym_trl.training.options import read_options
 from gym_trl.training.run_folder import run_of
-from gym_trl.trust import Trust
 
 if TYPE_CHECKING:
     from gym_trl.evaluation.ratings import Standings
@@ -48,7 +46,6 @@ def tournament(
     env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
     players: Annotated[list[str], Argument(metavar="PLAYER...", help="Players, see above.", show_default=False)],
     *,
-    trust: TrustOption = False,
     as_json: JsonOption = False,
     debug: DebugOption = False,
     options: dict[str, Any],
@@ -81,10 +78,8 @@ def tournament(
     out, picture = chosen.out, chosen.picture
     if picture is not None:
         check_picture(picture)
-    command = shlex.join(["gym-trl", "tournament", env_id, *players])
-    trusted = read_trust(trust, [env_id, players, options], command, [ENV_KWARGS_PLACE])
-    policies = _policies(players, {name: one for name, one in options.items() if name in OF_MODELS}, trusted)
-    own["env_kwargs"] = {**_trained_kwargs(env_id, policies, trusted), **chosen.env_kwargs}
+    policies = _policies(players, {name: one for name, one in options.items() if name in OF_MODELS}, [env_id])
+    own["env_kwargs"] = {**_trained_kwargs(env_id, policies, [env_id]), **chosen.env_kwargs}
     with Count("game", lasting_console(sys.stderr), resumes=out is not None) as count:
         result = play_tournament(
             env_id,
@@ -110,20 +105,20 @@ def tournament(
         say_aside(f"{out} is read-only: its standings.json and its picture are as they were")
 
 
-def _policies(players: Sequence[str], options: Mapping[str, Any], trust: Trust) -> list[Any]:
+def _policies(players: Sequence[str], options: Mapping[str, Any], allowed: Collection[str]) -> list[Any]:
     """Return the policies of all players, of which the language models have these options."""
-    policies = [one for name in players for one in read_players(name, options, trust=trust)]
+    policies = [one for name in players for one in read_players(name, options, allowed=allowed)]
     if options and not any(one.marks for one in policies):
         raise ConfigError(f"{next(iter(options))} requires a language model among the players: leave it out")
     return policies
 
 
-def _trained_kwargs(env_id: str, policies: Sequence[Any], trust: Trust) -> dict[str, Any]:
+def _trained_kwargs(env_id: str, policies: Sequence[Any], allowed: Collection[str]) -> dict[str, Any]:
     """Return the arguments with which the runs of players made the environment, without those of the opponent."""
     from gym_trl.policies.model import Model
 
     folders = {run_of(Path(one.path)) for one in policies if isinstance(one, Model)} - {None}
-    runs = [read_options(Path(folder), trust=trust) for folder in sorted(map(str, folders))]
+    runs = [read_options(Path(folder), allowed=allowed) for folder in sorted(map(str, folders))]
     return trained_kwargs(env_id, runs, "they cannot meet in one tournament", without=_OF_OPPONENTS)
 
 

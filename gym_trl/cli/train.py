@@ -13,7 +13,7 @@ from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
 from gym_trl.cli.flags import with_options
 from gym_trl.cli.imports import slow_imports
-from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, trust_to_resume
+from gym_trl.cli.options import DebugOption, check_resumed
 from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import say
 from gym_trl.evaluation.play import longest_action
@@ -26,7 +26,6 @@ from gym_trl.text.textify import counted
 from gym_trl.training.options import TINY, check_grpo, choose, preset_defaults, read_options
 from gym_trl.training.process import check_new
 from gym_trl.training.run_file import write_run_file
-from gym_trl.training.untrusted import run_names
 from gym_trl.wrappers.traits import traits
 
 EXAMPLES = """
@@ -47,7 +46,6 @@ gym-trl train TrlEnv/Echo-v0 --print-config > run.yaml
 gym-trl train run.yaml --steps 400
 gym-trl train runs/sixteen/config.json --steps 400
 gym-trl train --resume runs/sixteen
-gym-trl train --resume runs/mine my_game.py:MyGame
 """
 
 
@@ -60,8 +58,7 @@ def train(
         list[str] | None,
         Argument(
             metavar="ID|FILE",
-            help=f"Environment, default {DEFAULT_ENV}; or a file with options, and names in it that are not registered "
-            "and that you trust.",
+            help=f"Environment, default {DEFAULT_ENV}; or a file with options.",
             show_default=False,
         ),
     ] = None,
@@ -71,7 +68,6 @@ def train(
     print_config: Annotated[
         bool, Option("--print-config", help="Print all options as a file for this command, and exit.")
     ] = False,
-    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Train a model on an environment with TRL's GRPOTrainer.
@@ -100,13 +96,12 @@ def train(
     """
     if resume is not None:
         first_id = ids[0] if ids else None
-        refuse_other_options(context, ("resume", "ids", "steps", "trust", "debug"))
-        trusted = trust_to_resume("train", resume, first_id, everything=trust, steps=options.get("steps"))
-        chosen = read_options(resume, trust=trusted)
+        refuse_other_options(context, ("resume", "ids", "steps", "debug"))
+        chosen = read_options(resume, allowed=None)
         has_room = True
         check_resumed(resume, chosen.env, first_id)
     else:
-        given, _ = read_given("train", ids or (), options, TrainOptions, run_names, trust=trust)
+        given = read_given(ids or (), options, TrainOptions)
         chosen = choose(**given)
         has_room = chosen.model is not None or chosen.act is not None or "max_tokens_per_turn" in given
         if "grpo" in given:
@@ -131,10 +126,8 @@ def train(
 
         if chosen.vllm is None:
             import_trainer_alone()
-    if resume is None:
-        summary = training.train(chosen, out=out)
-    else:
-        summary = training.resume(resume, steps=options.get("steps"), trust=trusted)
+    steps = options.get("steps")
+    summary = training.train(chosen, out=out) if resume is None else training.resume(resume, steps=steps)
     leave_process_group()
     if summary["interrupted"]:
         raise typer.Exit(130)

@@ -12,7 +12,7 @@ from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, refuse_other_options
 from gym_trl.cli.flags import with_options, write_flags
 from gym_trl.cli.imports import slow_imports
-from gym_trl.cli.options import DebugOption, TrustOption, check_resumed, trust_to_resume
+from gym_trl.cli.options import DebugOption, check_resumed
 from gym_trl.cli.terminal import say
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.kinds import option_types
@@ -41,7 +41,6 @@ def warm_start(
     env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
     out: Annotated[Path | None, Option(help="Folder of the result; must be new. Default: one in runs/.")] = None,
     resume: Annotated[Path | None, Option(help="Folder of a warm start to continue.")] = None,
-    trust: TrustOption = False,
     debug: DebugOption = False,
     options: dict[str, Any],
 ) -> None:
@@ -60,10 +59,9 @@ def warm_start(
 
     Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
     """
-    trusted = trust_to_resume("warm-start", resume, env_id, everything=trust)
     if resume is not None:
-        refuse_other_options(context, ("resume", "env_id", "trust", "debug"))
-        run: TrainOptions | WarmStartOptions = read_options(resume, trust=trusted)
+        refuse_other_options(context, ("resume", "env_id", "debug"))
+        run: TrainOptions | WarmStartOptions = read_options(resume, allowed=None)
         check_resumed(resume, run.env, env_id)
     else:
         run = choose_warm_start(env_id or DEFAULT_ENV, **options)
@@ -79,10 +77,10 @@ def warm_start(
         import_trainer_alone()
 
     if isinstance(run, WarmStartOptions):
-        done = supervised.warm_start(run, out=out, trust=trusted)
+        done = supervised.warm_start(run, out=out)
     else:
         assert resume is not None
-        done = supervised.resume_warm_start(resume, trust=trusted)
+        done = supervised.resume_warm_start(resume)
     leave_process_group()
     if done.interrupted:
         raise typer.Exit(130)

@@ -15,7 +15,6 @@ from gym_trl.policies.weights import Adapter
 from gym_trl.records.fields import as_number
 from gym_trl.text.textify import counted
 from gym_trl.training.progress import evaluation_of
-from gym_trl.training.untrusted import grpo_names, trusted_words
 
 CARD = "README.md"
 WARM_START = "warm_start"
@@ -131,9 +130,9 @@ def _command(options: Mapping[str, Any], demonstrated: Mapping[str, Any] | None)
     """Yield the command of the training, and its options."""
     named = {name: _published(value) for name, value in options.items()}
     grpo = options.get("grpo") or {}
-    named["grpo"] = {name: _published(grpo[name]) for name in grpo if not any(grpo_names({name: grpo[name]}))}
+    named["grpo"] = {name: _published(grpo[name]) for name in grpo if not _PLACES.search(name)}
     named["model"] = None if options.get("model") is None else _model_name(options["model"])
-    command = ["gym-trl", "train", "config.json", *map(str, map(_published, trusted_words(options)))]
+    command = ["gym-trl", "train", "config.json"]
     if demonstrated is not None:
         command = ["gym-trl", "warm-start", str(_published(options["env"]))]
         given = {"model": named["model"], **{name: _published(value) for name, value in demonstrated.items()}}
@@ -214,6 +213,8 @@ def _published(value: Any) -> Any:
 
 
 _KEY = re.compile(r"(api_?key|token|password|secret)$", re.IGNORECASE)
+_PLACES = re.compile(r"hub|server|url|host|port|dir|path|space")
+"""Fields of ``GRPOConfig`` that name places of this machine or its network."""
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
 _FOLDERS = re.compile(r"(?<![\w:/.~-])(?:~|\.{1,2})?/(?:[^\s/\"']+/)+|\b[A-Za-z]:\\(?:[^\s\\\"']+\\)+")
 """Folders of a path that is absolute or relative to a working directory; not those of an address."""

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, get_type_hints
@@ -29,8 +29,7 @@ from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
 from gym_trl.registration import did_you_mean, make_env
 from gym_trl.training.models import model_choice
-from gym_trl.training.untrusted import run_names, trusted_words
-from gym_trl.trust import REGISTERED, Named, Trust
+from gym_trl.trust import refuse_code
 from gym_trl.wrappers.traits import traits
 
 _O = TypeVar("_O", bound=EpisodeOptions)
@@ -223,15 +222,15 @@ def training_after(options: WarmStartOptions) -> TrainOptions:
     return replace(usual, **values_of(options, TrainedOptions))
 
 
-def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
+def read_options(folder: Path, *, allowed: Collection[str] | None = ()) -> TrainOptions:
     """Return the options of the run in ``folder``.
 
     Args:
         folder: The run's folder.
-        trust: Names in its ``config.json``, other than registered ones, that may be used.
+        allowed: Ids that the user has repeated, see ``gym_trl.trust``; ``None`` for a run that is resumed.
 
     Raises:
-        UntrustedError: it names code that is neither registered nor trusted.
+        UntrustedError: it names more than a registered environment, whose id the user has not repeated.
         ConfigError: there is no run, or it is of another version.
     """
     path = folder / "config.json"
@@ -240,7 +239,8 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
         if "options" not in stored_run:
             raise ConfigError("it has no options; the folder of an evaluation or a tournament is no run")
         options = stored_run["options"]
-        trust.check(path, run_names(options))
+        if allowed is not None:
+            refuse_code(path, options, allowed)
         if missing := option_types(TrainOptions).keys() - options.keys():
             raise ConfigError(f"it has no option {min(missing)}")
         return TrainOptions.of(options)
@@ -252,19 +252,17 @@ def read_options(folder: Path, *, trust: Trust = REGISTERED) -> TrainOptions:
         raise ConfigError(f"{path} is not the configuration of a run: {error}") from error
 
 
-def resume_command(command: str, folder: Path, options: TrainOptions, others: Iterable[Named] = ()) -> str:
-    """Return the command that continues a run, with its environment's name if that is not registered.
+def resume_command(command: str, folder: Path) -> str:
+    """Return the command that continues a run.
 
-    >>> resume_command("train", Path("runs/first"), choose("TrlEnv/Echo-v0"))
+    >>> resume_command("train", Path("runs/first"))
     'gym-trl train --resume runs/first'
 
     Args:
         command: ``"train"`` or ``"warm-start"``.
         folder: The run's folder.
-        options: The run's options.
-        others: Further names in its ``config.json``.
     """
-    return shlex.join(["gym-trl", command, "--resume", str(folder), *trusted_words(options.as_dict(), others)])
+    return shlex.join(["gym-trl", command, "--resume", str(folder)])
 
 
 def one_seat(options: _O) -> _O:

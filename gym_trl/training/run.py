@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -34,7 +35,6 @@ from gym_trl.training.recording import Recorder
 from gym_trl.training.references import references
 from gym_trl.training.run_folder import Checkpoint, is_warm_start, last_checkpoint, read_summary
 from gym_trl.training.session import Session, SessionCallback
-from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import Task
 
 try:
@@ -75,23 +75,21 @@ def train(options: TrainOptions, *, out: Path | None = None, console: Console | 
     return _run(options, out, None, console)
 
 
-def resume(
-    folder: Path, *, steps: int | None = None, console: Console | None = None, trust: Trust = REGISTERED
-) -> dict[str, Any]:
+def resume(folder: Path, *, steps: int | None = None, console: Console | None = None) -> dict[str, Any]:
     """Continue the run in ``folder`` from its last checkpoint, also after a crash; ``steps`` sets a new end.
+
+    To resume a run is to run what its ``config.json`` names, also code.
 
     Args:
         folder: The run's folder.
         steps: Total number of steps. Default: the run's own.
         console: Console for progress. Default: the terminal.
-        trust: Names in its ``config.json``, other than registered ones, that may be used.
 
     Raises:
-        UntrustedError: the run names code that is neither registered nor trusted.
         ConfigError: ``folder`` contains no run, or one that is finished.
         OSError: the folder cannot be written.
     """
-    options = read_options(folder, trust=trust)
+    options = read_options(folder, allowed=None)
     if is_warm_start(folder):
         raise ConfigError(f"{folder} is a warm start: train its model with --model {folder / 'model'}")
     if steps is not None:
@@ -108,7 +106,7 @@ def resume(
 
 
 def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, console: Console | None) -> dict[str, Any]:
-    with Session(options.env, out, start, console, lambda path: resume_command("train", path, options)) as session:
+    with Session(options.env, out, start, console, partial(resume_command, "train")) as session:
         check_generation(grpo_fields(options))
         args, notes = grpo_config(options, session.processes), list[str]()
         if options.model is not None and start is None:

@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ from gym_trl.files import read_bytes
 from gym_trl.kinds import option_types
 from gym_trl.options import Options, TrainOptions, nested_in
 from gym_trl.records.json_lines import DEEPEST, as_object
-from gym_trl.training.options import check_grpo
-from gym_trl.training.untrusted import run_names
-from gym_trl.trust import Named, Trust, texts_in
+from gym_trl.trust import texts_in
 
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 _MOST_BYTES = 2**18
@@ -33,23 +31,17 @@ def is_run_file(name: str) -> bool:
     return name.endswith(SUFFIXES)
 
 
-def read_run_file(
-    path: Path,
-    trust: Trust,
-    options: type[Options] = TrainOptions,
-    names: Callable[[Mapping[str, Any]], Iterable[Named]] = run_names,
-) -> dict[str, Any]:
+def read_run_file(path: Path, options: type[Options] = TrainOptions) -> dict[str, Any]:
     """Return the options in a run file, or in the ``config.json`` of a run, by name; they are not checked yet.
+
+    A run file is a program of the user: it may name any code.
 
     Args:
         path: The file.
-        trust: Names in it, other than registered ones, that may be used.
         options: Type of the options.
-        names: Function that yields what options name that is not registered.
 
     Raises:
-        ConfigError: The file cannot be read, or ``GRPOConfig`` does not have a field in it.
-        UntrustedError: It names code that is neither registered nor trusted.
+        ConfigError: The file cannot be read.
     """
     try:
         content = read_bytes(path)
@@ -69,11 +61,7 @@ def read_run_file(
         content_by_name = content_by_name["options"]
     if any("\0" in text for text in texts_in(content_by_name)):
         raise ConfigError(f"{path} has a text with a null character, which no name and no path can contain")
-    named = _named(content_by_name, options)
-    if isinstance(named.get("grpo"), Mapping):
-        check_grpo(named["grpo"])  # a misspelt field would be one that needs trust
-    trust.check(path, names(named))
-    return named
+    return _named(content_by_name, options)
 
 
 def _read(content: bytes, suffix: str) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ import platform
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +31,6 @@ from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_js
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.model_card import CARD, WARM_START, model_card, trl_citations
 from gym_trl.training.options import read_options
-from gym_trl.trust import REGISTERED, Trust
 from gym_trl.types import EpisodeResult
 
 
@@ -77,7 +76,7 @@ def _trainers_files(checkpoint: Checkpoint) -> set[str]:
     return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
 
 
-def saved_models(folder: Path, *, trust: Trust = REGISTERED) -> dict[str, Path]:
+def saved_models(folder: Path, *, allowed: Collection[str] = ()) -> dict[str, Path]:
     """Return the folders of all models of a run, or in the output folder of a trainer, by name and in order of steps.
 
     The name of a checkpoint is ``{folder}/checkpoint-{step}``; so is that of a run's final model, unless there is a
@@ -89,7 +88,7 @@ def saved_models(folder: Path, *, trust: Trust = REGISTERED) -> dict[str, Path]:
     folders: dict[int, Path] = {}
     if is_run(folder):
         steps = read_summary(folder).get("steps")
-        folders[steps if type(steps) is int else read_options(folder, trust=trust).steps] = folder / "model"
+        folders[steps if type(steps) is int else read_options(folder, allowed=allowed).steps] = folder / "model"
     for path in (*folder.glob("checkpoint-*"), *(folder / "checkpoints").glob("checkpoint-*")):
         step = path.name.removeprefix("checkpoint-")
         if step.isdecimal() and has_model(path):
@@ -139,7 +138,7 @@ def trained(
     *,
     path: str | None = None,
     label: str | None = None,
-    trust: Trust = REGISTERED,
+    allowed: Collection[str] = (),
     **changes: Unpack[ModelArgs],
 ) -> Model:
     """Return the model of the run in ``folder``, with the settings of its training.
@@ -154,14 +153,14 @@ def trained(
         folder: The run's folder.
         path: The folder of another model of the run, such as a checkpoint.
         label: Name in tables and records. Default: the run's folder.
-        trust: Names in its ``config.json``, other than registered ones, that may be used.
+        allowed: Ids of environments: what the run's ``config.json`` names beside one of them is used, also code.
         changes: Options of ``Model`` to replace; ``sampling`` is merged into the run's.
 
     Raises:
-        UntrustedError: the run names code that is neither registered nor trusted.
+        UntrustedError: it names more than a registered environment, whose id is not in ``allowed``.
         ConfigError: there is no run.
     """
-    run = read_options(folder, trust=trust)
+    run = read_options(folder, allowed=allowed)
     stepping = {name: value for name, value in values_of(run, Stepping).items() if value is not None}
     template = {**(run.grpo.get("chat_template_kwargs") or {}), **run.chat_template_kwargs}
     options: dict[str, Any] = wrapping(run) | stepping | ({"chat_template_kwargs": template} if template else {})

@@ -24,7 +24,6 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.success import successes_in
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.text.textify import counted
-from gym_trl.trust import REGISTERED, Trust, argument_names
 from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
 
 Source: TypeAlias = TextPolicy | Path
@@ -109,7 +108,6 @@ def collect(
     min_return: float | None = None,
     episodes: int | None = None,
     on_finish: Callable[[int, EpisodeResult], None] | None = None,
-    trust: Trust = REGISTERED,
 ) -> Demonstrations:
     """Play demonstrations with the environments, prompts and limits of a training, and choose among them.
 
@@ -127,10 +125,8 @@ def collect(
             criterion; without it, all such episodes are kept.
         episodes: Number of episodes. Default: ``DEMONSTRATIONS`` of a policy, all records.
         on_finish: Called with the index and the result of each episode.
-        trust: Names in the reset options of records that may be used.
 
     Raises:
-        UntrustedError: a record's reset options name code, and the name is not trusted.
         ConfigError: the environment has no such policy, no record is of this environment, records are of the seats of
             games, or no episode is left.
     """
@@ -139,7 +135,7 @@ def collect(
             f"a warm start plays one seat of a game, against others: leave out seats={spec.env_spec.seats!r}, or train "
             "on recorded conversations of all seats with TRL's SFTTrainer (gym_trl.records.sft_rows)"
         )
-    records = [*islice(_recorded(source, spec, trust), episodes)] if isinstance(source, Path) else []
+    records = [*islice(_recorded(source, spec), episodes)] if isinstance(source, Path) else []
     scripts = [
         Script(episode_of(_task_of(record), spec, chat, limits), _responses_in(record, spec, chat))
         for record in records
@@ -247,7 +243,7 @@ def episode_of(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits, *,
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _recorded(path: Path, spec: GymSpec, trust: Trust) -> Iterator[Record]:
+def _recorded(path: Path, spec: GymSpec) -> Iterator[Record]:
     """Yield the scored records of the environments of ``spec``."""
     env_kwargs = kwargs_by_id(spec.weights, spec.env_spec.env_kwargs)
     environments = Counter[str]()
@@ -263,7 +259,6 @@ def _recorded(path: Path, spec: GymSpec, trust: Trust) -> Iterator[Record]:
                     f"{path} has episodes of single seats of games, which cannot be played again one by one: train on "
                     f"the conversations with TRL's SFTTrainer (gym-trl export {path} --to sft), or on another policy"
                 )
-            trust.check(path, argument_names(task["env_id"], task["options"], field="options"))
             used = True
             yield record
     if not used:

@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from gym_trl.engines.admission import context_of
-from gym_trl.errors import ConfigError, UntrustedError
+from gym_trl.errors import ConfigError
 from gym_trl.evaluation.play import Score
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
@@ -40,7 +41,6 @@ from gym_trl.training.run_folder import (
 )
 from gym_trl.training.session import Session, SessionCallback
 from gym_trl.training.sources import Demonstrations, collect, episode_of, find_source
-from gym_trl.trust import REGISTERED, Trust, names_in
 from gym_trl.types import EpisodeResult
 
 _SAVE_S = 600.0
@@ -79,13 +79,7 @@ class WarmStart:
         return self.folder / "model"
 
 
-def warm_start(
-    options: WarmStartOptions,
-    *,
-    out: Path | None = None,
-    console: Console | None = None,
-    trust: Trust = REGISTERED,
-) -> WarmStart:
+def warm_start(options: WarmStartOptions, *, out: Path | None = None, console: Console | None = None) -> WarmStart:
     """Train a model on demonstrations with TRL's ``SFTTrainer`` in a new folder, before a training with GRPO.
 
     ::
@@ -103,44 +97,39 @@ def warm_start(
         options: Options.
         out: The folder. Default: a folder in ``runs`` named after the environment and the time.
         console: Console for progress. Default: the terminal.
-        trust: Names in recorded episodes, other than registered ones, that may be used.
 
     Raises:
-        UntrustedError: a record names code that is neither registered nor trusted.
         ConfigError: an invalid argument, no episode to train on, or a folder that is not empty.
         OSError: the folder cannot be written.
     """
-    return _warm_start(options, out, None, console, trust)
+    return _warm_start(options, out, None, console)
 
 
-def resume_warm_start(folder: Path, *, console: Console | None = None, trust: Trust = REGISTERED) -> WarmStart:
+def resume_warm_start(folder: Path, *, console: Console | None = None) -> WarmStart:
     """Continue the warm start in ``folder`` from its last checkpoint; its demonstrations are played again.
+
+    To resume it is to run what its ``config.json`` names, also code.
 
     Args:
         folder: The warm start's folder.
         console: Console for progress. Default: the terminal.
-        trust: Names in its ``config.json``, other than registered ones, that may be used.
 
     Raises:
-        UntrustedError: the warm start names code that is neither registered nor trusted.
         ConfigError: ``folder`` contains no warm start, or one that is finished.
         OSError: the folder cannot be written.
     """
-    run = read_options(folder, trust=trust)
+    run = read_options(folder, allowed=None)
     if not is_warm_start(folder):
         raise ConfigError(f"{folder} is not a warm start: continue it with gym-trl train --resume {folder}")
     path = folder / "config.json"
     try:
         own = read_object(path)[WARM_START]
-        trust.check(path, names_in(WARM_START, own))
         options = WarmStartOptions.of({**values_of(run, TrainedOptions), **own})
-    except UntrustedError:
-        raise
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not the configuration of a warm start: {error}") from error
     if not read_summary(folder).get("interrupted", True):
         raise ConfigError(f"the warm start in {folder} is finished")
-    return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console, trust)
+    return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console)
 
 
 def sft_rows(episode: EpisodeResult) -> list[dict[str, list[int]]]:
@@ -167,12 +156,9 @@ def _rows(demonstrations: Demonstrations) -> int:
 
 
 def _warm_start(
-    options: WarmStartOptions, out: Path | None, start: Checkpoint | None, console: Console | None, trust: Trust
+    options: WarmStartOptions, out: Path | None, start: Checkpoint | None, console: Console | None
 ) -> WarmStart:
-    def resume(path: Path) -> str:
-        return resume_command("warm-start", path, training_after(options), names_in("policy", options.policy))
-
-    with Session(options.env, out, start, console, resume) as session:
+    with Session(options.env, out, start, console, partial(resume_command, "warm-start")) as session:
         if options.eval_episodes and session.processes > 1:
             raise ConfigError("eval_episodes needs a single process; evaluate the model with gym-trl eval")
         source = find_source(options.policy)
@@ -190,7 +176,6 @@ def _warm_start(
             on_finish=_Played(
                 session.display, f"{'recorded episodes' if isinstance(source, Path) else wanted} of {options.policy}"
             ),
-            trust=trust,
         )
         for line in [*_remarks(demonstrations), *work.warnings]:
             session.display.note(line)
