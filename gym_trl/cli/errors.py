@@ -11,7 +11,7 @@ from typing import Any, NoReturn, ParamSpec
 import typer
 
 from gym_trl.cli.terminal import encodable, only_results
-from gym_trl.errors import ConfigError, GymTRLError, UntrustedError
+from gym_trl.errors import ConfigError, GymTRLError
 
 _P = ParamSpec("_P")
 
@@ -91,9 +91,7 @@ def option_name(name: str) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error without line breaks, but for one that shows code."""
-    if isinstance(error, UntrustedError):
-        return str(error)
+    """Return the message of an error without line breaks."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return " ".join(str(error).split())

@@ -11,7 +11,6 @@ from typing import Any
 from gym_trl.chat.protocol import Chat
 from gym_trl.engines.admission import context_of
 from gym_trl.errors import ConfigError
-from gym_trl.files import check_tree
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.saved_state import state_name
 from gym_trl.grpo.trainer_engine import context_length, transformers_options
@@ -75,8 +74,6 @@ def save_snapshot(name: str, trainer: Any, *, state: str, others: Collection[str
         OSError: The folder of the snapshots is a link, or has links in it.
     """
     folder = _folder(trainer)
-    if trainer.accelerator.is_main_process:
-        check_tree(folder)
     _save(trainer, folder / name)
     if trainer.accelerator.is_main_process:
         _remove_others(folder, {name, *others, *_saved_names(folder.parent, state_name(state))})

@@ -16,7 +16,6 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.files import read_text
 from gym_trl.kinds import Arguments, Count, option_types
 from gym_trl.option_args import ModelArgs
 from gym_trl.options import TOKENS_PER_TURN, History, Playing, chosen, defaults
@@ -88,7 +87,7 @@ def find_model(name: str) -> str:
 def _is_new_run(folder: Path) -> bool:
     """Return whether a folder has the options of a run, where a model's configuration would be."""
     try:
-        config = loads(read_text(folder / "config.json"))
+        config = loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and "options" in config and "model_type" not in config

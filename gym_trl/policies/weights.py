@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gym_trl.errors import ConfigError, GymTRLError, needs
-from gym_trl.files import read_text
 
 _ADAPTER = "adapter_config.json"
 _KIND = "LORA"
@@ -76,7 +75,7 @@ def read_adapter(path: str) -> Adapter | None:
 def _read_adapter_config(file: Path) -> dict[str, Any]:
     """Return the configuration of a LoRA adapter, with nothing in it that PEFT would import or read from elsewhere."""
     try:
-        config = loads(read_text(file))
+        config = loads(file.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not the configuration of an adapter: {error!r:.200}") from error
     if not isinstance(config, dict):

@@ -1,6 +1,5 @@
 """Files of JSON lines that a crash leaves readable."""
 
-import errno
 import json
 import math
 import os
@@ -12,17 +11,7 @@ from typing import Any
 
 from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
-from gym_trl.files import (
-    MOST_BYTES,
-    check_file,
-    naming,
-    open_to_append,
-    open_to_change,
-    open_to_read,
-    read_bytes,
-    read_lines,
-    replaced,
-)
+from gym_trl.files import naming, open_to_append, open_to_change, replaced
 
 DEEPEST = 100
 """Most levels of lists and objects in what is read: of many more, nothing in Python can write or copy them again."""
@@ -140,12 +129,11 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a file of JSON lines with their line numbers."""
-    with open_to_read(path) as file:
-        for number, line in enumerate(read_lines(path, file), start=1):
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
             if (value := as_object(line)) is not None:
                 yield number, value
             elif line.strip() and line.endswith(b"\n"):
-                # Without the line: the file may be a link to one of the user's, and messages are kept in logs.
                 raise ConfigError(f"line {number} of {path} is not a JSON object")
 
 
@@ -192,7 +180,7 @@ def read_object(path: Path) -> dict[str, Any]:
         ConfigError: it is something else.
         OSError: the file cannot be read.
     """
-    if (value := as_object(read_bytes(path))) is None:
+    if (value := as_object(path.read_bytes())) is None:
         raise ConfigError(f"{path} is not a JSON object")
     return value
 
@@ -221,9 +209,8 @@ def mend(path: Path) -> None:
     """Drop an incomplete last line, or add a missing line break to a complete one.
 
     Raises:
-        OSError: The file must be changed and cannot be, or ``check_file`` refuses it.
+        OSError: The file must be changed and cannot be, or is a link.
     """
-    check_file(path)
     if not path.exists():
         return
     with open_to_change(path) as file, naming(path):
@@ -239,10 +226,7 @@ def _start_of_last_line(file: Any, block: int = 2**16) -> int:
     """Seek to the start of the last line without a line break, and return the position."""
     start = file.seek(0, os.SEEK_END)
     found = -1
-    end = start
     while start and found < 0:
-        if end - start > MOST_BYTES:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), file.name)
         start = max(0, start - block)
         file.seek(start)
         found = file.read(block).rfind(b"\n")

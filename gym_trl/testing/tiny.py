@@ -2,11 +2,9 @@
 
 import string
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import needs
-from gym_trl.files import check_tree
 
 # The markup of Phi-3 without its line breaks, so that the marks of a message are three tokens.
 _TEMPLATE = (
@@ -86,7 +84,6 @@ def save_tiny(folder: str | PathLike[str], *, seed: int = 0, width: int = 64, la
 
         $ python -c "from gym_trl.testing.tiny import save_tiny; save_tiny('tiny')"
     """
-    check_tree(Path(folder))
     tokenizer = tiny_tokenizer()
     tiny_model(tokenizer, seed=seed, width=width, layers=layers, head_width=32).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

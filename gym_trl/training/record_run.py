@@ -56,7 +56,6 @@ class RecordRun(TrainerCallback):  # type: ignore[misc]  # Transformers is untyp
         """Open the files, which keep the lines of earlier steps."""
         step = state.global_step
         start = Checkpoint(Path(args.output_dir) if step else None, step)
-        self._folder.check()
         self._folder.begin(start, state.max_steps, **self._about)
         self._folder.tokenizer(processing_class)
         self._recorder = Recorder(self._folder, _log.warning, episodes=self._episodes, group_size=args.num_generations)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.files import read_bytes
 from gym_trl.kinds import option_types
 from gym_trl.options import Options, TrainOptions, nested_in
 from gym_trl.records.json_lines import DEEPEST, as_object
@@ -44,7 +43,7 @@ def read_run_file(path: Path, options: type[Options] = TrainOptions) -> dict[str
         ConfigError: The file cannot be read.
     """
     try:
-        content = read_bytes(path)
+        content = path.read_bytes()
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file {path}") from error
     if len(content) > _MOST_BYTES:

@@ -17,7 +17,7 @@ from gym_trl.envspec import END_AFTER_INVALID, limit_of_invalid
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
-from gym_trl.files import check_tree, replace_text
+from gym_trl.files import replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.planned_rows import game_of
 from gym_trl.grpo.trainer_engine import SAMPLING
@@ -206,16 +206,6 @@ class RunFolder:
         self._config: dict[str, Any] = {}
         self._about: dict[str, Any] = {}  # common fields of all records of the run
         self._drawn, self._drawing = time.monotonic(), 0.0
-
-    def check(self) -> None:
-        """Check that everything that the run will write to is its own.
-
-        Raises:
-            OSError: a folder in it is a link, or contains one; the error says what to do.
-        """
-        if self._writes:
-            for name in _FOLDERS:
-                check_tree(self.path / name)
 
     def open(self, options: TrainOptions, start: Checkpoint, processes: int, **more: Any) -> None:
         """Write the configuration, with ``more`` added, and drop the records of steps that will be played again."""

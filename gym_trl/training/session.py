@@ -70,7 +70,6 @@ class Session(Closing):
             tiny: Whether the model is the tiny one, for which PyTorch computes with one thread.
         """
         self.folder.path = agreed(self.folder.path, self.processes)
-        self.folder.check()
         self.resources.callback(self.folder.close)
         self.resources.callback(self.display.end)
         if tiny:

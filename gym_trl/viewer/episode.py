@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.files import read_bytes
 from gym_trl.records.schema import Record, TurnRecord
 from gym_trl.viewer.credit import TurnCredit
 from gym_trl.viewer.values import shown
@@ -18,7 +17,7 @@ class Decoder:
         with needs("train", "the text of token ids"):
             from tokenizers import Tokenizer
         try:
-            self._tokenizer = Tokenizer.from_buffer(read_bytes(file))
+            self._tokenizer = Tokenizer.from_buffer(file.read_bytes())
         except OSError:
             raise
         except Exception as error:  # tokenizers raises no specific exception

@@ -15,7 +15,6 @@ from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.levels import levels_of, step_success
 from gym_trl.evaluation.scores import Scoreboard, arguments_key
-from gym_trl.files import read_bytes
 from gym_trl.records.fields import as_number
 from gym_trl.records.json_lines import as_object
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, Record, TaskRecord, TurnRecord, env_of
@@ -293,6 +292,6 @@ def _preview(turns: Sequence[TurnRecord]) -> str:
 
 def _object_in(path: Path) -> dict[str, Any]:
     try:
-        return as_object(read_bytes(path)) or {}
+        return as_object(path.read_bytes()) or {}
     except OSError:
         return {}

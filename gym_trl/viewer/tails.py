@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from gym_trl.errors import ConfigError
-from gym_trl.files import open_to_read, read_lines
 from gym_trl.records.json_lines import as_object
 from gym_trl.records.schema import VERSION, complete
 
@@ -42,13 +41,13 @@ class Tail:
     def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
         """Generate the objects of new lines, each with its offset and length in bytes."""
         try:
-            file = open_to_read(self.path)
+            file = self.path.open("rb")
         except FileNotFoundError:
             return
         with file:
             self._inode = self._inode or self.path.stat().st_ino
             file.seek(self._offset)
-            for line in read_lines(self.path, file):
+            for line in file:
                 if not line.endswith(b"\n"):
                     break
                 offset, self._offset = self._offset, self._offset + len(line)
@@ -59,7 +58,7 @@ class Tail:
 
     def at(self, place: Place) -> dict[str, Any]:
         """Return the object at this position."""
-        with open_to_read(self.path) as file:
+        with self.path.open("rb") as file:
             file.seek(place.offset)
             return self._value(file.read(place.length)) or {}
 
