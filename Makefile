@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
 export MALLOC_TRIM_THRESHOLD_ ?= 4294967296
 
-.PHONY: demo demo-lm test check fast test-full nightly fuzz mutants fix audit bench bench-quick bench-gpu docs docs-serve release setup clean
+.PHONY: demo demo-lm test check fast test-full nightly mutants fix audit bench bench-quick bench-gpu docs docs-serve release setup clean
 
 demo: setup
 	$(RUN) gym_trl train $(ARGS)
@@ -55,15 +55,9 @@ test-full: setup $(if $(ARGS),$(LISTS),$(filter-out $(VLLM),$(LISTS))) $(PEERS) 
 	$(if $(ARGS),,$(MAKE) $(VLLM))
 	$(if $(ARGS),,$(PYTEST) -m vllm $(shell grep -rl mark.vllm tests))
 
-# What takes hours: exhaustive searches of games, and an hour with what a stranger's files could hold.
+# What takes hours: exhaustive searches of games.
 nightly: setup
 	$(RUN) pytest -m nightly --timeout 0 $(ARGS)
-	$(MAKE) fuzz
-
-# Hypothesis keeps what failed in .hypothesis/, and tries it first the next time; `make fuzz FUZZ_SECONDS=600` takes ten minutes.
-FUZZ_SECONDS ?= 3600
-fuzz: setup
-	FUZZ_SECONDS=$(FUZZ_SECONDS) OMP_NUM_THREADS=1 $(RUN) pytest -m fuzz --timeout 0 $(ARGS) $(shell grep -rl mark.fuzz tests --include=test_*.py)
 
 # How many of the changes that break a law no test notices: `make mutants ARGS="--sample 3"` tries three a law.
 mutants: setup

@@ -202,7 +202,7 @@ def complete(folder: Path, command: list[str], *, in_trls_loop: bool = False) ->
     summary = folder / "summary.json"
     if not (summary.exists() and not json.loads(summary.read_text())["interrupted"]):
         begun = (folder / "config.json").exists()
-        words = [command[0], f"--resume={folder}", "--trust"] if begun else [*command, f"--out={folder}"]
+        words = [command[0], f"--resume={folder}"] if begun else [*command, f"--out={folder}"]
         print(f"gym-trl {' '.join(words)}{' in the loop of TRL' * in_trls_loop}", flush=True)
         if in_trls_loop:
             in_process(command_in_trls_loop, words, timeout_s=4 * 3600.0)

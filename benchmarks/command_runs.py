@@ -20,7 +20,7 @@ def train(folder: Path, words: Sequence[str], *, enough: Callable[[], bool] = la
     """
     log = folder.with_name(f"{folder.name}.log")
     if all((folder / name).exists() for name in ("checkpoints", "config.json")):
-        words = [f"--resume={folder}", "--trust"]
+        words = [f"--resume={folder}"]
     else:
         shutil.rmtree(folder, ignore_errors=True)
         words = [*words, f"--out={folder}"]

@@ -11,7 +11,7 @@ from typing import Any
 from gym_trl.errors import UntrustedError
 from gym_trl.registration import GAMES, is_registered
 
-_REACH_OUTSIDE = frozenset({"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0", "TrlEnv/QA-v0", "TrlEnv/Tasks-v0"})
+_REACH_OUTSIDE = frozenset({"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0", "TrlEnv/QA-v0"})
 """Games of this library whose arguments can name code, files or servers; those of the others are data."""
 _TEXTS = frozenset(
     {"action_format", "chat_template_kwargs", "grpo", "instructions", "lora_targets", "model", "system_prompt"}

@@ -30,7 +30,6 @@ LONG = {
     "test_release.py",
     "test_every_adapter.py",
     "test_gradient_grid.py",
-    "test_tripwire.py",
     "test_page_in_chromium.py",
 }
 """Files of a minute or more, which run first: at the end, the other process would wait for them."""
@@ -66,7 +65,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
             item.add_marker("both")
     items.sort(key=lambda item: item.path.name not in LONG)
-    lanes.share_among(sum(item.get_closest_marker("fuzz") is not None for item in items))
     if "nightly" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("nightly")]

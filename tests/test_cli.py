@@ -341,7 +341,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 def test_resume_takes_no_other_options(tmp_path: Path) -> None:
     line = error(gym_trl_("train", "--resume", str(tmp_path), "--episodes-per-step", "8"))
-    assert "accepts --steps and --trust only, got --episodes-per-step" in line
+    assert "accepts --steps only, got --episodes-per-step" in line
 
 
 def test_validating_can_print_json() -> None:

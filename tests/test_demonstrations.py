@@ -13,14 +13,13 @@ from support.viewer_runs import play_games, write_games
 
 from gym_trl.chat.template import TemplateChat
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.errors import ConfigError, UntrustedError
+from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.make import make_pool
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.weights import load_tokenizer
 from gym_trl.records.files import RecordWriter, read_records
-from gym_trl.records.json_lines import write_json_lines
 from gym_trl.records.schema import as_record
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
@@ -38,16 +37,6 @@ GAMES: list[tuple[str, dict[str, Any]]] = [
     ("TrlEnv/TicTacToe-v0", {}),
     ("FrozenLake-v1", {"is_slippery": False}),
 ]
-
-
-def test_reset_options_of_records_that_name_code_are_not_used(tmp_path: Path) -> None:
-    evaluate("FrozenLake-v1", "random", episodes=2, out=tmp_path)
-    records = list(read_records(tmp_path))
-    for record in records:
-        record["task"]["options"] = {"map": "stranger:make"}
-    write_json_lines(records, tmp_path / "records.jsonl")
-    with pytest.raises(UntrustedError, match="stranger:make"):
-        play(str(tmp_path / "records.jsonl"), GymSpec("FrozenLake-v1", num_tasks=4))
 
 
 def sampled(result: EpisodeResult) -> list[TokenIds]:

@@ -8,7 +8,6 @@ import pytest
 
 from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.registration import env_maker, env_name, make_env
 
@@ -44,11 +43,6 @@ def test_a_name_may_be_of_a_class_a_function_or_an_id_in_a_module_or_file(folder
     write(folder, module)
     maker = env_maker(name.replace("{}", module))
     assert maker(size=3).unwrapped.size == 3  # type: ignore[attr-defined]
-
-
-def test_a_file_with_one_environment_needs_no_more(folder: Path) -> None:
-    write(folder, "only_class", MODULE.split("class Second", maxsplit=1)[0])
-    assert type(env_maker("only_class.py")()).__name__ == "First"
 
 
 @pytest.mark.parametrize(
@@ -159,13 +153,3 @@ def test_what_is_misspelt_is_answered_with_the_nearest_right_name(env: Any, kwar
     with pytest.raises(ConfigError) as raised:
         GymSpec(env, env_kwargs=kwargs)
     assert str(raised.value) == said
-
-
-def test_a_class_that_lacks_a_method_is_named_with_it(folder: Path) -> None:
-    write(
-        folder,
-        "half",
-        "from gym_trl.envs.text_env import TextEnv\nclass Half(TextEnv):\n    def _start(self, *_): return ''\n",
-    )
-    with pytest.raises(ConfigError, match="no environment that can be made: Half lacks _act, instructions"):
-        make_env("half.py")

@@ -115,19 +115,6 @@ def test_the_command_of_a_card_trains_with_the_options_of_the_run(
     assert TrainOptions.of(yaml.safe_load(shown.output)) == small()
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"env": "TrlEnv/Echo-v0"}, ""),
-        ({"env": "/home/me/my_game.py:MyGame"}, " my_game.py:MyGame"),
-        ({"env": "TrlEnv/Echo-v0", "success": "my_game:won"}, " --trust"),
-    ],
-)
-def test_the_command_of_a_card_repeats_names_that_need_trust(options: dict[str, Any], expected: str) -> None:
-    card = model_card({**CONFIG, "options": {**CONFIG["options"], **options}}, SUMMARY)
-    assert f"$ gym-trl train config.json{expected}\n" in card
-
-
 def test_an_environment_without_declared_success_has_returns_only(tmp_path: Path) -> None:
     card, _ = trained(tmp_path / "run", small("CliffWalking-v1", turn_limit=2, max_tokens_per_turn=1))
     assert "success" not in card.split("## Results")[1].split("## Training")[0].replace("declares no success", "")

@@ -241,7 +241,7 @@ def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
         (["--resume", "gone"], "is not a run"),
         (
             ["--resume", "gone", "--steps", "3"],
-            "--resume uses the run's own options and accepts --trust only, got --steps",
+            "--resume uses the run's own options, got --steps",
         ),
     ],
 )

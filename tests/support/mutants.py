@@ -91,13 +91,13 @@ LAWS = {
         "test_scores test_instruments test_evaluation",
     ),
     "21 one play": Law("gym_trl/executors/step.py gym_trl/rollout/text_player.py", "test_one_play test_episode"),
-    "22 options": Law("gym_trl/options.py gym_trl/options/*.py gym_trl/option_args.py", "test_options test_flags"),
+    "22 options": Law("gym_trl/options.py gym_trl/options/*.py gym_trl/option_args.py", "test_law_22 test_run_files"),
     "23 checks": Law("gym_trl/env_checker/checks.py gym_trl/env_checker/checks/*.py", "test_planted"),
     "24 no trace": Law(
         "gym_trl/grpo/attach.py gym_trl/grpo/trainer_parts.py", "grpo/test_attach grpo/test_gym_trainer"
     ),
     "25 injective": Law("gym_trl/text/textify.py gym_trl/text/nested_spaces.py", "test_textify test_any_space"),
-    "26 data": Law("gym_trl/trust.py gym_trl/files.py", "test_trust test_files"),
+    "26 data": Law("gym_trl/trust.py gym_trl/files.py", "test_law_26 test_files"),
 }
 """Laws of the design, by number and name. Law 11 is Gymnasium's own check, which has no module here."""
 
