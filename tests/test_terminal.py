@@ -7,11 +7,12 @@ import re
 
 import pytest
 from hypothesis import given, strategies as st
-from support import hostile
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.cli.terminal import encodable, say_styled
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.records.json_lines import read_json_lines
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b2J\rforged\x7f\u202e"
 OBEYED = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -46,8 +47,9 @@ COMMANDS = [["compare", "a.jsonl", "a.jsonl"], ["show", "a.jsonl"]]
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_prints_control_characters_of_a_record(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    evaluate("TrlEnv/Echo-v0", "solver", episodes=1, out=tmp_path)
     for name in ("a", "b"):
-        record = hostile.record()
+        record = next(read_json_lines(tmp_path / "rollouts.jsonl"))
         record |= {"policy": f"policy{EVIL}", "error": EVIL}
         record["task"]["id" if name == "a" else "env_id"] = f"TrlEnv/Echo-v0{EVIL}"
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
