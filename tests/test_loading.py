@@ -8,6 +8,7 @@ import pytest
 
 from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
+from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.registration import env_maker, env_name, make_env
 
