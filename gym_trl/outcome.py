@@ -1,6 +1,5 @@
 """Outcome of an episode, from what its environment returned."""
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -77,22 +76,6 @@ def declared_in(info: Mapping[str, Any]) -> bool | None:
     """Return the success that ``info`` declares, or ``None``."""
     declared = info.get("success")
     return None if declared is None else bool(declared)
-
-
-def scores_in(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores of criteria that ``info`` declares, if there are any.
-
-    >>> scores_in({"scores": {"correct": True, "short": 0.5, "endless": float("inf"), "large": 10**400}}), scores_in({})
-    ({'correct': 1.0, 'short': 0.5}, {})
-    """
-    scores = info.get("scores")
-    if not isinstance(scores, Mapping):
-        return {}
-    return {
-        str(name): float(one)
-        for name, one in scores.items()
-        if isinstance(one, int | float) and abs(one) <= sys.float_info.max
-    }
 
 
 _LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float, the type of trainers' rewards

@@ -381,8 +381,6 @@ class EpisodeResult(Displayed):
     """Part of the last reward that the episode was charged, as a positive number, for actions that a budget cut off."""
     seat: int | None = None
     """Seat in a game of several, from 0; the episodes of the other seats are results of their own."""
-    scores: Mapping[str, float] = field(default_factory=dict)
-    """Score of each criterion, from ``info["scores"]`` of the step that terminated the episode; empty if none."""
     order: tuple[int, ...] = ()
     """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
     given_turns: int = 0

@@ -28,8 +28,8 @@ class RecordTranscript(FrozenAfterEnd):
     The fields are those of the records of training (``docs/records.md``), without those of a model:
     ``task``, ``opening``, ``turns`` (``observation``, ``thinking``, ``answer``, ``action``, ``reward``,
     ``action_valid``, ``action_cut``), ``last_observation``, ``return``, ``success``, ``terminated``, ``truncated`` and
-    ``stop_reason``, which is ``None`` during the episode; and ``instructions``. A record can be replayed, because the
-    task has the seed and the options.
+    ``stop_reason``, which is ``None`` during the episode; and ``instructions``. The task has the
+    seed and the options.
 
     An episode is written when it ends, or when ``reset`` or ``close`` aborts it (``"cancelled"``). Each record is one
     append, so many environments, even in several processes, can share a file.

@@ -1,4 +1,4 @@
-"""Evaluation of any policy: episodes of given tasks, scores with intervals, replay, and blind baselines."""
+"""Evaluation of any policy: episodes of given tasks, scores with intervals, and blind baselines."""
 
 from typing import TYPE_CHECKING
 

@@ -207,7 +207,7 @@ def _stepping(policy: NamedPolicy) -> ExecutorConfig:
 
 
 def _plain_part(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that can be read back; ``replay(make=...)`` needs the others, such as custom wrappers."""
+    """Return the arguments that can be read back, which custom wrappers cannot."""
     return {name: value for name, value in spec.items() if json.loads(to_json([value])) == [value]}
 
 

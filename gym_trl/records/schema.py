@@ -39,15 +39,6 @@ class MessageRecord(TypedDict):
     content: str
 
 
-class OpponentTurnRecord(TypedDict):
-    """Response of an opponent in a game of a league (``OpponentTurn``)."""
-
-    place: int
-    seat: int
-    answer: str
-    action_cut: bool
-
-
 class SegmentRecord(TypedDict):
     """Beginning of a further segment of an episode (``Border``)."""
 
@@ -92,20 +83,17 @@ class Record(_Return):
     seat: int | None
     order: list[int] | None
     opponent: str | None
-    opponent_turns: list[OpponentTurnRecord] | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
     last_observation: str | None
     unanswered: str | None
     success: bool | None
-    scores: dict[str, float]
     terminated: bool
     truncated: bool
     stop_reason: str
     error: str | None
     num_turns: int
     invalid_actions: int
-    cut_actions: int
     prompt_tokens: int | None
     completion_tokens: int | None
     sampled_tokens: int | None
@@ -133,7 +121,6 @@ class CreditRecord(TypedDict):
 _RECORD_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(Record.__annotations__.keys() - {"version", "task", "turns"}),
     "spec": {},
-    "scores": {},
     "opening": [],
     "attempt": 0,
     "terminated": False,
@@ -245,7 +232,7 @@ def as_record(
         **_episode_fields(episode, tokenised=tokenised),
     }
     if tokenised:
-        record |= token_fields(episode.trace, ids=tokens)
+        record |= _token_fields(episode.trace, ids=tokens)
         if tokens and decode:
             record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids]
     return cast(Record, record)
@@ -261,7 +248,6 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
         "seat": episode.seat,
         "order": None if episode.seat is None else list(episode.order),
         "opponent": episode.opponent or None,
-        "opponent_turns": [turn._asdict() for turn in episode.opponent_turns] if episode.opponent else None,
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.
@@ -269,14 +255,12 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
         "unanswered": unanswered,
         "return": episode.episode_return,
         "success": episode.success,
-        "scores": dict(episode.scores),
         "terminated": episode.terminated,
         "truncated": episode.scored and not episode.terminated,
         "stop_reason": episode.stop_reason.value,
         "error": episode.error,
         "num_turns": len(turns),
         "invalid_actions": episode.invalid_actions,
-        "cut_actions": episode.cut_actions,
         **dict.fromkeys(_COUNTS),
         "model_seconds": round(episode.model_seconds, 6),
         "env_seconds": round(episode.env_seconds, 6),
@@ -285,7 +269,7 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
     }
 
 
-def token_fields(trace: TokenTrace, *, ids: bool = True) -> dict[str, Any]:
+def _token_fields(trace: TokenTrace, *, ids: bool) -> dict[str, Any]:
     """Return the fields of a record with the numbers of tokens and, if ``ids``, the tokens themselves."""
     counts = len(trace.prompt_ids), len(trace.completion_ids), sum(trace.mask)
     rows = (trace.prompt_ids, trace.completion_ids, trace.mask, trace.logprobs) if ids else ()
@@ -353,8 +337,6 @@ def complete(value: Mapping[str, Any], where: str) -> Record:
         record["num_turns"] = len(turns)
     if record["invalid_actions"] is None:
         record["invalid_actions"] = sum(not turn["action_valid"] for turn in turns)
-    if record["cut_actions"] is None:
-        record["cut_actions"] = sum(turn["action_cut"] for turn in turns)
     return cast(Record, record)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gym_trl.executors.step import MAX_TURNS
-from gym_trl.outcome import add_reward, scores_in, success_of, why_it_ended
+from gym_trl.outcome import add_reward, success_of, why_it_ended
 from gym_trl.text.thoughts import AnswerText
 from gym_trl.types import (
     ENDED,
@@ -160,7 +160,6 @@ class EpisodeLog:
             task_key=self._reset.task_key,
             given_turns=self.given_turns,
             unplayed_costs=costs,
-            scores=scores_in(last.info) if last.terminated else {},
             **self._names(len(turns)),
         )
 

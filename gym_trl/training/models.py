@@ -45,7 +45,7 @@ class ModelChoice(Model):
         if self.lora is not None and adapter is not None:
             raise ConfigError(
                 f"{self.model} is an adapter of rank {adapter.rank} and would be trained further; leave lora out, or "
-                "merge it into its base first: gym-trl export --to model"
+                "merge it into its base first (merge_and_unload of peft)"
             )
 
     @property

@@ -257,7 +257,7 @@ def _recorded(path: Path, spec: GymSpec) -> Iterator[Record]:
             if record["seat"] is not None:
                 raise ConfigError(
                     f"{path} has episodes of single seats of games, which cannot be played again one by one: train on "
-                    f"the conversations with TRL's SFTTrainer (gym-trl export {path} --to sft), or on another policy"
+                    "the conversations with TRL's SFTTrainer (gym_trl.records.sft_rows), or on another policy"
                 )
             used = True
             yield record

@@ -49,7 +49,6 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
     """
     turns = [_turn(turn) for turn in record["turns"]]
     task, order = record["task"], record["order"]
-    scores = {f"score of {name}": score for name, score in record["scores"].items()}
     others = {key: value for key, value in record.items() if key not in _KNOWN}
     return {
         "turns": turns,
@@ -59,7 +58,7 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
         "error": record["error"],
         "options": shown({**task["env_kwargs"], **task["options"]}),
         "counts": {"prompt": record["prompt_tokens"], "completion": record["completion_tokens"]},
-        "more": shown({**scores, **record["spec"], **others}),
+        "more": shown({**record["spec"], **others}),
         "credit": credit._asdict() if credit else None,
         "order": order if order is not None and len(order) == len(turns) else None,
         "tokens": _tokens(record, decoder),
@@ -68,7 +67,7 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
 
 
 # All other fields are shown as details of an episode.
-_KNOWN: Final = Record.__annotations__.keys() - {"attempt", "cut_actions", "model_seconds", "env_seconds"}
+_KNOWN: Final = Record.__annotations__.keys() - {"attempt", "model_seconds", "env_seconds"}
 
 
 def _turn(turn: TurnRecord) -> dict[str, Any]:

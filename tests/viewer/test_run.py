@@ -71,11 +71,6 @@ def test_the_seats_of_a_game_have_one_number_in_any_file(tmp_path: Path) -> None
     assert run.columns["game"][9:] == [3, 3, 3]
 
 
-def test_the_scores_of_criteria_are_details_of_an_episode() -> None:
-    said = body({**as_record(played()), "scores": {"correct": 0.5, "short": 1}, "spec": {"strict": True}})
-    assert said["more"].items() >= {"score of correct": 0.5, "score of short": 1, "strict": True}.items()
-
-
 def test_an_order_of_another_number_of_turns_is_left_out() -> None:
     record = as_record(played(turns=2))
     assert [body({**record, "order": order})["order"] for order in ([0], None, [4, 7])] == [None, None, [4, 7]]
