@@ -3,42 +3,32 @@
 $ python benchmarks/bench_credit.py
 
 The states of a task are found by trying all actions in copies of the environment. A tabular policy is random, or
-trained with its exact gradient until it is half or nine tenths of the way from random play to the optimum. Its exact
-advantages come from backward induction. Estimators receive groups of sampled episodes of one task, and their gradients
-are compared with the exact one.
-
-Members of a group share the seed of the environment, and with it the opponent's moves. So within a task everything is
-deterministic, and a state is the position, the turns left and the state of the random generator, as in a Markov key.
-Estimators get these keys, and where turns are limited the turns left and the place, as from a real rollout. Besides
-those of the library they are those of ``credit_papers``, which ``GymSpec(credit=...)`` does not accept.
+trained with its exact gradient until it is half or nine tenths of the way to the optimum. Its exact advantages come
+from backward induction. Estimators get groups of sampled episodes of one task, with Markov keys as in a real rollout
+(members of a group share the seed, so within a task everything is deterministic), and their gradients are compared.
 """
 
 import copy
-import os
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from credit_papers import PAPERS
 from numpy.typing import NDArray
-from report import QUICK, Cell, Column, Table, grouped_bars, in_process, publish, run
+from report import QUICK, Column, Table, publish, run
 
-from gym_trl.grpo.credit import ESTIMATORS, Estimator, TurnRewards, pool
+from gym_trl.grpo.credit import ESTIMATORS, Estimator, TurnRewards
 
 GROUP_SIZE = 16
 BATCH = 8
-"""Number of groups in a batch; "pool, by task" regards those of a task as one group, as ``TurnCredit`` does."""
+"""Number of groups in a batch."""
 GROUPS = 80 if QUICK else 1600
 POLICIES = {"random": 0.0, "half-trained": 0.5, "nearly optimal": 0.9}
 """Part of the way from random play to the optimum."""
 
 Array: TypeAlias = NDArray[Any]
-View: TypeAlias = Callable[[Any], Hashable]
 
 
 @dataclass(frozen=True)
@@ -51,17 +41,11 @@ class Game:
     turns: int
     tasks: int
     """Number of seeds."""
-    state: View
+    state: Callable[[Any], Hashable]
     """Function from the environment to its state, without turns left and random generator."""
     actions: Callable[[Any], Sequence[Any]]
     limited: bool = True
     """A number of turns ends the game; otherwise it ends by itself, and the opponent draws its moves."""
-    seen: View | None = None
-    """Function from the environment to the part of its state that the policy sees, if not all."""
-
-
-def _legal(env: Any) -> Sequence[Any]:
-    return env.admissible_actions()  # type: ignore[no-any-return]
 
 
 GAMES = [
@@ -70,17 +54,16 @@ GAMES = [
         "TowerOfHanoi", "TrlEnv/TowerOfHanoi-v0", {"disks": 2, "start": "tower", "turns": 8}, 8, 1,
         lambda e: tuple(map(tuple, e._pegs)), lambda e: ("A B", "A C", "B A", "B C", "C A", "C B"),
     ),
-    Game("TicTacToe", "TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 9, 12, lambda e: e._position, _legal, False),
+    Game(
+        "TicTacToe", "TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 9, 12,
+        lambda e: e._position, lambda e: e.admissible_actions(), False,
+    ),
     Game(
         "GuessNumber", "TrlEnv/GuessNumber-v0", {"low": 1, "high": 8, "turns": 4}, 4, 8,
         lambda e: (e._least, e._most), lambda e: [str(number) for number in range(1, 9)],
     ),
-    Game(
-        "KuhnPoker", "TrlEnv/KuhnPoker-v0", {"opponent": "nash", "seat": "first"}, 3, 24,
-        lambda e: (e._cards, e._played), lambda e: ("pass", "bet"), False, lambda e: (e._cards[0], e._played),
-    ),
 ]  # fmt: skip
-"""Games; of two a part of the state is hidden: the number, the opponent's card."""
+"""Games; of the last one a part of the state is hidden, the number."""
 
 
 class Exact(NamedTuple):
@@ -110,9 +93,8 @@ class Model:
             key = (seed, turn, drawn, state)
             if key not in self._number:
                 self._number[key] = len(rows)
-                seen = state if game.seen is None else game.seen(env)
                 self.place.append(places.setdefault((seed, drawn, state), len(places)))
-                rows.append((turn, self._seen.setdefault(seen, len(self._seen)), [], []))
+                rows.append((turn, self._seen.setdefault(state, len(self._seen)), [], []))
                 waiting.append((len(rows) - 1, env))
             return self._number[key]
 
@@ -171,13 +153,8 @@ class Model:
         """Return the logits of a policy this part of the way from random play to the best."""
         if not share:
             return self.untrained
-        first = self.exact(self.untrained).value
-        return self._ascend(first + share * (self.best - first))
-
-    @cached_property
-    def best(self) -> float:
-        """Expected return of the best policy that was found."""
-        return self.exact(self._ascend(np.inf)).value
+        first, best = self.exact(self.untrained).value, self.exact(self._ascend(np.inf)).value
+        return self._ascend(first + share * (best - first))
 
     def _ascend(self, goal: float) -> Array:
         """Follow the exact gradient (Adam) to an expected return, or for 3,000 steps."""
@@ -198,18 +175,13 @@ class Episode(NamedTuple):
     actions: list[int]
     rewards: list[float]
 
-    def turns(self, model: Model, *, keys: str = "places") -> TurnRewards:
-        """Return what an estimator gets: Markov keys with or without places, or the history, the key by default."""
-        if keys == "history":
-            history: list[Hashable] = [tuple(self.actions[:turn]) for turn in range(len(self.actions))]
-            return TurnRewards(self.rewards, [*history, "ended"])
+    def turns(self, model: Model) -> TurnRewards:
+        """Return what an estimator gets: Markov keys, and where turns are limited, places."""
         nodes = [*self.nodes, "ended"]
-        places: list[Hashable] = [model.place[node] for node in self.nodes]
-        if keys == "place":
-            return TurnRewards(self.rewards, [*places, "ended"], markov=True)
-        if keys == "exact" or not model.limited:
+        if not model.limited:
             return TurnRewards(self.rewards, nodes, markov=True)
         left = [model.turns - turn for turn in range(len(self.nodes))]
+        places = [model.place[node] for node in self.nodes]
         return TurnRewards(self.rewards, nodes, markov=True, left=left, places=places)
 
 
@@ -232,33 +204,12 @@ def sampled(model: Model, logits: Array, groups: int, seed: int) -> Iterator[lis
         yield episodes[first : first + GROUP_SIZE]
 
 
-@dataclass(frozen=True)
-class Quality:
-    """Comparison of an estimator with the exact advantages."""
-
-    correlation: float
-    """Of its advantages with the exact ones, over the turns of all episodes."""
-    cosine: float
-    """Of its mean gradient and the exact one, corrected for the noise of the mean."""
-    length: float
-    """Its mean gradient along the exact one, as a part of that."""
-    spread: float
-    """Root mean square deviation of a batch's gradient from the mean, relative to the exact gradient's length."""
-    signal_to_noise: float
-    """Square of the mean gradient's length over that of the spread."""
-    accuracy: float
-    """Square of the mean gradient's length along the exact one, over that of all else in a batch's gradient."""
-
-
 class Measured:
     """Sums over groups, from which the quality of an estimator follows."""
 
     def __init__(self, model: Model, policy: Array, exact: Exact) -> None:
         self._model, self._policy, self._exact = model, policy, exact
         self._sum, self._squares, self._batches = model.untrained, 0.0, 0
-        self._moments = np.zeros((2, 2))
-        self._sums = np.zeros(2)
-        self._turns = 0
 
     def add(self, episodes: Sequence[Episode], advantages: Sequence[Sequence[float]]) -> None:
         """Add the gradient of some groups."""
@@ -273,154 +224,73 @@ class Measured:
         self._sum += gradient
         self._squares += float((gradient**2).sum())
         self._batches += 1
-        both = np.stack([found, self._exact.advantages[nodes, actions]])
-        self._moments += both @ both.T
-        self._sums += both.sum(axis=1)
-        self._turns += len(found)
 
-    def quality(self) -> Quality:
-        """Return the comparison over everything added."""
+    def quality(self) -> dict[str, float]:
+        """Return the cosine with the exact gradient (without noise), the length along it, and the signal-to-noise."""
         mean, exact = self._sum / self._batches, self._exact.gradient
         variance = (self._squares - self._batches * float((mean**2).sum())) / (self._batches - 1)
         signal = max(float((mean**2).sum()) - variance / self._batches, 1e-12)
         length = float((exact**2).sum())
         along = float((mean * exact).sum())
-        covariance = self._moments / self._turns - np.outer(self._sums, self._sums) / self._turns**2
         cosine = min(along / np.sqrt(signal * length), 1.0)
-        return Quality(
-            correlation=float(covariance[0, 1] / np.sqrt(covariance.diagonal().prod())),
-            cosine=cosine,
-            length=along / length,
-            spread=float(np.sqrt(variance / length)),
-            signal_to_noise=signal / variance,
-            accuracy=cosine**2 * signal / (variance + (1 - cosine**2) * signal),
-        )
+        return {"cosine": cosine, "length": along / length, "signal_to_noise": signal / variance}
 
 
-def batches(model: Model, logits: Array, count: int) -> Iterator[list[list[Episode]]]:
-    """Sample groups, and yield them in batches."""
-    groups = list(sampled(model, logits, count, seed=1))
-    for first in range(0, count, BATCH):
-        yield groups[first : first + BATCH]
-
-
-def compare(model: Model, logits: Array, groups: int = GROUPS) -> dict[str, Quality]:
-    """Return the quality of each estimator, by name, over this number of groups."""
+def compare(model: Model, logits: Array) -> dict[str, dict[str, float]]:
+    """Return the quality of each estimator, by name."""
     exact, policy = model.exact(logits), model.probabilities(logits)
 
     def true(groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
         return [exact.advantages[one.nodes, one.actions].tolist() for group in groups for one in group]
 
-    def by_group(estimator: Estimator, groups: Sequence[Sequence[Episode]], **keys: str) -> list[list[float]]:
-        return [row for group in groups for row in estimator([one.turns(model, **keys) for one in group])]
-
-    def by_task(groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
-        tasks: defaultdict[int, list[int]] = defaultdict(list)
-        episodes = [one for group in groups for one in group]
-        for number, one in enumerate(episodes):
-            tasks[one.nodes[0]].append(number)
-        found: list[list[float]] = [[] for _ in episodes]
-        for numbers in tasks.values():
-            for number, row in zip(numbers, pool([episodes[one].turns(model) for one in numbers]), strict=True):
-                found[number] = row
-        return found
+    def by_group(estimator: Estimator, groups: Sequence[Sequence[Episode]]) -> list[list[float]]:
+        return [row for group in groups for row in estimator([one.turns(model) for one in group])]
 
     ways: dict[str, Callable[[Sequence[Sequence[Episode]]], list[list[float]]]] = {
         **{name: partial(by_group, estimator) for name, estimator in ESTIMATORS.items()},
-        "pool, by task": by_task,
-        "pool, exact keys": partial(by_group, pool, keys="exact"),
-        "pool, place alone": partial(by_group, pool, keys="place"),
-        "pool, history": partial(by_group, pool, keys="history"),
-        **{name: partial(by_group, estimator) for name, estimator in PAPERS.items()},
         "exact": true,
     }
     found = {name: Measured(model, policy, exact) for name in ways}
-    for batch in batches(model, logits, groups):
+    groups = list(sampled(model, logits, GROUPS, seed=1))
+    for first in range(0, GROUPS, BATCH):
+        batch = groups[first : first + BATCH]
         episodes = [one for group in batch for one in group]
         for name, way in ways.items():
             found[name].add(episodes, way(batch))
     return {name: one.quality() for name, one in found.items()}
 
 
-Row: TypeAlias = dict[str, Any]
-
-
-def measure(name: str) -> list[Row]:
+def measure(game: Game) -> list[dict[str, Any]]:
     """Return a row of figures of this game for each policy."""
     gym.logger.min_level = gym.logger.ERROR
-    [game] = [game for game in GAMES if game.name == name]
     model = Model(game)
     rows = []
     for policy, share in POLICIES.items():
         logits = model.trained(share)
-        qualities = {name: asdict(one) for name, one in compare(model, logits).items()}
-        usual = dict(qualities["episode"])
+        qualities = compare(model, logits)
+        usual = qualities["episode"]["signal_to_noise"]
         for one in qualities.values():
-            one["relative"] = one["signal_to_noise"] / usual["signal_to_noise"]  # so many GRPO's batches are as precise
-            one["relative_accuracy"] = one["accuracy"] / usual["accuracy"]
-        value = model.exact(logits).value
-        rows.append({"game": game.name, "policy": policy, "nodes": len(model.turn), "return": value, **qualities})
+            one["relative"] = one["signal_to_noise"] / usual  # so many GRPO's batches are as precise
+        rows.append({"game": game.name, "policy": policy, **qualities})
     return rows
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
-    """Return a table for each comparison: a row for each game and policy, a column for each estimator."""
-    ours = [*ESTIMATORS, "pool, by task", "pool, exact keys", "pool, place alone", "pool, history", "exact"]
-    papers = ["episode", "gigpo", "pool", *PAPERS, "exact"]
+def table(name: str, rows: Sequence[Mapping[str, Any]], cell: Callable[[Mapping[str, float]], str]) -> Table:
+    """Return a row for each game and policy, with a column for each estimator."""
 
-    def table(
-        name: str, names: Sequence[str], cell: Callable[[Mapping[str, float]], Cell], left_out: str = ""
-    ) -> Table:
-        def column(estimator: str) -> Column:
-            return estimator.replace("_", " "), lambda row: cell(row[estimator])
+    def column(estimator: str) -> Column:
+        return estimator.replace("_", " "), lambda row: cell(row[estimator])
 
-        columns: list[Column] = [("game", "game"), ("policy", "policy")]
-        return Table.of(name, columns + [column(one) for one in names if one != left_out], rows)
-
-    def relative(one: Mapping[str, float]) -> Cell:
-        return f"{one['relative']:.2f}"
-
-    def correlation(one: Mapping[str, float]) -> Cell:
-        return f"{one['correlation']:.2f}"
-
-    def bias(one: Mapping[str, float]) -> Cell:
-        return f"{one['cosine']:.2f}, {one['length']:.2f}"
-
-    return [
-        table("credit", ours, relative, "episode"),
-        table("credit_correlation", ours, correlation, "exact"),
-        table("credit_bias", ours, bias, "exact"),
-        table("credit_spread", ours, lambda one: f"{one['spread']:.2f}"),
-        table("credit_papers", papers, relative, "episode"),
-        table("credit_papers_accuracy", papers, lambda one: f"{one['relative_accuracy']:.2f}", "episode"),
-        table("credit_papers_bias", papers, bias, "exact"),
-        table("credit_papers_correlation", papers, correlation, "exact"),
-    ]
-
-
-def picture(rows: Sequence[Row], figure: Any) -> None:
-    """Draw the signal-to-noise of each estimator, a panel for each policy."""
-    figure.set_size_inches(9, 9)
-    for panel, policy in zip(figure.subplots(len(POLICIES), sharex=True), POLICIES, strict=True):
-        shown = [row for row in rows if row["policy"] == policy]
-        names = [name for name in (*ESTIMATORS, "pool, by task", "exact") if name != "episode"]
-        heights = {name.replace("_", " "): [row[name]["relative"] for row in shown] for name in names}
-        grouped_bars(panel, [row["game"].replace(", ", ",\n") for row in shown], heights, f"{policy} policy")
-        panel.axhline(1.0, color="black", linewidth=0.8)
-        panel.set_yscale("log")
-        panel.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
-    figure.axes[0].legend(ncols=3)
-    figure.axes[0].set_title("signal-to-noise of the gradient, GRPO's advantage = 1")
+    columns: list[Column] = [("game", "game"), ("policy", "policy"), *map(column, (*ESTIMATORS, "exact"))]
+    return Table.of(name, columns, rows)
 
 
 def main() -> None:
-    """Measure every game, as many at a time as there are cores: no figure is a time."""
-    rows = []
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        for measured in threads.map(partial(in_process, measure), [game.name for game in GAMES]):
-            rows += measured
-            print(f"{rows[-1]['game']} is done", flush=True)
-    publish("credit", {"rows": rows}, tables=tables(rows), picture=partial(picture, rows))
+    """Measure every game."""
+    rows = [row for game in GAMES for row in measure(game)]
+    relative = table("credit", rows, lambda one: f"{one['relative']:.2f}")
+    bias = table("credit_bias", rows, lambda one: f"{one['cosine']:.2f}, {one['length']:.2f}")
+    publish("credit", {"rows": rows}, tables=[relative, bias])
 
 
 if __name__ == "__main__":

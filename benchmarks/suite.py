@@ -4,7 +4,7 @@
     python benchmarks/suite.py --quick    # a small version of each, into results/quick/
     python benchmarks/suite.py envs vectors # only these
 
-After all, the time of each and the table of goals (``goals.py``) are written, too.
+After all, the time of each is written, too.
 
 If a benchmark fails or takes too long, the others still run, and the exit status is 1. A benchmark that needs a missing
 program or package is left out, which is no failure.
@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import goals
 from report import LEFT_OUT, Cell, Table, publish
 from rich.console import Console
 
@@ -50,11 +49,8 @@ SUITE = (
     Benchmark("envs", "How fast are the games?", ("--peers",)),
     Benchmark("vectors", "What does a vector step cost?"),
     Benchmark("import", "How long does a start take, and how much is installed?"),
-    Benchmark("train_start", "How long does `gym-trl train` take to its first step?"),
     Benchmark("executors", "What does a step in another process cost?"),
     Benchmark("server", "How much of a vLLM server's throughput is left?"),
-    # After the server, whose figures it uses.
-    Benchmark("scale_simulation", "At what rate do 8, 64 and 1,000 GPUs saturate?", limit_minutes=20.0),
     Benchmark("kv_reuse", "What do turns cost without vLLM?", limit_minutes=25.0),
     Benchmark("lm_step", "What does a step of a pretrained model cost?", limit_minutes=25.0),
 )
@@ -106,8 +102,6 @@ def main() -> int:
         total_s += seconds
     table = Table("suite", ["benchmark", "question", "ended", "seconds"], [*rows, ["all", "", "", round(total_s)]])
     publish("suite", {"minutes": total_s / 60}, tables=[table], part=bool(names))
-    if not names:
-        goals.main()
     return 1 if failed else 0
 
 

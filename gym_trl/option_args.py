@@ -101,7 +101,6 @@ class TrainArgs(EpisodeArgs, WeightArgs, total=False):
     episodes_per_step: Count
     num_generations: Annotated[int, Range(least=2)]
     learning_rate: Annotated[float, Range(least=0)]
-    overlong_cache: Count | None
     vllm: VLLMMode | None
     eval_episodes: Whole
     records_per_step: Whole

@@ -383,8 +383,6 @@ class EpisodeResult(Displayed):
     """Seat in a game of several, from 0; the episodes of the other seats are results of their own."""
     order: tuple[int, ...] = ()
     """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
-    given_turns: int = 0
-    """Number of first turns whose responses were given before the model's first; their tokens are in the prompt."""
     opponent: str = ""
     """Name of the opponent in the other seats, in a game of a league; empty where the model played all seats."""
     opponent_turns: tuple[OpponentTurn, ...] = ()
@@ -417,7 +415,7 @@ class EpisodeResult(Displayed):
     @property
     def scored(self) -> bool:
         """True if the episode says something about the model; otherwise ``episode_return`` is ``None``."""
-        return self.stop_reason.scored and len(self.turns) > self.given_turns
+        return self.stop_reason.scored and bool(self.turns)
 
     @property
     def success(self) -> bool | None:

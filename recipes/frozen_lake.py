@@ -24,7 +24,7 @@ parser = argparse.ArgumentParser(description="Cross a frozen lake with credit pe
 parser.add_argument("--steps", type=int, default=200, help="number of steps")
 parser.add_argument("--model", help="folder or hub id of a pretrained model (default: a tiny one from random weights)")
 parser.add_argument("--output", type=Path, default=Path("runs/recipes/frozen_lake"), help="folder of the run")
-parser.add_argument("--credit", default="pool", choices=["episode", "return_to_go", "gigpo", "pool"])
+parser.add_argument("--credit", default="pool", choices=["episode", "return_to_go", "pool"])
 parser.add_argument("--seed", type=int, default=0, help="seed of the tasks, the sampling and the random weights")
 args = parser.parse_args()
 

@@ -38,17 +38,6 @@ def played(*episodes):
     return Played([*episodes] * 8, group_size=len(episodes), ends={END})
 
 
-def shown_numbers(action):
-    """Return 8 groups of 8 episodes, each group with another observation and with actions of both numbers."""
-    episodes = []
-    for group in range(8):
-        for member in range(8):
-            one = episode(float(member % 2), read={"action": action(group, member), "action_valid": True})
-            episodes.append(replace(one, turns=(replace(one.turns[0], observation=f"Guess {group}."),)))
-    return Played(episodes, group_size=8, ends={END})
-
-
-READS = shown_numbers(lambda group, member: str(group if member % 4 else member))
 SOUND = played(episode(0.0, success=False), episode(1.0, success=True))
 KNOWN = {"success_optimum": 1.0, "return_optimum": 1.0, "success_random": 0.1}
 LOOK = {
@@ -58,7 +47,6 @@ LOOK = {
     "group_spread": lambda one: findings.group_spread(one, best=1.0, group_size=2, readable=Verdict.OK),
     "ends_of_turns": lambda one: findings.ends_of_turns(one, ends={END: "<end>"}, cut_actions="reject", max_tokens=4),
     "episode_length": lambda one: findings.episode_length(one, max_completion=4),
-    "input_dependence": findings.input_dependence,
     "scores": lambda one: findings.scores(one, KNOWN),
 }
 LOST = episode(0.0, stop=StopReason.ENV_ERROR)
@@ -109,11 +97,6 @@ PLANTED = {
         played(episode(0.0, stop=StopReason.CONTEXT_OVERFLOW), episode(0.0)),
         Verdict.WARNING,
     ),
-    "the model plays without reading": (
-        "input_dependence",
-        shown_numbers(lambda group, member: str(member % 4)),
-        Verdict.WARNING,
-    ),
     "there is nothing left to learn": ("scores", played(*[episode(1.0, success=True)] * 2), Verdict.WARNING),
 }
 
@@ -146,21 +129,10 @@ def test_every_examination_has_a_planted_fault() -> None:
     assert examinations == LOOK.keys() == {name for name, *_ in PLANTED.values()}
 
 
-@pytest.mark.parametrize("name", sorted(LOOK.keys() - {"scored_episodes", "crashes", "input_dependence"}))
+@pytest.mark.parametrize("name", sorted(LOOK.keys() - {"scored_episodes", "crashes"}))
 def test_each_rate_has_the_number_of_its_cases_and_an_interval(name) -> None:
     [finding] = found(name, SOUND)
     assert re.search(r"of (?:its )?(?:16|8) (responses|turns|episodes|groups)", finding.got), finding.got
     rates = re.findall(r"(\d\.\d{3}) \[(\d\.\d{3}), (\d\.\d{3})\]", finding.got)
     assert rates
     assert all(low <= mean <= high and low < high for mean, low, high in rates), finding.got
-
-
-def test_a_model_that_reads_most_of_the_time_depends_on_observations() -> None:
-    [finding] = findings.input_dependence(READS)
-    assert finding.verdict is Verdict.OK
-    assert 0.3 < finding.numbers["low"] < finding.numbers["value"] < finding.numbers["high"] <= 1.0
-    assert "in 64 episodes of 8 groups" in finding.got
-
-
-def test_too_few_actions_that_can_be_compared_are_no_finding() -> None:
-    assert findings.input_dependence(played(episode(1.0), episode(0.0))) == []

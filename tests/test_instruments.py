@@ -37,7 +37,7 @@ from gym_trl.report import SKIPPED, WARNING, Finding
 from gym_trl.rollout.log import EpisodeLog
 from gym_trl.spaces import AnyText
 from gym_trl.training.doctor import diagnose
-from gym_trl.training.findings import Played, input_dependence, scores
+from gym_trl.training.findings import Played, scores
 from gym_trl.training.options import choose
 from gym_trl.training.references import references
 from gym_trl.training.run import train
@@ -177,17 +177,6 @@ def test_a_single_scored_episode_says_nothing_of_rewards() -> None:
 
     assert look(Seldom, "reward").verdict is SKIPPED
     assert "±" not in look(planted_cards.AlwaysTenth, "reward").got
-
-
-def test_two_groups_give_no_interval_of_the_dependence_on_observations() -> None:
-    def episode(text: str, action: str) -> EpisodeResult:
-        turns = tuple(Turn(f"{text}{turn}", Answer("", f"{action}{turn}"), 1.0, True, 0, 0) for turn in range(3))
-        return EpisodeResult(Task("Any-v0", 0), StopReason.SUCCESS, turns, ())
-
-    results = [episode("ab"[group], "xy"[member % 2 ^ group]) for group in range(2) for member in range(4)]
-    [found] = input_dependence(Played(results, group_size=4, ends=()))
-    assert found.numbers is not None
-    assert found.numbers["low"] is found.numbers["high"] is None
 
 
 @pytest.mark.parametrize(("trained", "size"), [(8, 256), (0, 8)])

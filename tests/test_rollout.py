@@ -10,7 +10,6 @@ import re
 import threading
 from collections import Counter
 from time import sleep
-from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -26,7 +25,6 @@ from gym_trl.options import Cutoff, History
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
-from gym_trl.rollout.stream import stream_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing import ByteChat
 from gym_trl.types import Completion, FinishReason, StopReason, Task
@@ -188,8 +186,6 @@ def test_as_many_environments_are_open_as_may_be_alive():
 def test_max_alive_must_be_positive():
     with pytest.raises(ConfigError, match="max_alive"):
         rollout(episodes(1), max_alive=0)
-    with pytest.raises(ConfigError, match="max_alive"):
-        stream(iter(()), max_alive=0)
 
 
 def test_an_environment_that_answers_late_holds_nobody_up():
@@ -231,83 +227,6 @@ def test_a_thousand_episodes_are_alive_at_once():
         played = run_episodes(episodes(1024), pool=pool, engine=ScriptedEngine(guess))
     assert made["environments"] == 1024
     assert all(trajectory.scored for trajectory in played)
-
-
-def stream(games, *, delay=lambda _: 1, max_alive=3, go_on=lambda: True):
-    engine = ScriptedEngine(guess, delay=delay)
-    finished: dict[int, Any] = {}
-    with InlinePool(make) as pool:
-        stream_episodes(
-            games, pool=pool, engine=engine, max_alive=max_alive, go_on=go_on, on_finish=finished.__setitem__
-        )
-    return finished, engine
-
-
-@given(st.integers(0, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-@examples(40)
-def test_episodes_that_arrive_one_after_another_equal_episodes_together(count, alive, chance):
-    def arriving():
-        for index, game in enumerate(episodes(count)):
-            for _ in range(chance.randint(0, 3)):
-                yield None
-            yield index, game
-
-    finished, engine = stream(arriving(), delay=lambda _: chance.randint(1, 5), max_alive=alive)
-    together, _ = rollout(episodes(count))
-    assert [finished[index] for index in range(count)] == together
-    assert engine.pending == 0
-
-
-def test_a_stream_never_has_more_episodes_alive_than_it_may_and_starts_the_next_at_once():
-    alive, most = set(), 0
-
-    def arriving():
-        nonlocal most
-        for index, game in enumerate(episodes(20)):
-            alive.add(index)
-            most = max(most, len(alive))
-            yield index, game
-
-    engine = ScriptedEngine(guess, delay=lambda request: 1 + request.seed % 7)
-    with InlinePool(make) as pool:
-        stream_episodes(
-            arriving(),
-            pool=pool,
-            engine=engine,
-            max_alive=4,
-            go_on=lambda: True,
-            on_finish=lambda index, _: alive.discard(index),
-        )
-    assert most == 4
-    assert not alive
-
-
-def test_a_stream_that_is_stopped_leaves_nothing_running():
-    calls = iter(range(1000))
-
-    def endless():
-        for index in range(1000):
-            yield index, episodes(index + 1)[index]
-
-    finished, engine = stream(endless(), delay=lambda _: 50, go_on=lambda: next(calls) < 20)
-    assert not finished
-    assert engine.pending == 0
-    assert len(engine.cancelled) == 3
-
-
-def test_a_stream_in_threads_waits_without_an_engine_that_works():
-    engine = ScriptedEngine(guess)
-    finished: dict[int, Any] = {}
-    with ThreadPool(make, workers=2) as pool:
-        stream_episodes(
-            iter(list(enumerate(episodes(6)))),
-            pool=pool,
-            engine=engine,
-            max_alive=6,
-            go_on=lambda: True,
-            on_finish=finished.__setitem__,
-        )
-    assert [finished[index] for index in range(6)] == rollout(episodes(6))[0]
 
 
 def test_time_is_split_between_engine_and_environment():
@@ -453,24 +372,6 @@ def test_an_environment_that_does_not_answer_is_left_and_the_others_are_complete
     late = StopReason.STRAGGLER if cutoff.stragglers else StopReason.TIMEOUT
     assert [one.stop_reason is late for one in played] == [False, True] * 4
     assert played[::2] == rollout(episodes(8))[0][::2]
-
-
-def test_a_stream_lets_go_of_an_episode_whose_time_is_over():
-    engine = ScriptedEngine(guess, delay=lambda request: 10**9 if request.id.startswith("1-") else 1)
-    finished: dict[int, Any] = {}
-    with InlinePool(make) as pool:
-        stream_episodes(
-            iter(list(enumerate(episodes(4)))),
-            pool=pool,
-            engine=engine,
-            max_alive=2,
-            cutoff=Cutoff(episode_s=0.2),
-            go_on=lambda: True,
-            on_finish=finished.__setitem__,
-        )
-    assert [finished[index].stop_reason is StopReason.TIMEOUT for index in range(4)] == [False, True, False, False]
-    assert len(engine.cancelled) == 1
-    assert engine.pending == 0
 
 
 def test_what_is_cut_off_frees_its_slot_for_those_who_wait():

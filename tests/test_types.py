@@ -50,8 +50,8 @@ def test_the_table_of_stop_reasons_has_all_of_them_and_which_are_scored():
     assert documented == {reason.value: "yes" if reason.scored else "no" for reason in StopReason}
 
 
-@pytest.mark.parametrize(("reason", "given_turns"), [(StopReason.ENV_ERROR, 0), (StopReason.SUCCESS, 2)])
-def test_an_episode_without_a_scored_reason_or_a_turn_of_its_own_has_no_score(reason, given_turns):
-    turns = (Turn("", Answer("", ""), 1.0, True, 0, 0),) * 2
-    played = EpisodeResult(Task("A", 0), reason, turns, (), given_turns=given_turns)
+@pytest.mark.parametrize(("reason", "count"), [(StopReason.ENV_ERROR, 2), (StopReason.SUCCESS, 0)])
+def test_an_episode_without_a_scored_reason_or_a_turn_has_no_score(reason, count):
+    turns = (Turn("", Answer("", ""), 1.0, True, 0, 0),) * count
+    played = EpisodeResult(Task("A", 0), reason, turns, ())
     assert (played.scored, played.success, played.episode_return) == (False, None, None)

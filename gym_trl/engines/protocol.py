@@ -13,9 +13,6 @@ class Engine(Closing):
     ``collect`` returns every submitted request exactly once, completed or with an error, unless it was cancelled.
     """
 
-    shared: bool = False
-    """True if other processes wait for the engine: a rollout then calls ``collect`` continuously, also without a
-    request, and ``meet`` before all processes do something else together."""
 
     @abstractmethod
     def submit(self, request: Request) -> None:
@@ -32,9 +29,6 @@ class Engine(Closing):
     @abstractmethod
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its slot; unknown and finished ids are ignored."""
-
-    def meet(self) -> None:
-        """Take part in generation until every process of a ``shared`` engine has called this."""
 
     def close(self) -> None:
         """Release everything that the engine holds."""

@@ -28,7 +28,6 @@ class RoutedEngine(Engine):
     """
 
     def __init__(self, own: Engine | None, others: Callable[[str], Engine]) -> None:
-        self.shared = own is not None and own.shared
         self._others = others
         self._engines: dict[str, Engine] = {} if own is None else {"": own}
         self._running: dict[str, str] = {}  # model of each request
@@ -44,8 +43,8 @@ class RoutedEngine(Engine):
         """Advance all engines that have requests, until one has finished if ``block``."""
         while True:
             began = perf_counter()
-            busy = set(self._running.values()) | ({""} if self.shared else set())
-            alone = block and len(busy) == 1 and not self.shared
+            busy = set(self._running.values())
+            alone = block and len(busy) == 1
             completions = [one for name in sorted(busy) for one in self._engines[name].collect(block=alone)]
             for completion in completions:
                 self._running.pop(completion.request_id, None)
@@ -58,8 +57,3 @@ class RoutedEngine(Engine):
         """Drop a request and free its slot."""
         if (model := self._running.pop(request_id, None)) is not None:
             self._engines[model].cancel(request_id)
-
-    def meet(self) -> None:
-        """Meet the other processes, if these wait for the engine (``CollectiveEngine.meet``)."""
-        if "" in self._engines:
-            self._engines[""].meet()

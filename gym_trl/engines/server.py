@@ -58,9 +58,7 @@ class ServerEngine(Engine):
         api_key: Key that the servers were started with, if any.
         check: Call ``check`` before the first request.
         seeded: Send each request's seed, so that a response does not depend on other requests. False: the server draws
-            all responses from one generator, for which a GPU needs one kernel instead of one per request; and requests
-            that are ready within a millisecond share an HTTP request, which costs server and client less. If a shared
-            request fails, each of its requests is sent by itself.
+            all responses from one generator, for which a GPU needs one kernel instead of one per request.
 
     Raises:
         ConfigError: an invalid argument.

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from gym_trl.engines.shared_requests import Choice
 from gym_trl.types import Completion, FinishReason, Logprobs, Request, without_nan
 
+Choice: TypeAlias = dict[str, Any]
+"""Entry of ``choices`` in a server's response."""
 SERVE = "vllm serve MODEL --logprobs-mode processed_logprobs"
 CONNECT_S = 10.0
 # Sent with every request: the server would otherwise fill in the model's generation_config.json (vLLM's

@@ -5,10 +5,9 @@ import json
 import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from urllib.request import getproxies
 
 from gym_trl.engines.server_api import (
     CONNECT_S,
+    Choice,
     RefusedError,
     UnansweredError,
     at_most,
@@ -23,7 +23,6 @@ from gym_trl.engines.server_api import (
     read_choice,
     unreachable,
 )
-from gym_trl.engines.shared_requests import GATHER_S, Choice, SharedRequests
 from gym_trl.errors import EngineError, needs
 from gym_trl.text.credentials import redact
 from gym_trl.types import Completion, FinishReason, Request
@@ -98,7 +97,6 @@ class Sender:
         self._deadline_s = deadline_s
         self._retries = retries
         self._seeded = seeded
-        self._shared: dict[str, SharedRequests] = {}  # by the server's address
         self._homes: dict[str, Server] = {}
         self._arrivals: deque[tuple[int, Request]] = deque()
         self._woken = False  # to read _arrivals
@@ -107,7 +105,6 @@ class Sender:
         self._chance = random.Random()
         self.ssl = import_httpx().create_ssl_context()  # takes 20 ms, so it is made once
         self._loop = asyncio.new_event_loop()
-        self._wake = (self._start_all,) if seeded else (self._loop.call_later, GATHER_S, self._start_all)
         self._thread = Thread(target=self._run, name="gym-trl server engine", daemon=True)
         self._thread.start()
 
@@ -123,7 +120,7 @@ class Sender:
         self._arrivals.append((ticket, request))
         if not self._woken:  # once per burst: waking a thread costs as much as half a request
             self._woken = True
-            self._loop.call_soon_threadsafe(*self._wake)
+            self._loop.call_soon_threadsafe(self._start_all)
 
     def cancel(self, ticket: int) -> None:
         """Close the connection of a request."""
@@ -166,8 +163,6 @@ class Sender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for shared in self._shared.values():
-            await shared.close()
         if self._session:
             await self._session.close()
         await asyncio.sleep(0)  # lets the event loop close the sockets
@@ -195,7 +190,7 @@ class Sender:
         server, attempt = self._home(request.episode_id), 0
         while True:
             try:
-                completion = await self._ask(server, request, deadline, shared=not self._seeded and not attempt)
+                completion = await self._ask(server, request, deadline)
             except UnansweredError as failure:
                 # If it is known to be down, another request has already waited for it.
                 if attempt < self._retries and not (failure.unreachable and server.failed_at is not None):
@@ -212,17 +207,14 @@ class Sender:
                 server.failed_at = None
                 return completion
 
-    async def _ask(self, server: Server, request: Request, deadline: asyncio.Timeout, *, shared: bool) -> Completion:
+    async def _ask(self, server: Server, request: Request, deadline: asyncio.Timeout) -> Completion:
         import aiohttp
 
-        url, choice = f"{server.url}/v1/completions", None
+        url = f"{server.url}/v1/completions"
         async with _room(server, deadline, self._deadline_s):
             asked_at = self._loop.time()
             try:
-                if shared:
-                    choice = await self._shared_with(server).ask(request.prompt_ids, self._tokens(server, request))
-                if choice is None:
-                    choice = await self._post(server, url, request)
+                choice = await self._post(server, url, request)
             except aiohttp.ClientError as error:
                 raise UnansweredError(unreachable(server.url, error), unreachable=True) from error
             except asyncio.CancelledError:
@@ -239,13 +231,6 @@ class Sender:
         server.heard()
         return read_choice(url, response.status, content)
 
-    def _shared_with(self, server: Server) -> SharedRequests:
-        """Return the shared requests to a server, made on the thread that uses them."""
-        if (shared := self._shared.get(server.url)) is None:
-            shared = SharedRequests(server.url, self._connections, partial(self._fields, server), server.heard)
-            self._shared[server.url] = shared
-        return shared
-
     def _tokens(self, server: Server, request: Request) -> int:
         """Return the most tokens to sample."""
         # The server rejects requests that exceed the context, but in-process engines end the completion there: ask for
@@ -255,12 +240,9 @@ class Sender:
 
     def _body(self, server: Server, request: Request) -> bytes:
         own = {"seed": request.seed} if self._seeded else {}
-        return self._fields(server, request.prompt_ids, self._tokens(server, request), own)
-
-    def _fields(self, server: Server, prompt: Sequence[Any], tokens: int, own: Mapping[str, Any]) -> bytes:
-        """Return the body of a request for one prompt or several."""
         model = {} if server.model is None else {"model": server.model}
-        fields = {**self._options, **model, "prompt": prompt, **own, **at_most(tokens, self._options)}
+        tokens = self._tokens(server, request)
+        fields = {**self._options, **model, "prompt": request.prompt_ids, **own, **at_most(tokens, self._options)}
         return json.dumps(fields, separators=(",", ":")).encode()
 
     def _connections(self) -> "aiohttp.ClientSession":

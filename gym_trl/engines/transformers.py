@@ -11,7 +11,6 @@ from gym_trl.engines.kv_attention import attending
 from gym_trl.engines.kv_cache import KVCache
 from gym_trl.engines.kv_support import support
 from gym_trl.engines.lockstep import Lockstep, evaluating, uncompiled
-from gym_trl.engines.packed_linear import PackedLinear
 from gym_trl.engines.protocol import Engine
 from gym_trl.engines.running_batch import EngineStats, RunningBatch
 from gym_trl.engines.sampler import End, Sampler
@@ -48,10 +47,7 @@ class TransformersEngine(Engine):
     distribution that was sampled from, after temperature, top-k and so on. A model in training mode is switched to
     evaluation mode for the call, and has its own attention function again afterwards.
 
-    On a CPU the linear layers' weights are copied once into the form in which small products are fast (about twice in
-    float32), if a quarter of the free memory suffices for the copies.
-
-    Nothing that was computed from weights outlives them: keys, values and copies are kept while a request is pending,
+    Nothing that was computed from weights outlives them: keys and values are kept while a request is pending,
     and the first request after a pause starts anew, whatever has changed the model meanwhile (an optimizer,
     ``load_state_dict``, another adapter, a replaced module, another dtype). Who knows that nothing does, says so with
     ``constant_weights``, and they are kept over pauses, too. Weights that change while requests are pending need a call
@@ -108,7 +104,6 @@ class TransformersEngine(Engine):
         self._max_batch = max_batch
         self._cache_bytes = cache_bytes
         self._batch: RunningBatch | None = None
-        self._linear = PackedLinear(model)
         self._pending: deque[Request] = deque()
         self._admission = admission_of(model)
         self._ids: set[str] = set()
@@ -149,7 +144,7 @@ class TransformersEngine(Engine):
                 if not batch.takes(request):
                     return self._whole.generate([request])
                 batch.submit(request)
-            with attending(self.model), self._linear.used():
+            with attending(self.model):
                 while len(batch):
                     if (ended := batch.step()) or not block:
                         return ended
@@ -170,7 +165,6 @@ class TransformersEngine(Engine):
 
     def reset_cache(self) -> None:
         """Drop all that was computed from the weights, because the model has changed; running responses continue."""
-        self._linear.reset()
         if self._batch is not None:
             self._batch.reset_cache()
             self._seen = self._look()
@@ -184,7 +178,6 @@ class TransformersEngine(Engine):
                 self.reset_cache()
             return self._batch
         self._batch = None
-        self._linear.reset()
         verdict = support(self.model)
         self.lockstep = verdict.why_not
         if self.lockstep is None:

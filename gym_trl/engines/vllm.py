@@ -199,13 +199,6 @@ def context_length(llm: Any) -> int:
     return int(llm.llm_engine.model_config.max_model_len)
 
 
-def tensor_parallel_group() -> Any:
-    """Return the processes of the engine's tensor parallelism, as a ``torch.distributed`` group for CPU tensors."""
-    from vllm.distributed.parallel_state import get_tp_group
-
-    return get_tp_group().cpu_group
-
-
 @contextmanager
 def cache_awake(llm: Any) -> Iterator[None]:
     """Wake the cache of a sleeping engine after its weights; put everything to sleep at the end.

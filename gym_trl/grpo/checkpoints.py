@@ -15,8 +15,6 @@ DECLARING = "gym_trl.declaring"
 """Key in the trainer's state of the environments that are known to declare success (``Attachment.declaring``)."""
 UNFINISHED = "gym_trl.rollouts"
 """Key in the trainer's state of the progress within the current episodes (``ExactResume``)."""
-TRAINED = "gym_trl.groups"
-"""Key in the trainer's state of the groups that an asynchronous training has trained on (``ExactResume``)."""
 
 _SETTINGS = (
     "per_device_train_batch_size",

@@ -37,6 +37,24 @@ def check_batching(*, continuous: bool) -> None:
         )
 
 
+def check_processes(tensor_parallel_size: int) -> None:
+    """Check that a colocated vLLM is in one process.
+
+    >>> check_processes(2)
+    Traceback (most recent call last):
+        ...
+    gym_trl.errors.ConfigError: vllm_tensor_parallel_size=2 is not supported: ...
+
+    Raises:
+        ConfigError: It is spread over several, which would have to step it together.
+    """
+    if tensor_parallel_size > 1:
+        raise ConfigError(
+            f"vllm_tensor_parallel_size={tensor_parallel_size} is not supported: each process plays episodes of its "
+            "own. Give a large model to `vllm serve --tensor-parallel-size`, with vllm_mode='server'"
+        )
+
+
 def check_generation(config: Mapping[str, Any]) -> None:
     """Check that a trainer whose ``GRPOConfig`` has these fields can generate.
 
@@ -45,7 +63,7 @@ def check_generation(config: Mapping[str, Any]) -> None:
     A server must respond now, unless ``vllm_server_timeout`` is among the fields: then TRL waits for it that long.
 
     Raises:
-        ConfigError: It would generate with Transformers' continuous batching.
+        ConfigError: It would generate with Transformers' continuous batching, or with one vLLM in several processes.
         MissingDependencyError: vLLM is not installed; TRL needs it in the trainer's environment in both modes.
         EngineError: No server responds, the server was started without the options that TRL needs to send it weights,
             or the installed vLLM is a CPU build, which cannot receive weights.
@@ -53,6 +71,8 @@ def check_generation(config: Mapping[str, Any]) -> None:
     if not config.get("use_vllm"):
         check_batching(continuous=bool(config.get("use_transformers_continuous_batching")))
         return
+    if config.get("vllm_mode", "colocate") == "colocate":
+        check_processes(config.get("vllm_tensor_parallel_size") or 1)
     if find_spec("vllm") is None:
         raise MissingDependencyError("generation with vLLM", extra="vllm")
     if config.get("vllm_mode", "colocate") == "colocate" and not CPU_TAKES_WEIGHTS and _is_cpu_build():

@@ -84,9 +84,8 @@ def in_parts(
     *,
     at_once: int,
     padding: Padding,
-    order: Any = None,
 ) -> tuple[Any, Any]:
-    """Return log-probabilities and entropies of rows that are computed ``at_once`` at a time.
+    """Return log-probabilities and entropies of rows that are computed ``at_once`` at a time, the longest first.
 
     Args:
         compute: Function from ids, attended and sampled of some rows to their log-probabilities and entropies, of the
@@ -96,14 +95,12 @@ def in_parts(
         sampled: True where a log-probability is needed, shape (rows, completion length); elsewhere it is 0.
         at_once: Number of rows of one call of ``compute``.
         padding: Columns that are left out.
-        order: Order of the rows, of which successive ones are computed together; by default the longest first.
     """
     import torch
 
     rows, completion = sampled.shape
     border = ids.shape[1] - completion
-    if order is None:
-        order = by_length(attended[:, :border].sum(1) + last_columns(sampled), rows)
+    order = by_length(attended[:, :border].sum(1) + last_columns(sampled), rows)
     computed = []
     for part in order.split(at_once):
         prompts, completions = padding.used(attended[part, :border], sampled[part])

@@ -7,17 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.joint_pass import JointPass
 from gym_trl.grpo.padding import KEPT, Padding, by_length, in_parts, last_columns
 from gym_trl.grpo.sampled_logprobs import (
     ScoredRows,
     ignores_left_padding,
-    prefix_sharing,
     sampled_scores,
-    token_rows,
     why_passes_stay,
 )
-from gym_trl.grpo.shared_prefix import Sharing
 
 _log = logging.getLogger(__name__)
 _OTHER_LOGPROBS = ("old_per_token_logps", "ref_per_token_logps")
@@ -44,9 +40,6 @@ class Passes:
     """Choice of what the passes of a trainer leave out because it changes no loss and no gradient; logged once.
 
     * Scores over the vocabulary are computed for sampled tokens only (``sampled_logprobs``).
-    * What rows begin with alike is computed once (``shared_prefix``), and the rows of an optimizer step are divided so
-      that those which begin alike come together, where that saves more than sorting them by length. Micro-batches of
-      a step are computed in one pass where their tree fits in the memory of one (``joint_pass``).
     * A micro-batch ends after its own last sampled token and begins with its own longest prompt.
     * The rows of an optimizer step are sorted by length before they are split into micro-batches, if its loss is a sum
       that does not depend on this division. Metrics that TRL averages over micro-batches (``entropy``, ``kl``,
@@ -58,7 +51,6 @@ class Passes:
     def __init__(self, trainer: Any) -> None:
         stays, unsorted = _why_padding_stays(trainer), _why_rows_stay(trainer)
         self._score = sampled_scores(trainer)
-        self._sharing = prefix_sharing(trainer.model) if self._score is not None else "scores are computed by TRL"
         self._padding: Padding | None = None
         sharded = trl_versions.shards_weights(trainer)
         ignored = not sharded and _ignore_left_padding(trainer)
@@ -71,17 +63,10 @@ class Passes:
                 multiple=trainer.pad_to_multiple_of or 1,
             )
         self._together, self._sorts = _micro_batches_of_a_step(trainer), unsorted is None
-        attachment = trainer.gym_trl
-        self._joins = not attachment.overridden and not any(part.changes_ids for part in attachment.parts)
-        self._joint: list[tuple[Any, tuple[JointPass, int]]] = []  # ids of a micro-batch's completions, and its pass
-        self._now: tuple[JointPass, int] | None = None
         self._entropy_gradient = trl_versions.has_entropy_bonus(trainer)
         _log.info(
-            "scores at %s positions; %s; %s; %s",
+            "scores at %s positions; %s; %s",
             "all" if self._score is None else "sampled",
-            f"common beginnings are computed for each row: {self._sharing}"
-            if isinstance(self._sharing, str)
-            else "common beginnings are computed once",
             "each micro-batch is as wide as its longest row" if stays is None else f"padding stays: {stays}",
             "rows of a step are sorted by length" if unsorted is None else f"rows are not sorted: {unsorted}",
         )
@@ -92,7 +77,6 @@ class Passes:
         The old and the reference model's log-probabilities are 0 at all tokens that were not sampled, so that their
         ratios, which TRL masks afterwards, are 1 and never infinite.
         """
-        self._now = next((joint for ids, joint in self._joint if ids is inputs["completion_ids"]), None)
         if self._padding is not None:
             inputs = without_padding(inputs, self._padding)
         if self._score is None:
@@ -136,50 +120,17 @@ class Passes:
         def computed(ids: Any, attended: Any, sampled: Any) -> Any:
             if self._score is None:
                 return compute(model, ids, attended, sampled.shape[1], compute_entropy=compute_entropy)[:2]
-            joint = self._now if batch_size is None else None
-            rows = ScoredRows(ids, attended, sampled, compute_entropy, self._entropy_gradient, joint=joint)
-            return self._score(model, rows)[:2]
+            return self._score(model, ScoredRows(ids, attended, sampled, compute_entropy, self._entropy_gradient))[:2]
 
         if sampled is None or self._score is None:
             sampled = attended[:, -length:].bool()
         if batch_size is None:
             return *computed(ids, attended, sampled), None
-        padding = self._padding or KEPT
-        order = self._order(ScoredRows(ids, attended, sampled, compute_entropy), batch_size)
-        return *in_parts(computed, ids, attended, sampled, at_once=batch_size, padding=padding, order=order), None
+        return *in_parts(computed, ids, attended, sampled, at_once=batch_size, padding=self._padding or KEPT), None
 
     def in_order(self, batches: list[Any]) -> list[Any]:
         """Return the micro-batches of a generation with the rows of each optimizer step sorted."""
-        if self._sorts:
-            batches = _sorted(batches, self._together, self._order)
-        self.plan(batches)
-        return batches
-
-    def plan(self, batches: list[Any]) -> None:
-        """Choose which micro-batches of a generation, whose rows are sorted, are computed in one pass."""
-        self._joint, self._now = [], None
-        if isinstance(self._sharing, Sharing) and self._joins:
-            for first in range(0, len(batches), self._together):
-                self._join(batches[first : first + self._together], self._sharing)
-
-    def _join(self, batches: list[Any], sharing: Sharing) -> None:
-        """Keep which micro-batches of an optimizer step are computed in one pass."""
-        if any(map(_has_images, batches)):
-            return
-        rows = [token_rows(_scored_rows(batch)) for batch in batches]
-        for numbers in sharing.joined(rows):
-            if len(numbers) > 1:
-                joint = JointPass([rows[number] for number in numbers])
-                self._joint += [(batches[of]["completion_ids"], (joint, place)) for place, of in enumerate(numbers)]
-
-    def _order(self, rows: ScoredRows, at_once: int) -> Any:
-        """Return the order in which rows that begin alike come together, or ``None`` if length matters more."""
-        import torch
-
-        if not isinstance(self._sharing, Sharing):
-            return None
-        order = self._sharing.order(token_rows(rows), at_once)
-        return None if order is None else torch.tensor(order, device=rows.ids.device)
+        return _sorted(batches, self._together) if self._sorts else batches
 
 
 def _ignore_left_padding(trainer: Any) -> bool:
@@ -234,13 +185,12 @@ def _micro_batches_of_a_step(trainer: Any) -> int:
     return math.gcd(trainer.args.steps_per_generation, trainer.args.gradient_accumulation_steps)
 
 
-def _sorted(batches: list[Any], together: int, order_of: Callable[[ScoredRows, int], Any]) -> list[Any]:
+def _sorted(batches: list[Any], together: int) -> list[Any]:
     """Return micro-batches in which the rows of each ``together`` successive ones are sorted.
 
     Args:
         batches: Micro-batches of a generation.
         together: Number of those that share an optimizer step.
-        order_of: Function from rows and their number in a micro-batch to their order; ``None`` sorts by length.
     """
     sorted_batches: list[Any] = []
     for first in range(0, len(batches), together):
@@ -250,23 +200,11 @@ def _sorted(batches: list[Any], together: int, order_of: Callable[[ScoredRows, i
             continue
         whole = {name: _joined([batch[name] for batch in window]) for name in window[0]}
         sizes = [len(batch["completion_ids"]) for batch in window]
-        order = order_of(_scored_rows(whole), sizes[0])
-        if order is None:
-            order = by_length(whole["prompt_mask"].sum(1) + last_columns(loss_mask(whole)), sum(sizes))
+        order = by_length(whole["prompt_mask"].sum(1) + last_columns(loss_mask(whole)), sum(sizes))
         sorted_batches += [
             {name: _rows_at(values, rows) for name, values in whole.items()} for rows in order.split(sizes)
         ]
     return sorted_batches
-
-
-def _scored_rows(batch: Any) -> ScoredRows:
-    """Return the rows of a micro-batch."""
-    import torch
-
-    ids, attended = (
-        torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], dim=1) for name in ("ids", "mask")
-    )
-    return ScoredRows(ids, attended, loss_mask(batch).bool(), entropy=False)
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -60,8 +60,6 @@ class Planned:
     """Row of the training dataset that it was drawn from; ``None`` for the prompt's own task."""
     attempt: int = 0
     """Number of replacements of its group before it."""
-    opening: tuple[str, ...] = ()
-    """Responses that are given before the model's first, the same for all members of the group."""
 
     @property
     def first_of_group(self) -> bool:

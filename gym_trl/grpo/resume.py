@@ -11,8 +11,7 @@ from gym_trl.errors import needs
 from gym_trl.files import replace_bytes
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adopt import adopt
-from gym_trl.grpo.checkpoints import TRAINED, UNFINISHED, rollouts_file
-from gym_trl.grpo.rollout_worker import RolloutWorker
+from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 
 with needs("train", "a trainer's callback"):
     import torch
@@ -43,11 +42,6 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
     ``num_generations``, ...) is rejected with a ``ConfigError`` that names it; without this callback this happens at
     the first rollout. On a CPU the rest of the training is then identical to the last bit. Averages logged over several
     steps (``logging_steps`` above 1) start anew.
-
-    ``AsyncGRPOTrainer`` with ``spec.rollout_worker`` would restart at the first task. There the callback saves which
-    groups were trained on; all others are played, including those dropped as too old and those without a scored
-    episode. A group of which the trainer has fetched a part counts as trained on, as in TRL. A curriculum resumes at
-    its level. TRL's own worker resumes by itself and is not changed.
     """
 
     def __init__(self) -> None:
@@ -55,11 +49,6 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
 
     def attach(self, trainer: Any) -> None:
         """Add this callback to ``trainer``."""
-        if hasattr(trainer, "rollout_worker"):  # AsyncGRPOTrainer; None except on the main process
-            if trainer.rollout_worker is None or isinstance(trainer.rollout_worker, RolloutWorker):
-                # Before the trainer's callback that starts the worker.
-                trainer.callback_handler.callbacks.insert(0, _Groups(trainer))
-            return
         _know_numbered_cpus()
         self._trainer = adopt(trainer)  # first, because its callback checks the resumed settings
         trainer.add_callback(self)
@@ -112,44 +101,8 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]  # Transformers is unt
             saved_inputs = torch.load(file, map_location="cpu", weights_only=True)
             episodes = send_to_device(saved_inputs, trainer.accelerator.device)
             trl_versions.set_progress(trainer, saved["micro_steps"], episodes)
-            trainer.gym_trl.passes.plan(episodes)
             return
         warnings.warn(f"the checkpoint's last tasks are played once more: {problem}", stacklevel=2)
-
-
-class _Groups(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
-    """Callback that keeps the groups ``AsyncGRPOTrainer`` has trained on, over all interruptions."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._before: set[int] = set()  # before this training was resumed
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Restore the state of the trainer and of the worker, which has not started yet."""
-        saved = state.stateful_callbacks.get(TRAINED) if state.global_step else None
-        self._before = set(range(saved["next"])).difference(saved["left_out"]) if saved else set()
-        trainer, worker = self._trainer, self._trainer.rollout_worker
-        trl_versions.set_trained_groups(trainer, len(self._before), saved)
-        if saved is None:
-            if state.global_step:
-                warnings.warn("the checkpoint was saved without ExactResume: it begins at the first task", stacklevel=2)
-            return
-        if worker is not None:  # the main process has it
-            worker.state = saved["parts"]
-            worker.begin_after(self._before)
-            worker.update_model_version(trainer.model_version)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Store the trained groups in the trainer's state, which may be saved now."""
-        worker = self._trainer.rollout_worker
-        trained = self._before.union(trl_versions.trained_groups(self._trainer))
-        end = max(trained, default=-1) + 1
-        state.stateful_callbacks[TRAINED] = {
-            "next": end,
-            "left_out": sorted(set(range(end)) - trained),
-            "model_version": self._trainer.model_version,
-            "parts": {} if worker is None else worker.state,
-        }
 
 
 @cache

@@ -40,7 +40,7 @@ def env_reward(
     if episode_return is None:
         raise ConfigError(
             "env_reward found no episode_return: give the trainer rollout_func=spec.rollout_func as well, or "
-            "environment_factory=spec.environment_factory; AsyncGRPOTrainer needs no reward_funcs with either"
+            "environment_factory=spec.environment_factory"
         )
     if log_extra is not None:
         for name in ("stop_reason", "num_turns", "invalid_actions", "task", "error"):

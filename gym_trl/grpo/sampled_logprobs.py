@@ -5,15 +5,11 @@ multiplies the hidden states of all completion tokens by the head, and of the pr
 With a vocabulary of 50,000 tokens that is most of a small model's memory and a third of its time.
 """
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.checked_models import once_per_form
-from gym_trl.grpo.joint_pass import JointPass
-from gym_trl.grpo.padding import last_columns
-from gym_trl.grpo.shared_prefix import Sharing, Tree, hidden_states, sharing
 
 _CHUNK = 2**26
 """Maximum number of scores that are kept for the backward pass; of more positions they are computed twice."""
@@ -25,9 +21,6 @@ _AFTER_THE_HEAD = (
 """Settings of Transformers' configurations that change scores after the head, unless they are ``None`` or 1."""
 _SIZES = (1.0, 30.0, 1000.0)
 """Largest scores at which a model is compared: a cap changes only scores that are not far below it."""
-
-_BY_COLUMN = "the model's positions count from the first column, padding or not"
-"""Why no common beginnings are computed for a model that does not ignore left padding."""
 
 
 class ScoredRows(NamedTuple):
@@ -45,8 +38,6 @@ class ScoredRows(NamedTuple):
     """True if the loss depends on them."""
     top: bool = False
     """True if it is needed whether a token was the most probable one."""
-    joint: tuple[JointPass, int] | None = None
-    """Pass over these and other rows, and the number of these in it; ``None`` for a pass of their own."""
 
 
 class Scores(NamedTuple):
@@ -72,14 +63,9 @@ def sampled_scores(trainer: Any) -> Callable[[Any, ScoredRows], Scores] | None:
     if trainer.ref_model is not None and not is_plain(trainer.ref_model):
         return None
 
-    # Looked up for each pass, and found out once for each of the trainer's models.
-    shares: weakref.WeakKeyDictionary[Any, Sharing | str] = weakref.WeakKeyDictionary()
-
     def score(model: Any, rows: ScoredRows) -> Scores:
-        if model not in shares:
-            shares[model] = prefix_sharing(model)
         with trainer.accelerator.autocast():
-            return score_sampled(model, rows, temperature=trainer.temperature, shares=shares[model])
+            return score_sampled(model, rows, temperature=trainer.temperature)
 
     return score
 
@@ -105,20 +91,21 @@ def _scores_all_positions(trainer: Any) -> bool:
     return not wrapped and trl_versions.heads_all_positions(trainer)
 
 
-def score_sampled(model: Any, rows: ScoredRows, *, temperature: float, shares: Sharing | str | None = None) -> Scores:
+def score_sampled(model: Any, rows: ScoredRows, *, temperature: float) -> Scores:
     """Return the log-probabilities of the sampled tokens, and their entropies.
 
     Args:
         model: A model for which ``is_plain`` holds.
         rows: The tokens, and which of them were sampled.
         temperature: Temperature that the scores are divided by.
-        shares: Result of ``prefix_sharing`` for the model, which takes milliseconds. Default: it is called.
     """
     import torch
     from torch.utils.checkpoint import checkpoint
 
     sampled = rows.sampled
-    hidden, targets, places = _last_states(model, rows, prefix_sharing(model) if shares is None else shares)
+    compute, completion = _states if ignores_left_padding(model) else _states_from_the_left, sampled.shape[1]
+    states = compute(_whole(model).base_model, rows.ids, rows.attended)
+    hidden, targets = states[:, -completion - 1 : -1][sampled], rows.ids[:, -completion:][sampled]
     head = _whole(model).get_output_embeddings()
 
     def log_softmax(hidden: Any, targets: Any) -> Any:
@@ -139,25 +126,8 @@ def score_sampled(model: Any, rows: ScoredRows, *, temperature: float, shares: S
         values = tuple(torch.cat(columns) for columns in zip(*by_piece, strict=True))
     # The result depends on the model also where nothing was sampled, so that a backward pass is possible.
     nothing = values[0].new_zeros(sampled.shape)
-    by_row = values if places is None else (each[places] for each in values)
-    logprobs, entropies, top = (nothing.masked_scatter(sampled, each) for each in by_row)
+    logprobs, entropies, top = (nothing.masked_scatter(sampled, each) for each in values)
     return Scores(logprobs, entropies if rows.entropy else None, top if rows.top else None)
-
-
-def _last_states(model: Any, rows: ScoredRows, shares: Sharing | str) -> tuple[Any, Any, Any]:
-    """Return hidden states, the ids that were sampled from them, and which of them belongs to each sampled token.
-
-    The last is ``None`` if there is one for each sampled token, in their order.
-    """
-    completion = rows.sampled.shape[1]
-    backbone = _whole(model).base_model
-    if rows.joint is not None:
-        joint, number = rows.joint
-        return _packed_states(rows, *joint.states(backbone, number))
-    if not isinstance(shares, str) and (tree := shares.tree(token_rows(rows), rows.ids.device)) is not None:
-        return _packed_states(rows, tree, hidden_states(backbone, tree))
-    states = (_states_from_the_left if shares == _BY_COLUMN else _states)(backbone, rows.ids, rows.attended)
-    return states[:, -completion - 1 : -1][rows.sampled], rows.ids[:, -completion:][rows.sampled], None
 
 
 def _states(backbone: Any, ids: Any, attended: Any) -> Any:
@@ -173,39 +143,6 @@ def _states_from_the_left(backbone: Any, ids: Any, attended: Any) -> Any:
     states = _states(backbone, ids.gather(1, moved), attended.gather(1, moved))
     back = (columns - padding) % ids.shape[1]
     return states.gather(1, back[..., None].expand_as(states))
-
-
-def _packed_states(rows: ScoredRows, tree: Tree, hidden: Any) -> tuple[Any, Any, Any]:
-    """Return the same as ``_last_states``, of the hidden states of a tree of the rows."""
-    import torch
-
-    prompts = rows.attended[:, : -rows.sampled.shape[1]].sum(1).tolist()
-    columns = [row.nonzero()[:, 0] for row in rows.sampled.cpu()]
-    depths = [first + at for first, at in zip(prompts, columns, strict=True)]
-    sampled, before = (
-        torch.cat([path[depth - back] for path, depth in zip(tree.places, depths, strict=True)]) for back in (0, 1)
-    )
-    # Rows may have a sampled token in common: it is scored once.
-    places, own = sampled.unique(return_inverse=True)
-    parents = torch.zeros_like(places).scatter_(0, own, before)
-    device = hidden.device
-    return hidden[parents.to(device)], tree.ids[places].to(device), own.to(device)
-
-
-def prefix_sharing(model: Any) -> Sharing | str:
-    """Return how a model for which ``is_plain`` holds computes common beginnings once, or why it does not."""
-    if not ignores_left_padding(model):
-        return _BY_COLUMN
-    return sharing(_whole(model).base_model)
-
-
-def token_rows(rows: ScoredRows) -> list[Any]:
-    """Return the ids of each row up to its last sampled token, without padding."""
-    completion = rows.sampled.shape[1]
-    ends = last_columns(rows.sampled).tolist()
-    starts = rows.attended[:, :-completion].sum(1).tolist()
-    ids, border = rows.ids.cpu().numpy(), rows.ids.shape[1] - completion
-    return [row[border - start : border + end] for row, start, end in zip(ids, starts, ends, strict=True)]
 
 
 @once_per_form(lambda error: False)

@@ -6,7 +6,6 @@ from functools import cached_property, partial
 from typing import Any, Literal, Self, Unpack
 
 from gym_trl.displays import Displayed
-from gym_trl.engines.protocol import Engine
 from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.verifiers import Verifier
 from gym_trl.envspec import SELF_PLAY, EnvSpec, TaskPlan, limit_of_invalid
@@ -27,7 +26,6 @@ from gym_trl.grpo.parts.league_games import LeagueGames
 from gym_trl.grpo.parts.part import Part
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout import Core, in_order, make_rollout_func
-from gym_trl.grpo.rollout_worker import RolloutWorker
 from gym_trl.grpo.training_tasks import Draws, at_level
 from gym_trl.grpo.unscored import UnscoredBound
 from gym_trl.kinds import option_types, part_of
@@ -50,7 +48,7 @@ class GymSpec(Displayed):
     The trainer plays one episode per completion; all members of a group play the same task. The stock class takes its
     arguments under their own names: ``GRPOTrainer(..., train_dataset=spec.train_dataset,
     rollout_func=spec.rollout_func, reward_funcs=spec.reward_funcs)``. Use ``environment_factory`` instead of
-    ``rollout_func`` for models that call tools, and ``rollout_worker`` for ``AsyncGRPOTrainer``.
+    ``rollout_func`` for models that call tools.
 
     Args:
         env: Environment id, ``"my_game.py:MyGame"``, ``"package.module:MyGame"``, the class itself, or a function that
@@ -289,34 +287,6 @@ class GymSpec(Displayed):
             for env_id in self.weights
         }
         return factories if len(factories) > 1 else next(iter(factories.values()))
-
-    def rollout_worker(
-        self, args: Any, processing_class: Any, *, engine: Callable[[], Engine] | None = None
-    ) -> RolloutWorker:
-        """Return a worker that plays the training tasks for ``AsyncGRPOTrainer`` while it trains.
-
-        Args:
-            args: The trainer's ``AsyncGRPOConfig``.
-            processing_class: The model's tokenizer; pass the same one to the trainer.
-            engine: Function that makes the engine. Default: the vLLM server named in ``args``.
-
-        Raises:
-            ConfigError: The spec has a part that needs whole rollouts.
-        """
-        return RolloutWorker(
-            self.env_spec.make,
-            partial(self.tasks, "train"),
-            args,
-            processing_class,
-            engine=engine,
-            seed=self.options.seed,
-            system_prompt=self.options.system_prompt,
-            parts=self.parts,
-            config=self.rollout_config,
-            stepping=self._probed.executor,
-            on_rollout=self.options.on_rollout,
-            on_totals=self._bound,
-        )
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:

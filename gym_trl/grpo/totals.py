@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from gym_trl.errors import TaskError
-from gym_trl.input_dependence import Act, Dependence, acts_of, dependence_of
 from gym_trl.success import counted_successes, declaring_envs
 from gym_trl.types import EpisodeResult, StopReason, Task
 
@@ -41,8 +40,6 @@ class Row(NamedTuple):
     """Seat in a game of several."""
     env_id: str = ""
     """Environment of its task."""
-    acts: Sequence[Act] = ()
-    """Observation and action of each turn, as checksums; empty if unknown."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Row":
@@ -58,8 +55,7 @@ class Row(NamedTuple):
         worth = None if failed or value is None else float(value)
         error = f"{columns.get('error') or reason}"[:_ERROR_LENGTH] if worth is None else None
         env_id = _env_id(columns.get("task"))
-        acts = [Act(*act) for act in columns.get("acts") or ()]
-        return cls(worth, columns.get("success"), reason, counts, error, columns.get("seat"), env_id, acts)
+        return cls(worth, columns.get("success"), reason, counts, error, columns.get("seat"), env_id)
 
 
 def _env_id(task: str | None) -> str:
@@ -122,8 +118,6 @@ class StepTotals:
     groups are kept."""
     seats: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """Sum of the returns of the scored episodes, and their number, by seat; empty where environments have one."""
-    dependence: Dependence = field(default_factory=Dependence)
-    """Dependence of the actions of scored episodes on what was observed."""
     training: object = None
     """Identity of the training: one object from a call of ``trainer.train`` to the next."""
 
@@ -160,14 +154,13 @@ class StepTotals:
             trained_tokens,
             _sum(one.counts() for one in replaced) | ({"rollouts": 1} if replaced else {}),
             _by_seat((row.seat, row.episode_return or 0.0, 1) for row in scored if row.seat is not None),
-            dependence_of(row.acts for row in scored),
         )
 
     def __add__(self, other: "StepTotals") -> "StepTotals":
         """Return the totals of both, with the split and the step of ``other``."""
         added: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
-            for name in ("episodes", "returns", "successes", "trained_tokens", "dependence")
+            for name in ("episodes", "returns", "successes", "trained_tokens")
         }
         added |= {
             name: _sum([getattr(self, name), getattr(other, name)])
@@ -205,8 +198,6 @@ class StepTotals:
             "success": (sum(counted), len(counted)),
             **{name: (value, self.scored) for name, value in self.counts.items()},
             "unscored": (self.unscored, self.episodes),
-            "input_dependence": (self.dependence.excess, self.dependence.possible),
-            "repeated_actions": (self.dependence.alike, self.dependence.different),
             **ends,
             **self._replaced_rates(),
         }
@@ -240,7 +231,6 @@ def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "cut_actions": [episode.cut_actions for episode in episodes],
         "cut_observations": [episode.cut_observations for episode in episodes],
         "template_differences": [episode.template_differences for episode in episodes],
-        "acts": [acts_of(episode) for episode in episodes],
     }
 
 
@@ -251,7 +241,7 @@ def rows_of(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
     >>> row.episode_return, row.success, row.stop_reason, row.counts
     (0.5, None, 'turn_limit', {})
     """
-    all_names = ("episode_return", "success", "seat", "stop_reason", "error", "task", "acts", *_COUNTS)
+    all_names = ("episode_return", "success", "seat", "stop_reason", "error", "task", *_COUNTS)
     names = [name for name in all_names if name in columns]
     rows = zip(*(columns[name] for name in names), strict=True)
     return [Row.of(dict(zip(names, row, strict=True))) for row in rows]

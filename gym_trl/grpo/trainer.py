@@ -201,7 +201,7 @@ def _overridden(kind: type) -> dict[str, type]:
     from trl import GRPOTrainer
 
     owners = [owner for owner in kind.__mro__ if owner is not GymTraining]
-    names = trl_versions.LOSS, trl_versions.WHOLE_LOSS, trl_versions.SCORE, trl_versions.PREPARE, trl_versions.STEP
+    names = trl_versions.LOSS, trl_versions.WHOLE_LOSS, trl_versions.SCORE, trl_versions.PREPARE
     first = {name: next(owner for owner in owners if name in vars(owner)) for name in names}
     return {name: owner for name, owner in first.items() if vars(owner)[name] is not vars(GRPOTrainer)[name]}
 

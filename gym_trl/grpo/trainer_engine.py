@@ -13,7 +13,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import merged_adapter, sync_weights
-from gym_trl.grpo.generation_check import check_batching
+from gym_trl.grpo.generation_check import check_batching, check_processes
 from gym_trl.seeding import derive_seed
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -103,24 +103,16 @@ def _colocated_engine(
     trainer: Any, chat: StopCriteria, changes: dict[str, Any], *, seed: int | None
 ) -> Iterator[Engine]:
     """Provide the trainer's own vLLM, with the weights of this step."""
-    from gym_trl.engines.collective import CollectiveEngine, TorchExchange
-    from gym_trl.engines.vllm import VLLMEngine, tensor_parallel_group
+    from gym_trl.engines.vllm import VLLMEngine
 
     generation = trainer.vllm_generation
-    with ExitStack() as stack:
-        stack.enter_context(trl_versions.awake(generation, partial(sync_weights, trainer)))
-        processes = generation.tensor_parallel_size
+    check_processes(generation.tensor_parallel_size)
+    with trl_versions.awake(generation, partial(sync_weights, trainer)):
         if trainer.accelerator.device.type == "cpu":
             seed = None
-        if seed is not None:  # the same in processes that share a model, another in others
-            seed = derive_seed(seed, trainer.accelerator.process_index // processes)
-        engine = VLLMEngine(generation.llm, **_vllm_options(trainer, chat, changes), seed=seed)
-        if processes == 1:
-            yield engine
-            return
-        # As TRL does for adapters: the training's communication must end before vLLM's begins (trl#3671).
-        trainer.accelerator.wait_for_everyone()
-        yield stack.enter_context(CollectiveEngine(engine, TorchExchange(tensor_parallel_group())))
+        if seed is not None:
+            seed = derive_seed(seed, trainer.accelerator.process_index)
+        yield VLLMEngine(generation.llm, **_vllm_options(trainer, chat, changes), seed=seed)
 
 
 @contextmanager

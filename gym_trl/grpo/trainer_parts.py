@@ -60,13 +60,6 @@ class TrainerPart:
 
     name: ClassVar[str] = ""
     """Option of ``GymSpec`` that it belongs to, for error messages."""
-    keeps_ids: ClassVar[bool] = False
-    """True if its ``loss_inputs`` changes no ids and no masks; of others a pass has a single micro-batch."""
-
-    @property
-    def changes_ids(self) -> bool:
-        """True if its ``loss_inputs`` may change ids or masks."""
-        return type(self).loss_inputs is not TrainerPart.loss_inputs and not self.keeps_ids
 
     def same_as(self, other: "TrainerPart") -> bool:
         """Return True if a trainer that has ``other`` does what this part would do."""

@@ -5,18 +5,18 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from inspect import signature
 from typing import Any
 
-from gym_trl.errors import ConfigError, needs
+from gym_trl.errors import ConfigError
 
 LOSS, WHOLE_LOSS, SCORE = "_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies"
 """Methods of ``GRPOTrainer`` for the loss of a micro-batch, its public entry, and for log-probabilities."""
-PREPARE, STEP = "_prepare_inputs", "training_step"
-"""Methods that return a micro-batch, and that compute its loss and gradient."""
+PREPARE = "_prepare_inputs"
+"""Method that returns a micro-batch."""
 OLDEST_TRL, TESTED_TRL = (1, 16), (1, 16)
 """Oldest release that works, as in pyproject.toml, and the newest that is tested."""
 _CALLS = {
@@ -250,51 +250,6 @@ def server_url(generation: Any) -> str:
 def corrects_ratios(trainer: Any) -> bool:
     """Return True if the trainer corrects importance weights with vLLM's logprobs."""
     return bool(getattr(trainer.args, "vllm_importance_sampling_correction", True))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# AsyncGRPOTrainer
-# ---------------------------------------------------------------------------------------------------------------------
-
-ADAPTER = "trl-policy-v{}"
-"""Name of the LoRA adapter, with its version, that the trainer syncs to a server with ``--enable-lora`` (TRL 1.16)."""
-
-
-def rollout_sample() -> Any:
-    """Return TRL's class of the samples in a worker's ``rollout_buffer``.
-
-    Raises:
-        MissingDependencyError: TRL, or something that it imports, is not installed.
-        ConfigError: TRL is not one of those that are tested, or lacks a module.
-    """
-    with needs("train", "RolloutWorker"):
-        import trl  # noqa: F401
-
-        check_trl()
-        try:
-            from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-        except ModuleNotFoundError as error:
-            if not (error.name or "").startswith("trl."):
-                raise
-            raise ConfigError(f"RolloutWorker needs {error.name}, which it does not have") from error
-    return RolloutSample
-
-
-def trained_groups(trainer: Any) -> Collection[int]:
-    """Return the numbers of the groups that this training has trained on."""
-    groups: Collection[int] = trainer._trained_groups
-    return groups
-
-
-def set_trained_groups(trainer: Any, before: int, saved: Mapping[str, Any] | None) -> None:
-    """Set the number of groups trained on before a resume, and the saved model version.
-
-    ``AsyncGRPOTrainer._inner_training_loop`` (TRL 1.16) does it for TRL's own worker only.
-    """
-    trainer._groups_before_resume, trainer._last_groups_trained = before, 0
-    if saved is not None:
-        trainer._trained_groups.clear()
-        trainer.model_version = saved["model_version"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

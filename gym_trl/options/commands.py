@@ -75,9 +75,6 @@ class Run(Options):
     episodes_per_step: Count = option(64, "Episodes per step, over all processes.")
     num_generations: Annotated[int, Range(least=2)] = option(8, "Episodes per task, which form a group.")
     learning_rate: Annotated[float, Range(least=0)] = option(1e-6, "Learning rate.")
-    overlong_cache: Count | None = option(
-        None, "Last tokens of an episode's maximum in which a growing penalty of up to 1 is paid.", "no penalty"
-    )
     vllm: VLLMMode | None = option(
         None,
         "Generate with vLLM in the trainer's process (colocate) or on a server of the same model.",
@@ -124,11 +121,6 @@ class TrainOptions(Run, TrainedOptions, EpisodeOptions):
             raise ConfigError(
                 f"episodes_per_step must be a multiple of num_generations={self.num_generations}, "
                 f"got {self.episodes_per_step}"
-            )
-        if self.overlong_cache is not None and self.overlong_cache > self.max_completion_length:
-            raise ConfigError(
-                f"overlong_cache must be at most max_completion_length={self.max_completion_length}, "
-                f"got {self.overlong_cache}"
             )
         if self.model is None and self.vllm == "server":
             raise ConfigError('vllm="server" needs the model that the server was started with')

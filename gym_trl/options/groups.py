@@ -41,7 +41,7 @@ PartSource: TypeAlias = Annotated[
 WithWorkers: TypeAlias = Literal["thread", "process", "ray"]
 """Executors that have workers, so that they take the options ``workers``, ``reset_timeout`` and ``step_timeout``."""
 ExecutorName: TypeAlias = Literal["inline", "auto", WithWorkers]
-CreditName: TypeAlias = Literal["episode", "return_to_go", "gigpo", "pool", "rae"]
+CreditName: TypeAlias = Literal["episode", "return_to_go", "pool"]
 CutActions: TypeAlias = Literal["reject", "accept"]
 """Treatment of an action that ``max_tokens_per_turn`` cut off."""
 DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
@@ -272,8 +272,8 @@ class Learning(Options):
 
     credit: CreditName | Function = option(
         "episode",
-        "Advantages of turns: episode, one for all turns of an episode; pool, return_to_go or gigpo, one per turn; "
-        "rae, compared with a running mean of the seat; or a function.",
+        "Advantages of turns: episode, one for all turns of an episode; pool or return_to_go, one per turn; or a "
+        "function.",
     )
     resample_dead_groups: Whole = option(
         0,
@@ -310,9 +310,9 @@ class EpisodeOptions(Learning, TaskChoice, Stepping, Rollout, Text, Task):
             )
         check_seats(self.seats, self)
         summarised = self.history is not None and self.history.summary == "model"
-        if summarised and self.credit in ("pool", "gigpo"):
+        if summarised and self.credit == "pool":
             raise ConfigError(
-                f"credit={self.credit!r} compares states of the environment, which say nothing of a summary: "
+                "credit='pool' compares states of the environment, which say nothing of a summary: "
                 'with history.summary="model" use "episode" or "return_to_go"'
             )
 

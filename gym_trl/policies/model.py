@@ -33,7 +33,7 @@ from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.stream import stream_episodes
+from gym_trl.rollout.loop import run_episodes
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
 from gym_trl.wrappers.inner import instructions_of
@@ -202,15 +202,14 @@ class LoadedModel:
         self, pool: GuardedPool | OrderedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed
     ) -> None:
         """Play ``attempts`` in a pool's environments, report each as soon as it is finished, and close the pool."""
-        episodes = ((one, self.episode(one.task, one.seed(seed))) for one in attempts)
+        planned = list(attempts)
         with pool:
-            stream_episodes(
-                episodes,
+            run_episodes(
+                [self.episode(one.task, one.seed(seed)) for one in planned],
                 pool=pool,
                 engine=self.engine,
                 max_alive=self.model.concurrency,
-                go_on=lambda: True,
-                on_finish=lambda one, played: on_played(one, played, self.decode),
+                on_finish=lambda index, played: on_played(planned[index], played, self.decode),
             )
 
     def policy(self, env: TextEnvironment, seed: int) -> Policy:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gym_trl.rollout.limits import Limits as Limits
     from gym_trl.rollout.log import EpisodeLog as EpisodeLog
     from gym_trl.rollout.loop import run_episodes as run_episodes
-    from gym_trl.rollout.stream import stream_episodes as stream_episodes
     from gym_trl.rollout.text_player import TextPlayer as TextPlayer, play as play
 
 __getattr__, __dir__ = exports(__name__)

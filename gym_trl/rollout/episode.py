@@ -1,12 +1,10 @@
 """One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gym_trl.chat.protocol import Chat
-from gym_trl.errors import ConfigError
 from gym_trl.options import History
 from gym_trl.rollout.context import Context
 from gym_trl.rollout.history import HistoryContext
@@ -63,8 +61,7 @@ class Episode:
     ``preamble`` is the conversation in a dataset's prompt: the environment's instructions and its first observation are
     added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it. With ``history``
     the model sees a part of the conversation, and limits on tokens are those of a segment. ``model`` is the name of the
-    model that samples, where an engine has several. ``opening`` are responses that are given before the model's first:
-    their steps are taken, and the conversation with them is the episode's prompt.
+    model that samples, where an engine has several.
 
     >>> from gym_trl.testing import ByteChat
     >>> chat = ByteChat()
@@ -88,10 +85,7 @@ class Episode:
         seed: int = 0,
         history: History | None = None,
         model: str = "",
-        opening: Sequence[str] = (),
     ) -> None:
-        if opening and history is not None:
-            raise ConfigError("turns cannot be given to an episode with a history: leave out one of the two")
         self.task = task
         self._log = log = EpisodeLog(task, preamble=preamble, max_observation=limits.observation)
         self._context = Context(log, chat) if history is None else HistoryContext(log, chat, limits, history)
@@ -99,12 +93,12 @@ class Episode:
         self._limits = limits
         self._seed = seed
         self._model = model
-        self._opening = deque(opening)
-        self._opened = False
 
     def started(self, result: StepResult | EnvFailure) -> Act | Sample | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
-        return self._open() if self._log.begin(result) is None else self._next_turn()
+        if self._log.begin(result) is None:
+            self._context.open()
+        return self._next_turn()
 
     def sampled(self, completion: Completion) -> Act | Sample | EpisodeResult:
         """Process the engine's completion and return what to do next."""
@@ -123,8 +117,6 @@ class Episode:
 
     def stepped(self, result: StepResult | EnvFailure) -> Act | Sample | EpisodeResult:
         """Process the result of the environment's step and return what to do next."""
-        if not self._opened:
-            return self._given(result)
         if self._log.step(result) is None:
             self._context.reply()
         return self._next_turn()
@@ -133,26 +125,6 @@ class Episode:
         """End the episode now and return its result."""
         self._log.stop(reason, error)
         return self._log.result(self._context.transcript.trace, template_differences=self._context.differences)
-
-    def _open(self) -> Act | Sample | EpisodeResult:
-        """Return the next of the responses that are given; after the last, the request for the model's first."""
-        if self._opening:
-            self._log.answer(response := self._opening.popleft())
-            return Act(as_response(response, cut=False, longest=self._limits.action))
-        self._opened = True
-        self._context.open()
-        return self._next_turn()
-
-    def _given(self, result: StepResult | EnvFailure) -> Act | Sample | EpisodeResult:
-        """Process the result of a step that was given, which must not end the episode: the model did not cause it."""
-        if isinstance(result, EnvFailure):
-            result.raise_mistake()
-        elif not (result.terminated or result.truncated):
-            self._log.given_turns += 1
-            self._log.step(result)
-            return self._open()
-        why = result.error if isinstance(result, EnvFailure) else "its last step ended the episode"
-        return self.stopped(StopReason.ENV_ERROR, f"the turns that were given cannot be played: {why}")
 
     def _next_turn(self) -> Sample | EpisodeResult:
         """Return the request for the next response, if the episode goes on and the limits leave room for it."""

@@ -62,8 +62,6 @@ class EpisodeLog:
         self.reason: StopReason | None = None
         """Reason for the end; ``None`` while the episode goes on."""
         self.error: str | None = None
-        self.given_turns = 0
-        """Number of first turns that were given to the model."""
         self._reset = self.last
         self._max_observation = max_observation
         self._cut_observations = 0
@@ -158,7 +156,6 @@ class EpisodeLog:
             template_differences=template_differences,
             markov_keys=self._reset.markov_keys,
             task_key=self._reset.task_key,
-            given_turns=self.given_turns,
             unplayed_costs=costs,
             **self._names(len(turns)),
         )

@@ -5,8 +5,7 @@ takes whatever has arrived of these, gives it to its episode, which returns the 
 once. No episode waits for another, so neither a slow environment nor a long response delays the rest of the batch. The
 loop itself waits in one place only, where nothing else can arrive: in the executor while no request is running, or in
 the engine while no environment is stepping. Under a time limit it does not wait there, because a limit must be able to
-cut off what never answers; and an engine that processes share is stepped on although no episode here needs it, because
-the other processes wait for this one in every step. A finished episode releases its environment before another begins,
+cut off what never answers. A finished episode releases its environment before another begins,
 so that at most ``max_alive`` exist, and results are kept by index, so that nothing depends on what finishes first.
 """
 
@@ -135,8 +134,7 @@ class Loop(Generic[_Result]):
         self._running: dict[int, _Running] = {}  # the oldest first
         self._episodes: Sequence[_Player[_Result]] | Mapping[int, _Player[_Result]] = episodes
         self._pool = pool
-        self._engine = engine
-        self._shared = checked_engine(engine).shared
+        self._engine = checked_engine(engine)
         self._on_finish: Callable[[int, _Result], None] | None = on_finish
         self._stepping: set[int] = set()  # those that wait for their environment
         self._sampling: dict[str, int] = {}  # by their requests' ids
@@ -170,31 +168,21 @@ class Loop(Generic[_Result]):
         self._running[index] = _Running(key, began=now, asked=now)
         self._pool.reset(key, self._episodes[index].task)
 
-    @property
-    def sampling(self) -> bool:
-        """True if the engine has requests of this rollout."""
-        return bool(self._sampling)
-
     def advance(self, *, block: bool) -> bool:
         """Process available results and return whether there were any; if ``block``, wait if nothing else is to do."""
         asking = bool(self._asking)
-        results = self._pool.collect(block=block and not asking and not self._engine_is_due)
+        results = self._pool.collect(block=block and not asking and not self._sampling)
         for key, result in results:
             self._environment_answered(int(key), result)
         arrived = bool(results)
         if asking:
-            arrived |= self._policies_answered(block=block and not self._engine_is_due)
-        if self._engine_is_due:
-            alone = block and bool(self._sampling) and not self._stepping and not self._asking
+            arrived |= self._policies_answered(block=block and not self._sampling)
+        if self._sampling:
+            alone = block and not self._stepping and not self._asking
             for completion in self._engine.collect(block=alone):
                 self._engine_answered(completion)
                 arrived = True
         return arrived
-
-    @property
-    def _engine_is_due(self) -> bool:
-        """True if the engine has to be stepped, for this rollout or for the other processes that share it."""
-        return bool(self._sampling) or self._shared
 
     def cut_old(self) -> None:
         """Stop episodes that have run for longer than ``Cutoff.episode_s``."""
@@ -232,7 +220,7 @@ class Loop(Generic[_Result]):
 
     def _policies_answered(self, *, block: bool) -> bool:
         """Process what policies in threads have returned, and return whether there was anything."""
-        wait: float | None = 0.0 if self._engine_is_due else IDLE_S
+        wait: float | None = 0.0 if self._sampling else IDLE_S
         if block and not self._stepping:
             wait = None
         answered = False

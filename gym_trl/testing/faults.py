@@ -281,7 +281,6 @@ class FaultyEngine(Engine):
 
     def __init__(self, engine: Engine, *, fails: float = 0.0, late: float = 0.0, seed: int = 0) -> None:
         self._engine = engine
-        self.shared = engine.shared
         self._chances = {"fails": fails, "late": late}
         _check(**self._chances)
         self._seed = seed
@@ -302,7 +301,7 @@ class FaultyEngine(Engine):
     def collect(self, *, block: bool) -> list[Completion]:
         """Return the completions, and the requests with faults."""
         lost, self._lost = self._lost, []
-        completions = self._engine.collect(block=block and not lost) if self._asked or self.shared else []
+        completions = self._engine.collect(block=block and not lost) if self._asked else []
         self._asked -= {completion.request_id for completion in completions}
         return lost + completions
 
@@ -311,10 +310,6 @@ class FaultyEngine(Engine):
         self._lost = [completion for completion in self._lost if completion.request_id != request_id]
         self._asked.discard(request_id)
         self._engine.cancel(request_id)
-
-    def meet(self) -> None:
-        """Meet the other processes, if these wait for the engine."""
-        self._engine.meet()
 
     def close(self) -> None:
         """Release everything that the engine holds."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.grpo.overlong import SoftOverlong
 from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
@@ -89,14 +88,3 @@ def make_spec(
         on_rollout=on_rollout,
     )
     return GymSpec(config=chosen)
-
-
-def reward_funcs(options: TrainOptions, args: Any, spec: GymSpec) -> list[Callable[..., list[float | None]]]:
-    """Return the reward functions of a run: the return, and the penalty of overlong completions if it was chosen.
-
-    Raises:
-        ConfigError: ``overlong_cache`` exceeds the longest completion.
-    """
-    if options.overlong_cache is None:
-        return spec.reward_funcs
-    return [*spec.reward_funcs, SoftOverlong(args.max_completion_length, options.overlong_cache)]

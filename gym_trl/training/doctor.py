@@ -30,7 +30,6 @@ from gym_trl.training.findings import (
     ends_of_turns,
     episode_length,
     group_spread,
-    input_dependence,
     readable_actions,
     scored_episodes,
     scores,
@@ -212,7 +211,6 @@ def diagnose(
         episode_length(
             played, max_completion=args.max_completion_length, context=context_of(load_config(choice.model))
         ),
-        *input_dependence(played),
         steps.memory(played),
         *of_model,
         _system_message(tokenizer, template, options.system_prompt, prompt),

@@ -13,7 +13,6 @@ from gym_trl.evaluation.estimates import Estimate, return_estimate, share_estima
 from gym_trl.grpo.credit.estimators import EPISODE, Estimator
 from gym_trl.grpo.credit.turn_credit import find_estimator
 from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
-from gym_trl.input_dependence import acts_of, dependence_of
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
 from gym_trl.success import successes_in
 from gym_trl.text.textify import counted
@@ -29,9 +28,6 @@ CUT = 0.1
 """Share of cut turns or episodes above which there is a warning."""
 BETTER = 0.1
 """Share of all responses that another format must read in addition to the present one, to be proposed."""
-UNREAD = 0.05
-"""Dependence on observations below which there is a warning: the tiny model reaches it when its success in GuessNumber
-comes above the blind baseline (docs/guides/grpo_in_practice.md)."""
 _SOLVED = 0.95
 _EXAMPLES = 3
 
@@ -302,39 +298,6 @@ def ends_of_turns(played: Played, *, ends: Mapping[int, str], cut_actions: str, 
     options = {"max_tokens_per_turn": 2 * max_tokens}
     fix = f"give turns more room ({written(options)}), or ask for brevity in --system-prompt"
     return Finding(name, verdict, got, fix, options=options, numbers=numbers)
-
-
-_FEWEST_GROUPS = 3  # of which a spread can be told
-
-
-def input_dependence(played: Played) -> list[Finding]:
-    """Report the dependence of actions on observations; nothing if too few actions can be compared."""
-    by_group = [[acts_of(one) for one in group if one.scored] for group in played.by_group]
-    measured = dependence_of(acts for group in by_group for acts in group)
-    if (value := measured.value) is None:
-        return []
-    without = [
-        dependence_of(acts for other, group in enumerate(by_group) if other != left_out for acts in group).value
-        for left_out in range(len(by_group))
-    ]
-    others = [one for one in without if one is not None]
-    estimate = Estimate(value)
-    if len(others) >= _FEWEST_GROUPS:
-        # The jackknife over groups (Efron and Stein 1981, equation 1.1), whose episodes share a task.
-        spread = math.sqrt((len(others) - 1) / len(others) * sum((one - np.mean(others)) ** 2 for one in others))
-        estimate = Estimate(value, value - 1.96 * spread, min(1.0, value + 1.96 * spread))
-    got = (
-        f"{estimate} in {counted(sum(map(len, by_group)), 'episode')} of "
-        f"{counted(len(by_group), 'group')}, where 1 is all; {measured.repeated:.0%} of the actions after different "
-        "observations are the same"
-    )
-    name = "dependence on observations"
-    numbers = {"value": value, "low": estimate.low, "high": estimate.high}
-    if estimate.high is None or estimate.high >= UNREAD:
-        return [Finding(name, OK, got, numbers=numbers)]
-    fix = "it plays without reading: put the rules into the prompt (--instructions), or warm-start with a solver"
-    why = "without reading no policy is better than the blind baseline"
-    return [Finding(name, WARNING, got, fix, why, numbers=numbers)]
 
 
 def episode_length(played: Played, *, max_completion: int, context: int | None = None) -> Finding:

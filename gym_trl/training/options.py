@@ -268,7 +268,7 @@ def resume_command(command: str, folder: Path) -> str:
 def one_seat(options: _O) -> _O:
     """Return options for an evaluation, in which the model plays one seat against others.
 
-    >>> one_seat(choose("TrlEnv/TicTacToe-v0", turn_limit=9, seats="self", credit="rae")).credit
+    >>> one_seat(choose("TrlEnv/TicTacToe-v0", turn_limit=9, seats="self", credit="pool")).credit
     'episode'
     """
     return options if options.seats is None else replace(options, seats=None, credit="episode")

@@ -26,7 +26,7 @@ from gym_trl.policies.weights import free_memory, load_config, saving
 from gym_trl.rollout.history import appends
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
-from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
+from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.model_checks import micro_batch_of, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
 from gym_trl.training.options import has_opponents, one_seat, read_options, resume_command
@@ -118,7 +118,6 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
             session.display.note(note)
         run = _Run(options, session)
         spec = make_spec(options, args, run.recorder.on_rollout)
-        reward_funcs(options, args, spec)  # checks the arguments
         scratch = Path(session.resources.enter_context(TemporaryDirectory(prefix="gym-trl-")))
         model, tokenizer = _model(options, run, scratch)
         with session.running():
@@ -228,7 +227,7 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
             processing_class=tokenizer,
             args=args,
             spec=spec,
-            reward_funcs=reward_funcs(run.options, args, spec),
+            reward_funcs=spec.reward_funcs,
             callbacks=[run],
         )
     except GymTRLError:

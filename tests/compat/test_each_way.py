@@ -11,7 +11,7 @@ from support import warm
 FOLDER = Path(__file__).parent
 TRL_ENV = Path(__file__).parents[2] / ".venv/.peers/trl-env"
 OPENENV = find_spec("openenv") is not None
-ROUTES = ("trl_env", "prepare", "trl_env_train", "legacy", "eval_protocol")
+ROUTES = ("trl_env", "trl_env_train", "legacy", "eval_protocol")
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.full]
 needs_trl_env = pytest.mark.skipif(
@@ -102,15 +102,6 @@ def test_trl_envs_train_saves_by_the_clock_and_samples_as_its_model_says(reports
     assert report["temperature"] == 0.9
     assert {"checkpoint-1", "checkpoint-2"} <= set(report["folders"])
     assert any("user_0>\tGuess 1 to 9." in line for line in report["lines"])
-
-
-def test_prepare_fills_every_completion_and_changes_and_saves_nothing(reports):
-    report = reports["prepare"]
-    assert not report["changed"]
-    assert report["folders"] == []
-    assert report["peak"]["completion"] == 100  # max_conversation_length is TRL's max_completion_length there
-    assert report["peak"]["process"] > 2**27
-    assert "GiB in main memory" in report["said"]
 
 
 @pytest.mark.openenv

@@ -211,13 +211,7 @@ def trl_env_config(folder, mode):
     result = train(config)
     changed = any(not torch.equal(weight, before[name]) for name, weight in model.named_parameters())
     report = {"changed": changed, "lines": lines, "folders": sorted(p.name for p in (folder / "trl_env").iterdir())}
-    if mode == "prepare":
-        return {**report, "peak": result._asdict(), "said": str(result)}
     return {**report, "steps": result.state.global_step, "temperature": result.args.temperature}
-
-
-def prepare(folder):
-    return trl_env_config(folder / "prepare", "prepare")
 
 
 def trl_env_train(folder):

@@ -8,7 +8,6 @@ from support.lanes import examples
 from support.vllm_double import VLLMDouble
 
 from gym_trl.engines.admission import Admission, context_of
-from gym_trl.engines.collective import CollectiveEngine
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.engines.server import ServerEngine
 from gym_trl.engines.transformers import TransformersEngine
@@ -33,15 +32,6 @@ BAD_FOR_A_MODEL = {
 }
 
 
-class Alone:
-    """Exchange of a group of one process."""
-
-    rank = 0
-
-    def __call__(self, said):
-        return [said]
-
-
 def transformers(stack, **sampling):
     return TransformersEngine(MODEL, pad_id=0, eos_ids=[], sampling=sampling)
 
@@ -54,17 +44,13 @@ def scripted(stack):
     return ScriptedEngine(lambda request: [7] * (request.max_tokens + 1), delay=lambda request: request.max_tokens)
 
 
-def collective(stack):
-    return stack.enter_context(CollectiveEngine(scripted(stack), Alone()))
-
-
 def server(stack):
     double = stack.enter_context(VLLMDouble(lambda body: [7] * 100))
     return stack.enter_context(ServerEngine(double.url, check=False))
 
 
 OF_MODELS = [transformers, lockstep]
-ENGINES = [*OF_MODELS, scripted, collective, server]
+ENGINES = [*OF_MODELS, scripted, server]
 
 
 def answers(engine, number):

@@ -306,7 +306,7 @@ def test_memory_is_bounded_and_a_request_that_can_never_fit_is_answered():
 
 @pytest.mark.parametrize("way", ["a compiled model", "in place"])
 def test_a_model_is_sampled_without_its_compiler(way):
-    """It would compile again for nearly every pass, and cannot compile a product with packed weights."""
+    """It would compile again for nearly every pass."""
     model = tiny_model(tiny_tokenizer()).eval()
     if way == "in place":
         model.compile()

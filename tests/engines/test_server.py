@@ -94,18 +94,9 @@ def seeds_of(index, *, turns):
     return {derive_seed(derive_seed("sampling", index), turn) for turn in range(turns)}
 
 
-def unseeded(stack, *doubles, **options):
-    # Long enough for a machine that is busy between two calls of submit.
-    stack.enter_context(pytest.MonkeyPatch.context()).setattr(server_client, "GATHER_S", 0.05)
-    return engine(stack, *doubles, **{"seeded": False, "check": False, **options})
-
-
 def different(number):
     """Return requests that the double tells apart without seeds: by their prompts."""
     return [request(f"{index}-1", prompt=(1, 2, index)) for index in range(number)]
-
-
-both_ways = pytest.mark.parametrize("way", [engine, unseeded], ids=["one by one", "in a shared request"])
 
 
 def rollout(made, count, **options):
@@ -228,18 +219,17 @@ def test_an_interrupted_rollout_leaves_nothing_running(stack):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@both_ways
-def test_a_failed_request_is_repeated(stack, way, fault):
+def test_a_failed_request_is_repeated(stack, fault):
     vllm = double(
         stack,
         lambda body: [body["prompt"][2], 256],
         fault=lambda body, attempt: fault if body["prompt"][2] == 3 and attempt < 2 else None,
     )
-    completions = sample(way(stack, vllm, check=False), different(8))
+    completions = sample(engine(stack, vllm, check=False), different(8))
     assert [completions[f"{index}-1"].ids for index in range(8)] == [[index, 256] for index in range(8)]
     asked = [body for body in vllm.bodies if body["prompt"][2] == 3]
     assert len(asked) == 3
-    assert way is unseeded or asked[0] == asked[1] == asked[2]
+    assert asked[0] == asked[1] == asked[2]
 
 
 @pytest.mark.full
@@ -250,10 +240,9 @@ def test_a_server_with_every_fault_at_once_loses_no_episode(stack):
     assert played == rollout(engine(stack, double(stack)), 100)
 
 
-@both_ways
-def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack, way):
+def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack):
     vllm = double(stack, delay=lambda body: 0.02)
-    made = way(stack, vllm, retries=100)
+    made = engine(stack, vllm, retries=100)
 
     def restart():
         until(lambda: len(vllm.bodies) > 100)
@@ -266,7 +255,6 @@ def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack, way):
     played = rollout(made, 128)
     thread.join()
     assert all(game.scored for game in played)
-    assert way is engine or len(vllm.shared) > 1
 
 
 def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_again(stack):
@@ -282,23 +270,21 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_again(stack
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@both_ways
-def test_a_request_that_is_never_answered_fails_alone(stack, way, fault):
+def test_a_request_that_is_never_answered_fails_alone(stack, fault):
     vllm = double(stack, fault=lambda body, attempt: fault if body["prompt"][2] == 3 else None)
-    completions = sample(way(stack, vllm, check=False, retries=2), different(8))
+    completions = sample(engine(stack, vllm, check=False, retries=2), different(8))
     failed = completions.pop("3-1")
     assert failed.finish is FinishReason.ERROR
     assert vllm.url in failed.error
     assert (failed.ids, failed.logprobs) == ([], [])
     assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
     tries = sum(body["prompt"][2] == 3 for body in vllm.bodies)
-    assert tries == 3 or (way is unseeded and tries == 4)  # where one with others does not count
+    assert tries == 3
 
 
-@both_ways
-def test_a_hanging_server_costs_one_request_its_deadline(stack, way):
+def test_a_hanging_server_costs_one_request_its_deadline(stack):
     vllm = double(stack, fault=lambda body, attempt: "hang" if body["prompt"][2] == 3 else None)
-    completions = sample(way(stack, vllm, check=False, deadline_s=2.0), different(8))
+    completions = sample(engine(stack, vllm, check=False, deadline_s=2.0), different(8))
     hung = completions.pop("3-1")
     assert (hung.finish, hung.error) == (FinishReason.TIMEOUT, "the server did not answer within 2 s")
     assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
@@ -346,10 +332,9 @@ def test_requests_that_wait_for_a_hanging_server_go_to_another(stack):
     assert Counter(finishes) == {FinishReason.TIMEOUT: 1, FinishReason.STOP: 19}
 
 
-@both_ways
-def test_a_refused_request_is_not_repeated_and_costs_no_other(stack, way):
+def test_a_refused_request_is_not_repeated_and_costs_no_other(stack):
     vllm = double(stack, context=100)
-    completions = sample(way(stack, vllm), [request("long-1", prompt=range(101)), *different(3)])
+    completions = sample(engine(stack, vllm), [request("long-1", prompt=range(101)), *different(3)])
     refused = completions.pop("long-1")
     assert refused.finish is FinishReason.ERROR
     assert "400: This model's maximum context length is 100 tokens." in refused.error
@@ -377,8 +362,7 @@ def test_a_server_that_stays_away_ends_its_episodes_and_counts_them(stack):
     assert all(game.episode_return is None for game in lost)
 
 
-@both_ways
-def test_an_answer_to_another_prompt_is_refused(stack, way, monkeypatch):
+def test_an_answer_to_another_prompt_is_refused(stack, monkeypatch):
     vllm = double(stack)
     truth = vllm._completion
 
@@ -389,7 +373,7 @@ def test_an_answer_to_another_prompt_is_refused(stack, way, monkeypatch):
         return answer
 
     monkeypatch.setattr(vllm, "_completion", truncated)
-    completions = sample(way(stack, vllm, check=False), different(8))
+    completions = sample(engine(stack, vllm, check=False), different(8))
     assert "continued a prompt other than" in completions.pop("3-1").error
     assert {completion.finish for completion in completions.values()} == {FinishReason.STOP}
 
@@ -532,76 +516,6 @@ def test_a_server_that_was_down_is_used_again_by_the_next_rollout(stack, monkeyp
     assert len(pair[0].bodies) > asked
 
 
-# Requests that share an HTTP request
-
-
-def test_requests_of_one_moment_share_an_http_request(stack):
-    vllm = double(stack, lambda body: [body["prompt"][2], 7, 256])
-    completions = sample(unseeded(stack, vllm), different(40))
-    assert [completions[f"{index}-1"].ids for index in range(40)] == [[index, 7, 256] for index in range(40)]
-    assert {tuple(one.logprobs) for one in completions.values()} == {(LOGPROB, LOGPROB - 1, LOGPROB - 2)}
-    assert {one.finish for one in completions.values()} == {FinishReason.STOP}
-    assert len(vllm.bodies) == 40
-    assert sum(len(body["prompt"]) for body in vllm.shared) > 30
-    assert len(vllm.headers) < 10
-    assert all("seed" not in body for body in vllm.shared)
-
-
-def test_only_requests_with_the_same_limit_share_an_http_request(stack):
-    vllm = double(stack, context=12)
-    limits = {index: 3 + index % 3 for index in range(30)}
-    asked = [request(f"{index}-1", prompt=(1, 2, index), max_tokens=limit) for index, limit in limits.items()]
-    assert len(sample(unseeded(stack, vllm), asked)) == 30
-    assert {body["prompt"][2]: body["max_tokens"] for body in vllm.bodies} == limits
-
-
-def test_a_completion_does_not_wait_for_others_of_its_http_request(stack):
-    vllm = double(stack, delay=lambda body: 60.0 if body["prompt"][2] % 2 else 0.0)
-    made = unseeded(stack, vllm)
-    for one in different(8):
-        made.submit(one)
-    done: set[str] = set()
-    while len(done) < 4:
-        done |= {completion.request_id for completion in made.collect(block=True)}
-    assert done == {"0-1", "2-1", "4-1", "6-1"}
-
-
-@pytest.mark.parametrize("transfer", ["nccl", None])
-def test_a_cancelled_part_of_a_shared_request_is_not_generated_on(stack, transfer):
-    """A server that cannot abort it alone is hung up on, and asked for the others again."""
-    vllm = double(stack, lambda body: [body["prompt"][2], 256], delay=lambda body: 0.6, transfer=transfer)
-    made = unseeded(stack, vllm)
-    for one in different(8):
-        made.submit(one)
-    until(lambda: vllm.working == 8)
-    made.cancel("3-1")
-    until(lambda: vllm.aborted == 1 if transfer else vllm.hung_up)
-    completions: dict[str, list[int]] = {}
-    while len(completions) < 7:
-        completions |= {completion.request_id: completion.ids for completion in made.collect(block=True)}
-    assert completions == {f"{index}-1": [index, 256] for index in range(8) if index != 3}
-    assert bool(len(vllm.bodies) > 8) is (transfer is None)
-
-
-def test_cancelling_all_of_a_shared_request_hangs_up(stack):
-    vllm = double(stack, delay=lambda body: 60.0)
-    made = unseeded(stack, vllm)
-    for one in different(8):
-        made.submit(one)
-    until(lambda: vllm.working == 8)
-    for one in different(8):
-        made.cancel(one.id)
-    until(lambda: vllm.hung_up and vllm.hung_up + vllm.aborted >= 8)  # a slow machine cancels the first ones alone
-
-
-def test_connections_of_shared_requests_are_kept(stack):
-    vllm = double(stack)
-    made = unseeded(stack, vllm)
-    for _ in range(5):
-        assert len(sample(made, different(8))) == 8
-    assert vllm.connections < len(vllm.headers)
-
-
 # Cancelling and closing
 
 
@@ -660,10 +574,9 @@ def test_an_engine_does_not_work_in_a_forked_process_and_says_so(stack):
     assert sample(made, [request()])["0-1"].finish is FinishReason.STOP
 
 
-@both_ways
-def test_closing_hangs_up(stack, way):
+def test_closing_hangs_up(stack):
     vllm = double(stack, delay=lambda body: 60.0)
-    made = way(stack, vllm, check=False)
+    made = engine(stack, vllm, check=False)
     for one in different(8):
         made.submit(one)
     until(lambda: vllm.working == 8)

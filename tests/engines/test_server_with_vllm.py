@@ -135,10 +135,10 @@ def play(tiny, engine, count):
         return run_episodes(games(tiny, count), pool=pool, engine=engine)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["one by one", "in shared requests"])
-def rollout(server, tiny, request):
+@pytest.fixture(scope="module")
+def rollout(server, tiny):
     """256 games at once, twice as many as the server has slots."""
-    with Noting(server.url, eos_ids=tiny.chat.stop_ids, model="tiny", seeded=request.param) as engine:
+    with Noting(server.url, eos_ids=tiny.chat.stop_ids, model="tiny") as engine:
         return SimpleNamespace(played=play(tiny, engine, 256), engine=engine)
 
 
@@ -257,32 +257,6 @@ def test_a_cancelled_request_is_not_generated_on(server, tiny):
     """The server aborts what nobody waits for, and the next request has the slot."""
     # On a busy machine an answer may be whole before anybody sees it being made, or hangs up.
     assert any(tokens_until_cancelled(server, tiny, seed) < CONTEXT / 2 for seed in range(50))
-
-
-def tokens_of_two_until_one_is_cancelled(server, tiny):
-    """Return the tokens generated of two answers in one HTTP request, of which one is cancelled and one is whole."""
-    with ServerEngine(server.url, sampling={"ignore_eos": True}, check=False, seeded=False) as engine:
-        before = server.metric("generation_tokens_total")
-        for name in ("whole", "cut"):
-            engine.submit(Request(name, ids(tiny, "go"), CONTEXT - 8, 0, turn=1))
-        while not (answered := engine.collect(block=False)) and server.metric("num_requests_running") < 2:
-            pass
-        engine.cancel("cut-1")
-        (whole,) = [one for one in answered or engine.collect(block=True) if one.request_id == "whole-1"]
-        assert len(whole.ids) == CONTEXT - 8
-    while server.metric("num_requests_running"):
-        pass
-    return server.metric("generation_tokens_total") - before
-
-
-def test_a_cancelled_part_of_a_shared_request_is_not_generated_on(server, tiny):
-    assert any(tokens_of_two_until_one_is_cancelled(server, tiny) < 1.5 * CONTEXT for _ in range(50))
-
-
-def test_a_shared_request_samples_each_prompt_by_itself(server, tiny):
-    asked = requests(tiny, ["go"] * 8)
-    first, again = sample(server, asked, seeded=False), sample(server, asked, seeded=False)
-    assert len({tuple(one.ids) for one in (*first.values(), *again.values())}) == 16
 
 
 def test_the_second_turn_of_an_episode_finds_the_first_in_the_cache(server, tiny):

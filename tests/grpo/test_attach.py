@@ -1,7 +1,6 @@
 """Effects of the attachment on a real GRPOTrainer, on one process and on two."""
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 from statistics import fmean
@@ -11,9 +10,9 @@ from hypothesis import given, strategies as st
 from support import training_ways, warm
 from support.trainer_double import TrainerDouble
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 from gym_trl.grpo.totals import Row, StepTotals
-from gym_trl.grpo.trl_versions import check_trl, rollout_sample
+from gym_trl.grpo.trl_versions import check_trl
 
 SCRIPT = Path(__file__).parent / "train_with_failures.py"
 
@@ -135,15 +134,3 @@ def test_a_newer_trl_without_a_method_that_is_overridden_is_refused_with_its_nam
         monkeypatch.setattr(trl.GRPOTrainer, name, method)
     with pytest.raises(ConfigError, match=rf"1\.19\.0 has no GRPOTrainer\.{name}"):
         check_trl()
-
-
-def test_a_module_that_trl_lacks_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "trl.experimental.async_grpo.async_rollout_worker", None)
-    with pytest.raises(ConfigError, match=r"needs trl\.experimental\.\S+async_rollout_worker, which it does"):
-        rollout_sample()
-
-
-def test_a_package_that_trl_needs_is_one_that_is_not_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "trl", None)
-    with pytest.raises(MissingDependencyError, match=r"RolloutWorker needs packages .* pip install 'gym-trl\[train\]'"):
-        rollout_sample()

@@ -189,7 +189,7 @@ def test_a_trainer_with_its_own_loss_is_refused_unless_it_calls_trls(trainer, mo
 @pytest.mark.parametrize(
     ("credit", "told"),
     [
-        ("pol", "'episode', 'return_to_go', 'gigpo', 'pool', 'rae' or a function"),
+        ("pol", "'episode', 'return_to_go', 'pool' or a function"),
         (3, "'episode', .* or a function or its name module:function, got 3"),
         ((), ""),
     ],
@@ -203,8 +203,6 @@ def test_other_ways_to_play_are_refused_with_the_reason():
     spec = GymSpec("TrlEnv/GuessNumber-v0", credit="pool")
     with pytest.raises(ConfigError, match="needs rollout_func, not environment_factory"):
         _ = spec.environment_factory
-    with pytest.raises(ConfigError, match="needs rollout_func, not rollout_worker: its means of a role are counted"):
-        GymSpec("TrlEnv/GuessNumber-v0", credit="rae").rollout_worker(None, None)
     assert GymSpec("TrlEnv/GuessNumber-v0", credit="episode").turn_credit is None
 
 
@@ -249,9 +247,9 @@ def test_an_estimator_that_returns_something_else_is_refused(tmp_path, estimator
 
 
 def test_a_second_estimator_is_refused_and_the_same_one_is_not(tmp_path):
-    spec = tiny_trainer.plain_spec(**GUESS, credit="gigpo")
+    spec = tiny_trainer.plain_spec(**GUESS, credit="return_to_go")
     trainer = tiny_trainer.make(tmp_path, spec, grpo={"per_device_train_batch_size": 4})
-    attach(trainer, [TurnCredit("gigpo").trainer_part()])
+    attach(trainer, [TurnCredit("return_to_go").trainer_part()])
     with pytest.raises(ConfigError, match="credit changes the rows of a batch, and this trainer did not know of it"):
         attach(trainer, [TurnCredit("pool").trainer_part()])
 

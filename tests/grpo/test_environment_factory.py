@@ -9,7 +9,6 @@ import runpy
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,7 +16,6 @@ import pytest
 from hypothesis import given, strategies as st
 from support import warm
 from support.lanes import examples
-from support.vllm_double import VLLMDouble
 
 from gym_trl import GymSpec
 from gym_trl.envs.text_env import Outcome, TextEnv
@@ -515,63 +513,3 @@ def test_the_example_trains_and_a_model_without_calls_is_scored(tmp_path):
     for name, expected in (("env/unfinished", 1.0), ("reward", -0.7), ("tools/call_frequency", 0.0)):
         assert [float(value) for value in re.findall(rf"'{name}': '?([^',]+)", done.stdout)] == [expected]
     assert (tmp_path / "out" / "model.safetensors").exists()
-
-
-@pytest.mark.trl
-@pytest.mark.processes
-@pytest.mark.vllm
-@pytest.mark.skipif(find_spec("vllm") is None, reason="TRL's asynchronous worker wants vLLM")
-def test_trls_asynchronous_worker_plays_with_it_in_a_process_of_its_own(monkeypatch):
-    """The factory is pickled there; the double of the server is played by the players of the trainer's test."""
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    from accelerate.state import PartialState
-    from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker
-
-    PartialState(cpu=True)  # its loggers ask for it; a trainer makes it
-    players = runpy.run_path(str(SCRIPT))
-    tokenizer = players["tool_tokenizer"]()
-    spec = guess(invalid_penalty=PENALTY)
-
-    def answer(body):
-        text = tokenizer.decode(body["prompt"])
-        first = text.endswith("<|im_start|>assistant\n") and text.count("<|im_start|>assistant\n") == 1
-        turn = players["opening"](body["seed"]) if first else players["play"](text)
-        return [*tokenizer.encode(turn, add_special_tokens=False), tokenizer.eos_token_id]
-
-    with VLLMDouble(answer) as vllm:
-        worker = AsyncRolloutWorker(
-            model_name="tiny",
-            dataset=spec.train_dataset,
-            reward_funcs=[],
-            processing_class=tokenizer,
-            eos_token_ids=[tokenizer.eos_token_id],
-            environment_factory=spec.environment_factory,
-            num_generations=4,
-            max_inflight_tasks=8,
-            queue_maxsize=16,
-            vllm_server_url=vllm.url,
-            max_tokens=400,
-        )
-        try:
-            worker.start()
-            samples = [worker.rollout_buffer.get(timeout=60) for _ in range(16)]
-        finally:
-            worker.stop()
-            PartialState._reset_state()
-    assert {sample.group_id for sample in samples} >= {0, 1}
-    for sample in samples:
-        text = tokenizer.decode(sample.input_ids)
-        assert '"name": "guess"' in text
-        assert "\n\nGuess 1 to 8 in 4 tries.<|im_end|>" in text
-        reward = sample.metrics["rewards/TrlEnv_GuessNumber_v0"]
-        # Winners, those who called on after the end, and those who made mistakes first, all alike; and who left.
-        assert reward == (1.0 if "Correct. The game is over." in text else -TURNS * PENALTY)
-        assert sample.metrics["reward"] == reward
-    # TRL renders the conversation again at every turn. Where that does not give back what was sampled (here the
-    # template writes thinking that nobody did), it is not trained on (law 2): nothing is left of most calls.
-    calls = trained = 0
-    for sample in samples:
-        ids = [id_ for id_, bit in zip(sample.input_ids.tolist(), sample.completion_mask, strict=True) if bit]
-        trained += tokenizer.decode(ids).count("</tool_call>")
-        calls += tokenizer.decode(sample.input_ids).partition("<|im_start|>assistant\n")[2].count("</tool_call>")
-    assert trained < calls / 10

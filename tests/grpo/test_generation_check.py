@@ -75,6 +75,11 @@ class TestServer:
 
 
 @pytest.mark.trl
+def test_one_vllm_in_several_processes_is_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(ConfigError, match=r"vllm_tensor_parallel_size=2 is not supported: .*vllm serve"):
+        check_generation({"use_vllm": True, "vllm_tensor_parallel_size": 2})
+
+
 def test_continuous_batching_is_refused_before_a_model_is_loaded() -> None:
     from trl import GRPOConfig
 

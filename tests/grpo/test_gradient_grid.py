@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.timeout(600)]
 SCRIPT = Path(grid.__file__)
 
 HISTORIES = ("segments", "summaries", "all at once")
-CREDITS = ("credit", "summaries", "seats", "league", "started", "all at once")
+CREDITS = ("credit", "summaries", "seats", "league", "all at once")
 # Losses, the features that they are refused with, and what the message says.
 REFUSED = [
     (("bnpo",), HISTORIES, "loss_type='bnpo': it divides by the tokens of a micro-batch"),
@@ -43,8 +43,6 @@ ALONE = [
         for run in ("whole", "in parts")
     ),
     *(("dapo", feature, "stock") for feature in grid.FEATURES),
-    *((loss, feature, "packed") for loss in USUAL for feature in ("plain", "credit", "segments", "all at once")),
-    *(("dapo", feature, "packed") for feature in grid.FEATURES),
 ]
 """Cells of a process alone; two processes have those of ``EVERYWHERE``, with the newest and the oldest TRL."""
 # Each loss and each feature once.
@@ -57,15 +55,12 @@ SPREAD = [
     ("luspo", "resampled", "twice"),
     ("sapo", "seats", "twice"),
     ("dr_grpo", "league", "twice"),
-    ("cispo", "started", "twice"),
     ("vespo", "credit", "twice"),
     ("grpo sequence", "truncated", "twice"),
     ("dapo sequence_mask", "segments", "whole"),
     ("vespo", "segments", "twice"),
     ("dapo", "unscored", "stock"),
     ("dapo", "credit", "stock"),
-    ("dapo", "all at once", "packed"),
-    ("vespo", "credit", "packed"),
 ]
 SOME = "one process, some cells"
 
@@ -125,7 +120,6 @@ def test_every_feature_is_at_work_and_the_second_step_is_clipped(found):
             assert (one["rows"] > grid.GROUPS * grid.SIZE) or feature not in ("segments", "summaries"), name
             assert one["stops"].get("env_error") or feature not in ("unscored", "all at once"), name
             assert one["stops"].get("token_limit") or feature != "truncated", name
-            assert (0 < one["given"] < 3 * grid.GROUPS * grid.SIZE) == (feature == "started"), name
             assert one["replaced"] or feature not in ("resampled", "all at once"), name
             clips = loss.split()[0] in ("cispo", *losses_by_hand.CLIPPED)
             for number, step in enumerate(one["steps"]):

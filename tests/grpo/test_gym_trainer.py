@@ -70,7 +70,7 @@ def test_a_wrapper_of_a_rollout_function_goes_with_its_spec(tmp_path):
 
 
 def test_another_spec_than_that_of_the_rollouts_is_refused(tmp_path):
-    spec, other = failing_trainings.guess(), failing_trainings.guess(credit="gigpo")
+    spec, other = failing_trainings.guess(), failing_trainings.guess(credit="return_to_go")
     with pytest.raises(ConfigError, match="rollout_func is that of another GymSpec than spec: leave out one"):
         make(tmp_path, spec, rollout_func=other.rollout_func)
     for trainer in (stock(tmp_path, spec), make(tmp_path, spec)):

@@ -170,8 +170,6 @@ def test_a_part_of_whole_rollouts_is_refused_elsewhere():
     spec = GymSpec("TrlEnv/Echo-v0", parts=[Noted()])
     with pytest.raises(ConfigError, match="Noted needs rollout_func, not environment_factory"):
         _ = spec.environment_factory
-    with pytest.raises(ConfigError, match="Noted needs rollout_func, not rollout_worker: it is a part of whole"):
-        spec.rollout_worker(SimpleNamespace(queue_maxsize=1, chat_template_kwargs=None), None)
 
 
 @pytest.mark.trl

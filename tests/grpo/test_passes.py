@@ -40,17 +40,7 @@ UNSORTED: dict[str, dict] = {
     "one micro-batch": {"grpo": {"gradient_accumulation_steps": 1, "steps_per_generation": 4}},
     "none in common": {"grpo": {"gradient_accumulation_steps": 4, "steps_per_generation": 3, "num_iterations": 2}},
 }
-SHARED: dict[str, dict] = {
-    "shared": {"shared": True},
-    "shared, adapter": {**SORTED["adapter"], "shared": True},
-    "shared, in any micro-batch": {**UNSORTED["bnpo"], "shared": True},
-}
-BY_DEFAULT: dict[str, dict] = {"by default": {}, "by default, adapter": SORTED["adapter"]}
-CASES = {
-    **{name: {"shared": False, **case} for name, case in {**SORTED, **UNSORTED}.items()},
-    **SHARED,
-    **BY_DEFAULT,
-}
+CASES = {**SORTED, **UNSORTED}
 
 
 @pytest.fixture(scope="module")
@@ -233,4 +223,4 @@ def test_it_is_logged_once_what_was_chosen_and_why_rows_stay(tmp_path, caplog):
             train(tmp_path / case, "ours", **CASES[case])
         (record,) = [record for record in caplog.records if record.name == "gym_trl.grpo.passes"]
         assert said in record.getMessage()
-        assert record.getMessage().startswith("scores at sampled positions; common beginnings are computed once; each")
+        assert record.getMessage().startswith("scores at sampled positions; each")

@@ -1,16 +1,11 @@
-import pickle
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.overlong import SoftOverlong
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.totals import Replaced, Row, StepTotals, rows_of
-from gym_trl.training.configs import grpo_config, make_spec, reward_funcs
-from gym_trl.training.options import choose
 from gym_trl.types import StopReason
 
 COLUMNS: dict[str, Any] = {
@@ -117,61 +112,3 @@ def test_a_trainer_without_the_rollout_func_is_told_so():
 
 
 # DAPO, equation 13, written down once more.
-def equation_13(tokens, longest, cache):
-    if tokens <= longest - cache:
-        return 0.0
-    return ((longest - cache) - tokens) / cache if tokens <= longest else -1.0
-
-
-lengths = st.integers(1, 300).flatmap(lambda longest: st.tuples(st.just(longest), st.integers(1, longest)))
-
-
-@given(lengths, st.lists(st.integers(0, 400), max_size=9))
-def test_the_penalty_of_completions_is_that_of_dapo_and_of_trl(limits, tokens):
-    from trl.rewards import get_soft_overlong_punishment
-
-    ids = [[0] * count for count in tokens]
-    ended: dict[str, Any] = {"stop_reason": ["failure"] * len(ids), "episode_return": [0.0] * len(ids)}
-    said = SoftOverlong(*limits)(completion_ids=ids, prompts=["a"] * len(ids), **ended)
-    assert said == [pytest.approx(equation_13(count, *limits)) for count in tokens]
-    assert said == pytest.approx(get_soft_overlong_punishment(*limits)(ids))
-
-
-NO_END = ["token_limit", "context_overflow", "time_limit", "parse_error", "invalid_action", "crashed", "unfinished"]
-
-
-@given(lengths, st.sampled_from(NO_END), st.integers(0, 400), st.integers(0, 400))
-def test_no_way_out_pays_the_penalty_is_never_less_played_on_to_an_end(limits, reason, tokens, more):
-    penalty = SoftOverlong(*limits).penalty
-    assert penalty(tokens, reason) <= penalty(tokens + more, "failure")
-
-
-def test_every_stop_but_the_environments_own_is_unscored_or_penalised():
-    penalty = SoftOverlong(100, 10).penalty
-    free = {reason.value for reason in StopReason if reason.scored and penalty(0, reason) == 0.0}
-    assert free == {"success", "failure", "terminated", "turn_limit", "forfeit"}  # the last is another seat's end
-
-
-def test_an_unscored_episode_has_no_penalty():
-    columns: dict[str, Any] = {"stop_reason": ["env_error", "context_overflow"], "episode_return": [None, None]}
-    assert SoftOverlong(10, 5)(completion_ids=[[0] * 99, [0]], **columns) == [None, None]
-
-
-def test_a_penalty_is_pickled_named_and_refuses_what_cannot_be():
-    penalty = pickle.loads(pickle.dumps(SoftOverlong(10, 5)))
-    assert penalty == SoftOverlong(10, 5)
-    assert penalty.__name__ == "soft_overlong"
-    with pytest.raises(ConfigError, match=r"cache must be at most longest=10, got 11"):
-        SoftOverlong(10, 11)
-    with pytest.raises(ConfigError, match="cache must be an integer of at least 1, got 0"):
-        SoftOverlong(10, 0)
-    with pytest.raises(ConfigError, match=r"rollout_func=spec\.rollout_func"):
-        SoftOverlong(10, 5)(completion_ids=[[0]])
-
-
-def test_a_run_pays_the_penalty_that_it_was_told_to():
-    options = choose("TrlEnv/Echo-v0", overlong_cache=20, grpo={"max_completion_length": 60})
-    args = grpo_config(options)
-    assert reward_funcs(options, args, make_spec(options, args))[1:] == [SoftOverlong(60, 20)]
-    with pytest.raises(ConfigError, match="overlong_cache must be at most max_completion_length=60, got 61"):
-        reward_funcs(replace(options, overlong_cache=61), args, make_spec(options, args))

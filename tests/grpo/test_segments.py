@@ -7,8 +7,6 @@ from support import tiny_trainer
 
 from gym_trl import adopt
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.overlong import SoftOverlong
-from gym_trl.grpo.prepare import prepare
 from gym_trl.rollout import History
 
 pytestmark = [pytest.mark.trl, pytest.mark.processes]
@@ -86,22 +84,9 @@ def test_a_rollout_func_around_ours_must_return_where_segments_begin(tmp_path):
         trainer.train()
 
 
-def test_what_is_not_possible_with_a_history_is_refused_by_name(tmp_path):
-    trainer = tiny_trainer.make(tmp_path, guess(), grpo={"per_device_train_batch_size": 4, "max_steps": 1})
-    with pytest.raises(ConfigError, match="prepare measures one row per episode"):
-        prepare(trainer)
+def test_what_is_not_possible_with_a_history_is_refused_by_name():
     with pytest.raises(ConfigError, match="does not support max_tokens_per_turn, history"):
         _ = guess().environment_factory
-
-
-def test_the_penalty_of_long_completions_is_that_of_the_last_segment():
-    penalty = SoftOverlong(longest=20, cache=10)
-    rows: dict[str, Any] = {
-        "completion_ids": [[0] * 35, [0] * 35],
-        "stop_reason": ["success"] * 2,
-        "episode_return": [1.0, 1.0],
-    }
-    assert penalty(**rows, segments=[[], [(12, 20)]]) == [-1.0, -0.5]
 
 
 def test_states_do_not_say_what_a_summary_keeps():

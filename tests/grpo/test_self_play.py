@@ -3,8 +3,6 @@
 import json
 import statistics
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,9 +10,6 @@ from support import tiny_trainer, training_ways, warm
 
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.credit import RoleBaselines, TurnCredit, TurnRewards
-from gym_trl.grpo.credit.groups import Member
-from gym_trl.grpo.parts.dead_groups import dead_groups
 from gym_trl.records import read_records
 from gym_trl.training import run
 from gym_trl.training.options import choose
@@ -95,16 +90,6 @@ def test_games_that_straddle_two_processes_are_played_once_and_as_on_one(alone, 
     assert everywhere == [pytest.approx(found, abs=1e-6) for found in alone[0]["advantages"][0]]
 
 
-@pytest.mark.full
-def test_a_resumed_training_goes_on_with_the_baselines_of_the_roles(tmp_path):
-    grpo = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    whole = train(tmp_path, spec={"credit": "rae"}, grpo=grpo)
-    again = train(tmp_path, spec={"credit": "rae"}, grpo=grpo, resume=str(tmp_path / "checkpoint-2"))
-    assert len(whole[0]["baselines"]) == 2
-    assert again[0]["baselines"] == pytest.approx(whole[0]["baselines"])
-    assert again[0]["advantages"][0] == [pytest.approx(found) for found in whole[0]["advantages"][2]]
-
-
 @pytest.mark.parametrize(
     ("grpo", "said"),
     [
@@ -136,33 +121,10 @@ def test_what_cannot_be_played_by_all_seats_is_refused(options, said):
         GymSpec(**{"env": "TrlEnv/KuhnPoker-v0", "seats": "self", **options})
 
 
-@pytest.mark.parametrize("name", ["environment_factory", "rollout_worker"])
-def test_other_ways_into_trl_than_a_rollout_func_say_that_they_have_one_seat(name):
+def test_another_way_into_trl_than_a_rollout_func_says_that_it_has_one_seat():
     spec = GymSpec("TrlEnv/KuhnPoker-v0", seats="self")
     with pytest.raises(ConfigError, match="seats needs rollout_func"):
-        getattr(spec, name)(None, None) if name == "rollout_worker" else getattr(spec, name)
-
-
-def test_every_credit_makes_baselines_of_its_own():
-    one, other = TurnCredit("rae").estimator, TurnCredit("rae").estimator
-    assert isinstance(one, RoleBaselines)
-    assert one is not other
-    with pytest.raises(ConfigError, match="decay must be from 0 to below 1, got 1"):
-        RoleBaselines(1)
-
-
-def test_dead_groups_of_a_resumed_training_are_judged_by_its_saved_baselines():
-    credit = TurnCredit("rae")
-    saved = {"gym_trl.role_baselines": {"": 0.4}}
-    trainer = SimpleNamespace(state=SimpleNamespace(stateful_callbacks=saved))
-    members = [Member(0, "", TurnRewards([0.0], "ab")) for _ in range(2)]
-    assert dead_groups(members, credit.estimator) == [0]
-    call: Any = SimpleNamespace(training=False, trainer=trainer)
-    credit.begin(call)
-    assert dead_groups(members, credit.estimator) == [0]
-    call.training = True
-    credit.begin(call)
-    assert dead_groups(members, credit.estimator) == []
+        _ = spec.environment_factory
 
 
 def test_the_command_trains_all_seats_and_evaluates_one(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.parts.start_from import StartFrom
 from gym_trl.grpo.rollout import make_rollout_func
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import Cutoff, History, League
@@ -231,10 +230,6 @@ class TestALimit:
         with pytest.raises(ConfigError, match="max_observation must be an integer of at least 1, got 0"):
             guess(max_observation=0)
 
-    def test_of_a_whole_rollout_has_no_meaning_in_asynchronous_training(self):
-        with pytest.raises(ConfigError, match="has no rollouts to cut off"):
-            guess(cutoff=Cutoff(stragglers=0.5)).rollout_worker(None, None)
-
 
 def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():
     config, stepping = RolloutConfig(max_alive=3), ExecutorConfig("thread", workers=2)
@@ -250,7 +245,6 @@ def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():
 @pytest.mark.parametrize(
     "feature",
     [
-        {"parts": [StartFrom()]},
         {"seats": League(["solver", "random"])},
         {"history": History(last=2), "max_tokens_per_turn": 8},
     ],

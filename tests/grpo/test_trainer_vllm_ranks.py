@@ -1,4 +1,4 @@
-"""The real GRPOTrainer on two processes with the real vLLM, colocated: one engine each, and one that both share."""
+"""The real GRPOTrainer on two processes with the real vLLM, colocated: one engine each."""
 
 import json
 from importlib.util import find_spec
@@ -17,15 +17,11 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["an engine each", "one engine"])
-def pair(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
     """Two processes of six rows each, so that the second group of four straddles them; one has longer games."""
     folder = tmp_path_factory.mktemp("pair")
-    # vLLM leaves the shared memory of its ranks behind, under a name that its next run finds taken.
-    for left in Path("/dev/shm").glob("*tp:0-[[]0-1[]]-cpushm_*"):
-        left.unlink()
     grpo = {
-        "vllm_tensor_parallel_size": request.param,
         "per_device_train_batch_size": 6,
         "per_device_eval_batch_size": 6,
         "max_steps": 5,

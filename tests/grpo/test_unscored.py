@@ -1,7 +1,6 @@
 """A share of unscored episodes above a bound stops the training, and one bad rollout does not."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -10,11 +9,9 @@ from support.trainer_double import TrainerDouble
 from trl import GRPOTrainer
 
 from gym_trl import GymSpec
-from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.errors import ConfigError, EngineError, PoolError
+from gym_trl.errors import ConfigError, PoolError
 from gym_trl.grpo.totals import Row, StepTotals
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.testing import ByteChat
 
 pytestmark = pytest.mark.trl
 FAILED = Row(None, None, "env_error", {}, "step raised ConnectionError: refused")
@@ -85,32 +82,6 @@ def test_a_training_whose_environments_cannot_be_reached_stops_and_says_why(tmp_
     with pytest.raises(PoolError, match=r"12 of the 12 episodes .* 12 x step raised ConnectionError: refused"):
         trainer.train()
     assert trainer.state.global_step == 2
-
-
-def test_asynchronous_episodes_that_cannot_be_scored_stop_the_training():
-    args = SimpleNamespace(
-        num_generations=2,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=1,
-        world_size=1,
-        max_inflight_tasks=4,
-        max_staleness=1,
-        queue_maxsize=16,
-        max_completion_length=99,
-        token_budget=0,
-        chat_template_kwargs=None,
-    )
-    chat = ByteChat()
-    spec = GymSpec(lambda: Unreachable(gym.make("TrlEnv/Echo-v0")), num_tasks=9, chat=chat, action_format="plain")
-    worker = spec.rollout_worker(args, None, engine=lambda: ScriptedEngine(lambda request: chat.say("ox")))
-    worker.start()
-    assert worker._thread is not None
-    try:
-        worker._thread.join(60)
-        with pytest.raises(EngineError, match="12 of the 12 episodes of the last 3 rollouts are unscored"):
-            worker.check_health(60)
-    finally:
-        worker.stop()
 
 
 def test_environments_that_are_called_as_tools_count_for_the_bound_too():

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
 from trl import GRPOTrainer
 
 from gym_trl import GymSpec
-from gym_trl.grpo import passes, shared_prefix
+from gym_trl.grpo import passes
 from gym_trl.grpo.trainer import GymTraining
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
@@ -54,9 +54,7 @@ def main(folder, cases):
     tiny_trainer.end(folder, report)
 
 
-def train(
-    folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclass=False, scored_by_trl=False, shared=None
-):
+def train(folder, who, *, grpo=None, seed=0, absolute=False, lora=False, subclass=False, scored_by_trl=False):
     """Return gradients, losses, widths of the passes and tokens of a training of two steps."""
     torch.manual_seed(0)
     tokenizer = tiny_tokenizer()
@@ -85,17 +83,13 @@ def train(
             length = min(24, 1 + int(random.pareto(1.0) * 2))
             mask = (random.random(length) < 0.5) * (random.random() < 0.9)
             prompt, ids = random.integers(3, 90, random.integers(1, 8)), random.integers(3, 90, length)
-            if shared:  # two tasks, whose episodes have ids in common
-                prompt, ids = np.arange(3, 5 + random.integers(2)), random.integers(3, 5, length)
             columns["prompt_ids"].append(prompt.tolist())
             columns["completion_ids"].append(ids.tolist())
             columns["env_mask"].append(mask.astype(int).tolist())
             columns["logprobs"].append((-3.0 * mask).tolist())
         return columns
 
-    taken, least = vars(passes)["sampled_scores"], vars(shared_prefix)["_LEAST_SAVED"]
-    if shared is not None:  # however little it saves, or not at all
-        vars(shared_prefix)["_LEAST_SAVED"] = -100.0 if shared else 2.0
+    taken = vars(passes)["sampled_scores"]
     if scored_by_trl:  # as on a GPU, or with several processes
         vars(passes)["sampled_scores"] = lambda trainer: None
     noted = Gradients()
@@ -116,7 +110,7 @@ def train(
     try:
         trainer.train()
     finally:
-        vars(passes)["sampled_scores"], vars(shared_prefix)["_LEAST_SAVED"] = taken, least
+        vars(passes)["sampled_scores"] = taken
     return {
         "gradients": [gradient.tolist() for gradient in noted.gradients],
         "losses": noted.losses,

@@ -56,8 +56,7 @@ def main(folder, settings):
     trainer.rollout_func = watched
     trainer.train(resume_from_checkpoint=given.get("resume"))
     logs = [log for log in trainer.state.log_history if "env/return" in log or "eval_env/return" in log]
-    state = trainer.state.stateful_callbacks.get("gym_trl.role_baselines")
-    report = {"rollouts": rollouts, "advantages": advantages, "trl": trl.__version__, "logs": logs, "baselines": state}
+    report = {"rollouts": rollouts, "advantages": advantages, "trl": trl.__version__, "logs": logs}
     tiny_trainer.end(folder, report)
 
 

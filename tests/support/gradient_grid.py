@@ -28,8 +28,6 @@ from trl import GRPOTrainer
 from gym_trl import GymGRPOTrainer, GymSpec, Part
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
-from gym_trl.grpo import shared_prefix
-from gym_trl.grpo.parts.start_from import StartFrom
 from gym_trl.options import League
 from gym_trl.rollout import History
 from gym_trl.spaces import AnyText
@@ -86,7 +84,6 @@ FEATURES: dict = {
     "league": ({}, {"seats": League([demonstrate], self_play=0.4)}, {}),
     "resampled": ({"hopeless": True}, {"resample_dead_groups": 3}, {"scale_rewards": "batch"}),
     "truncated": ({}, {}, {"max_completion_length": 24, "mask_truncated_completions": True}),
-    "started": ({"flaky": True}, {"start_from": demonstrate, "credit": "return_to_go"}, {}),
     "all at once": (
         {"flaky": True, "hopeless": True},
         {**HISTORY, "credit": "return_to_go", "resample_dead_groups": 3},
@@ -98,7 +95,6 @@ TWICE = {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 2}
 RUNS: dict = {
     "twice": TWICE,
     "stock": TWICE,
-    "packed": TWICE,
     "whole": {"gradient_accumulation_steps": 1, "num_iterations": 1, "max_steps": 1},
     "in parts": {
         "gradient_accumulation_steps": 1,
@@ -166,7 +162,6 @@ class Remembering(Engine):
 
     def __init__(self, engine, memory):
         self.engine, self.memory, self.keys, self.ready = engine, memory, {}, []
-        self.shared = engine.shared
 
     def submit(self, request):
         key = tuple(request.prompt_ids), request.seed, request.max_tokens
@@ -205,15 +200,13 @@ class Remembered(Part):
 class Watch(TrainerCallback):
     """Callback that keeps weights and gradients of each step, and the rows of its forward passes."""
 
-    def __init__(self, packed=False):
-        self.packed = packed
+    def __init__(self):
         self.weights: list = []
         self.gradients: list = []
         self.passes: list[list] = [[]]
 
     def on_train_begin(self, args, state, control, model=None, **_):
-        if not self.packed:  # otherwise a pass has other rows than the micro-batch
-            model.get_input_embeddings().register_forward_pre_hook(self.see)
+        model.get_input_embeddings().register_forward_pre_hook(self.see)
 
     def see(self, module, args):
         if torch.is_grad_enabled():
@@ -224,17 +217,6 @@ class Watch(TrainerCallback):
         self.weights.append({name: weight.detach().clone() for name, weight in named})
         self.gradients.append({name: weight.grad.clone() for name, weight in named if weight.grad is not None})
         self.passes.append([])
-
-
-class Packed(GymGRPOTrainer):
-    """Trainer whose micro-batches are seen by a callback."""
-
-    calls_trl_loss = True
-    watch: Watch
-
-    def _compute_loss(self, model, inputs):
-        self.watch.passes[-1].append(torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1).tolist())
-        return super()._compute_loss(model, inputs)
 
 
 def model_of(seed=0):
@@ -259,8 +241,6 @@ def make_trainer(folder, spec, kind, *, grpo, rewards, callback):
 def train(folder, loss, feature, run):
     """Return the settings, the trained steps and the episodes of this process."""
     in_env, in_spec, in_grpo = FEATURES[feature]
-    parts = [StartFrom(in_spec["start_from"], share=0.4)] if "start_from" in in_spec else []
-    options = {name: value for name, value in in_spec.items() if name != "start_from"}
     changed, divided = {**LOSSES[loss], **in_grpo}, RUNS[run]
     micro_batches = divided.get("steps_per_generation", divided["gradient_accumulation_steps"])
     settings = {**by_hand.OPTIONS, **{name: value for name, value in changed.items() if name in by_hand.OPTIONS}}
@@ -271,7 +251,7 @@ def train(folder, loss, feature, run):
         divided = divided | {"learning_rate": 0.001}  # the product of a row's ratios stays near 1
     if loss.endswith("sequence"):
         divided = divided | {"learning_rate": 0.0015}  # some rows are not clipped
-    watch = Watch(packed=run == "packed")
+    watch = Watch()
     rollouts: list = []
 
     def on_rollout(rollout):
@@ -288,8 +268,8 @@ def train(folder, loss, feature, run):
     spec = GymSpec(
         RaggedGame if "seats" in in_spec else Ragged,
         **{"env_kwargs": in_env} if in_env else {},
-        **options,
-        parts=[*parts, Remembered()],
+        **in_spec,
+        parts=[Remembered()],
         on_rollout=on_rollout,
         action_format="plain",
         instructions="",
@@ -302,7 +282,7 @@ def train(folder, loss, feature, run):
     trainer = make_trainer(
         folder,
         spec,
-        {"stock": GRPOTrainer, "packed": Packed}.get(run, GymGRPOTrainer),
+        GRPOTrainer if run == "stock" else GymGRPOTrainer,
         grpo={
             "per_device_train_batch_size": GROUPS * SIZE // PROCESSES // micro_batches,
             "num_generations": SIZE,
@@ -318,14 +298,7 @@ def train(folder, loss, feature, run):
         rewards=[bonus] if "reward_weights" in in_grpo else [],
         callback=watch,
     )
-    least = vars(shared_prefix)["_LEAST_SAVED"]
-    # What rows begin with alike is computed once however little that saves, or never.
-    vars(shared_prefix)["_LEAST_SAVED"] = -100.0 if run == "packed" else 2.0
-    trainer.watch = watch
-    try:
-        trainer.train()
-    finally:
-        vars(shared_prefix)["_LEAST_SAVED"] = least
+    trainer.train()
     [rollout] = rollouts
     return settings, trainer, watch, rollout
 
@@ -342,7 +315,7 @@ def rows_of(episodes, feature, rewards_of):
             continue
         trace, end = episode.trace, 0
         each: dict[int, float] = {}
-        for turn, advantage in zip(episode.turns[episode.given_turns :], advantages, strict=True):
+        for turn, advantage in zip(episode.turns, advantages, strict=True):
             each |= dict.fromkeys(range(end, turn.stop), advantage)  # with a summary before it
             end = turn.stop
         if in_spec.get("credit") is None and "seats" not in in_spec:  # also a response whose step never ended
@@ -405,14 +378,11 @@ def to_go(place, group, rewards_of):
 
 
 def rewards_by_turn(episodes, feature):
-    """Return what each turn of the model is paid; the other reward function pays with the last one.
-
-    What is paid for turns that were given is left out, because it is the same for all members of a group.
-    """
+    """Return what each turn of the model is paid; the other reward function pays with the last one."""
     weights = FEATURES[feature][2].get("reward_weights")
     found = []
     for episode in episodes:
-        rewards = [turn.reward for turn in episode.turns[episode.given_turns :]]
+        rewards = [turn.reward for turn in episode.turns]
         if weights is not None and episode.scored:
             [more] = bonus([episode.trace.completion_ids])
             rewards = [weights[0] * reward for reward in rewards]
@@ -497,7 +467,6 @@ def compare(folder, loss, feature, run):
         "logs": [[log[name], count] for name, count in counts.items()],
         "rows": len(rows),
         "stops": Counter(str(episode.stop_reason) for episode in episodes),
-        "given": sum(episode.given_turns for episode in episodes),
         "replaced": sum(replaced for *_, replaced in everything),
     }
 

@@ -52,7 +52,7 @@ LAWS = {
         "test_chat test_rendering test_thoughts test_foreign_templates",
     ),
     "4 logprobs": Law("gym_trl/engines/sampler.py", "engines/test_lockstep engines/test_transformers"),
-    "5 together": Law("gym_trl/rollout/loop.py gym_trl/rollout/stream.py", "test_rollout"),
+    "5 together": Law("gym_trl/rollout/loop.py", "test_rollout"),
     "6 groups": Law(
         "gym_trl/grpo/training_tasks.py gym_trl/grpo/dataset.py",
         "grpo/test_dataset grpo/test_spec grpo/test_parts grpo/test_curriculum",

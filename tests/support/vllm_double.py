@@ -51,9 +51,7 @@ class VLLMDouble:
         self.model, self.context, self.mode = model, context, mode
         self.transfer = transfer and {"backend": transfer}
         self.bodies, self.headers, self.attempts = [], [], {}
-        self.shared: list[dict[str, object]] = []  # bodies of several prompts, which are among ``bodies`` one by one
-        self.working = self.peak = self.hung_up = self.connections = self.aborted = 0
-        self._parts: dict[str, asyncio.Task[object]] = {}
+        self.working = self.peak = self.hung_up = self.connections = 0
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[object]] = set()
@@ -129,9 +127,7 @@ class VLLMDouble:
         if path == "/v1/completions":
             self.headers.append(headers)
             body = json.loads(body)
-            return await (self._stream if body.get("stream") else self._complete)(reader, writer, body)
-        if path == "/abort_requests":
-            return await self._abort(reader, writer, json.loads(body))
+            return await self._complete(reader, writer, body)
         if (answered := self._posted(path, body)) is not None:
             return self._write(writer, 200, answered)
         known = self._about()
@@ -176,90 +172,11 @@ class VLLMDouble:
             return self._write(writer, 200, "what?")
         return self._write(writer, 200, self._completion(body, fault), half=fault == "half")
 
-    async def _stream(self, reader, writer, body):
-        """Answer several prompts, each in two parts; a fault of one of them is a fault of all that are not answered."""
-        self.shared.append(body)
-        own = [_with_seed({**body, "prompt": prompt}) for prompt in body["prompt"]]
-        for one in own:
-            if status_and_message := self._refusal(one):
-                return self._error(writer, *status_and_message)
-        self.bodies += own
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        made = {
-            f"cmpl-{body['request_id']}-{i}": asyncio.create_task(self._part(writer, i, own[i]))
-            for i in range(len(own))
-        }
-        self._parts |= made
-        self.working += len(own)
-        self.peak = max(self.peak, self.working)
-        for part in made.values():
-            part.add_done_callback(self._part_is_over)
-        leaves = asyncio.create_task(reader.read(1))
-        failure = asyncio.create_task(self._first_failure(made.values()))
-        try:
-            await asyncio.wait([leaves, failure], return_when=asyncio.FIRST_COMPLETED)
-            if leaves.done():
-                self.hung_up += sum(not part.done() for part in made.values())
-                return False
-            leaves.cancel()
-            if failure.result() is not None:
-                return False
-            writer.write(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-            return True
-        finally:
-            for task in (*made.values(), leaves, failure):
-                task.cancel()
-            await asyncio.gather(*made.values(), leaves, failure, return_exceptions=True)
-            for name in made:
-                del self._parts[name]
-
-    def _part_is_over(self, _):
-        self.working -= 1
-
-    async def _first_failure(self, parts):
-        for part in asyncio.as_completed(parts):
-            with suppress(asyncio.CancelledError):  # aborted
-                if (fault := await part) is not None:
-                    return fault
-        return None
-
     def _next_fault(self, body):
         """Return the fault of this attempt to have a prompt completed."""
         key = json.dumps([body["prompt"], body["seed"]])
         attempt = self.attempts[key] = self.attempts.get(key, -1) + 1
         return self.fault(body, attempt)
-
-    async def _part(self, writer, index, body):
-        fault = self._next_fault(body)
-        if fault == "close":
-            return fault
-        if isinstance(fault, int):
-            writer.write(
-                _chunk(f"data: {json.dumps({'error': {'message': 'something broke', 'code': fault}})}\n\n".encode())
-            )
-            return fault
-        await asyncio.sleep(3600 if fault == "hang" else self.delay(body))
-        (choice,) = self._completion(body, fault)["choices"]
-        ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-        for first in (True, False):
-            cut = slice(1) if first else slice(1, None)
-            part = {"index": index, "token_ids": ids[cut], "logprobs": {"token_logprobs": logprobs[cut]}}
-            part |= {"prompt_token_ids": choice["prompt_token_ids"] if first else None}
-            part |= {"finish_reason": None if first else choice["finish_reason"]}
-            event = f"data: {json.dumps({'choices': [part]})}\n\n".encode()
-            if fault in ("junk", "half") and not first:
-                event = b"data: what?\n\n" if fault == "junk" else event[: len(event) // 2]
-            writer.write(_chunk(event))
-        return fault if fault in ("junk", "half") else None
-
-    async def _abort(self, reader, writer, body):
-        if self.transfer is None:
-            return self._write(writer, 404, {"detail": "Not Found"})
-        for name in body["request_ids"]:
-            if part := self._parts.get(name):
-                part.cancel()
-                self.aborted += 1
-        return self._write(writer, 200, {"status": "aborted"})
 
     def _refusal(self, body):
         """vLLM's own words (0.31: models/serving.py, renderers/params.py, sampling_params.py)."""
@@ -310,7 +227,3 @@ class VLLMDouble:
 def _with_seed(body):
     """Return a request with a seed: if it has none, one that follows from its prompt."""
     return {"seed": crc32(json.dumps(body["prompt"]).encode()), **body}
-
-
-def _chunk(content):
-    return f"{len(content):x}\r\n".encode() + content + b"\r\n"

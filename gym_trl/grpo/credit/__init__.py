@@ -10,12 +10,10 @@ if TYPE_CHECKING:
         Estimator as Estimator,
         TurnRewards as TurnRewards,
         episode as episode,
-        gigpo as gigpo,
         pool as pool,
         return_to_go as return_to_go,
         scales as scales,
     )
-    from gym_trl.grpo.credit.role_baselines import RoleBaselines as RoleBaselines
     from gym_trl.grpo.credit.turn_credit import TurnCredit as TurnCredit
 
 __getattr__, __dir__ = exports(__name__)

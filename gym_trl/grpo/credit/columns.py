@@ -1,14 +1,13 @@
 """Columns of a rollout that say which tokens are a turn, what it was paid, and in which states it began and ended."""
 
 import json
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.credit.estimators import TurnRewards
 from gym_trl.grpo.league import kind_of
-from gym_trl.types import EpisodeResult, Turn
+from gym_trl.types import EpisodeResult
 
 
 class TurnRow(NamedTuple):
@@ -114,23 +113,16 @@ class TurnRow(NamedTuple):
 
 
 def turn_row(episode: EpisodeResult) -> TurnRow:
-    """Return the turns of an episode; an unscored one has no spans, and without ``StateKey`` there are no keys.
-
-    They are the model's turns. The rewards of turns that were given are added to that of its first.
-    """
-    opening, own = episode.turns[: episode.given_turns], episode.turns[episode.given_turns :]
-    rewards = [turn.reward for turn in own]
-    if opening and own:
-        rewards[0] += math.fsum(turn.reward for turn in opening)
+    """Return the turns of an episode; an unscored one has no spans, and without ``StateKey`` there are no keys."""
     return TurnRow(
-        turn_rewards=rewards,
-        turn_spans=_spans(episode, own) if episode.scored else [],
-        turn_keys=list(episode.state_keys[len(opening) :]),
+        turn_rewards=[turn.reward for turn in episode.turns],
+        turn_spans=_spans(episode) if episode.scored else [],
+        turn_keys=list(episode.state_keys),
         markov_keys=episode.markov_keys,
-        turns_left=list(episode.turns_left[len(opening) :]),
-        turn_places=list(episode.places[len(opening) :]),
+        turns_left=list(episode.turns_left),
+        turn_places=list(episode.places),
         task_key=_task_key(episode),
-        turn_penalties=[turn.penalty for turn in own],
+        turn_penalties=[turn.penalty for turn in episode.turns],
         unplayed_costs=episode.unplayed_costs,
         role=_role(episode),
     )
@@ -152,11 +144,11 @@ def _role(episode: EpisodeResult) -> str | None:
     return f"{episode.task.env_id} seat {episode.seat}{against}"
 
 
-def _spans(episode: EpisodeResult, turns: Sequence[Turn]) -> list[tuple[int, int]]:
+def _spans(episode: EpisodeResult) -> list[tuple[int, int]]:
     """Return the turns' spans; a turn before which the model wrote a summary begins with it."""
     spans: list[tuple[int, int]] = []
     mask, end = episode.trace.mask, 0
-    for turn in turns:
+    for turn in episode.turns:
         summarised = bool(episode.trace.borders) and any(mask[end : turn.start])
         spans.append((end if summarised else turn.start, turn.stop))
         end = turn.stop

@@ -1,24 +1,22 @@
 """Estimators of the advantage of each turn from the rewards and states of a group of episodes.
 
 An estimator takes the scored episodes of one group, in any order, and returns an advantage per turn, not yet scaled. It
-is a pure function without PyTorch. ``ESTIMATORS`` has those that ``GymSpec(credit=...)`` accepts by name, besides
-``"rae"``, which has a state (``gym_trl.grpo.credit.role_baselines``):
+is a pure function without PyTorch. ``ESTIMATORS`` has those that ``GymSpec(credit=...)`` accepts by name:
 
 | name | advantage of a turn | needs |
 |---|---|---|
 | ``episode`` | return of the episode less the group's mean return: GRPO | |
 | ``return_to_go`` | rewards from a turn on less those of the other episodes at this turn | rewards before the end |
-| ``gigpo`` | ``episode`` and return to go less the mean at the same state | states that recur |
 | ``pool`` | reward and pooled value of the next state less that of this state | states that recur, better Markov |
 
 Notation: episode *i* of *n* has rewards r_i,t in turns t = 0 ... T_i - 1, states s_i,0 ... s_i,T_i, and returns to go
 G_i,t = r_i,t + gamma G_i,t+1. Episodes with different roles never share a baseline or a state (role-conditioned
 baselines: SPIRAL, arXiv:2506.24119, section 4.2).
 
-The expected gradient is the exact one with ``return_to_go``, ``rae`` and, under the conditions that it names, ``pool``,
-also where the policy decides how many turns there are: a baseline depends on the other episodes alone, and a turn has
-one, not one for each turn that follows (the bias of which verl's issue 7244 warns). With ``episode`` it is (n - 1) / n
-of the exact one, and with ``gigpo`` it may have another direction.
+The expected gradient is the exact one with ``return_to_go`` and, under the conditions that it names, ``pool``, also
+where the policy decides how many turns there are: a baseline depends on the other episodes alone, and a turn has one,
+not one for each turn that follows (the bias of which verl's issue 7244 warns). With ``episode`` it is (n - 1) / n of
+the exact one.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -157,33 +155,6 @@ def return_to_go(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages
 
 
 @_per_role
-def gigpo(group: Sequence[TurnRewards], gamma: float = 0.95, omega: float = 1.0) -> Advantages:
-    """Return GiGPO's advantage: the episode's, and that of the turn among all turns of the group at the same state.
-
-        A_i,t = (R_i - mean_j R_j) + omega (G_i,t - mean of G_j,u over all turns with s_j,u = s_i,t)
-
-    The means include the turn itself. This is the paper's form without division by standard deviations (its
-    ``F_norm = 1``), because scaling is the trainer's. GiGPO, arXiv:2505.10978, section 4.
-
-    The unit is that of the rewards, and the size that of a sum of two advantages, on which ``scale_rewards="none"``
-    trains as it is: in episodes of one turn, which begin in the same state, it is 1 + omega times that of ``episode``.
-    Other values of ``scale_rewards`` divide by at least the root mean square of the sum.
-
-    >>> gigpo([TurnRewards([0.0, 1.0], "abc"), TurnRewards([0.0, 0.0], "abd")], gamma=1.0)
-    [[1.0, 1.0], [-1.0, -1.0]]
-    >>> episode([TurnRewards([0.0, 1.0], "abc"), TurnRewards([0.0, 0.0], "abd")])
-    [[0.5, 0.5], [-0.5, -0.5]]
-    """
-    table = _Table(group, gamma)
-    visits = np.maximum(np.bincount(table.states.ravel()), 1)  # padding has a state of its own
-    step = table.to_go - (np.bincount(table.states.ravel(), table.to_go.ravel()) / visits)[table.states]
-    return [
-        [whole + omega * part for whole, part in zip(of_episode, of_turns, strict=True)]
-        for of_episode, of_turns in zip(episode(group), table.rows(step), strict=True)
-    ]
-
-
-@_per_role
 def pool(group: Sequence[TurnRewards], gamma: float = 1.0) -> Advantages:
     """Return the pooled value of the state that each turn led to, less the value of the state it was taken in.
 
@@ -250,12 +221,8 @@ EPISODE = "episode"
 """Name of the credit that a trainer gives by itself: one advantage per episode."""
 ACROSS_GROUPS: frozenset[Estimator] = frozenset({pool})
 """Estimators that are given all episodes of a task together, whichever group they are in."""
-ESTIMATORS: dict[str, Estimator] = {EPISODE: episode, "return_to_go": return_to_go, "gigpo": gigpo, "pool": pool}
-"""Estimators without a state, by their names."""
-RAE = "rae"
-"""Name of ``RoleBaselines``, which have a state: every ``TurnCredit`` makes its own."""
-CREDITS = (*ESTIMATORS, RAE)
-"""Names that ``GymSpec(credit=...)`` and ``gym-trl train --credit`` accept."""
+ESTIMATORS: dict[str, Estimator] = {EPISODE: episode, "return_to_go": return_to_go, "pool": pool}
+"""Estimators by the names that ``GymSpec(credit=...)`` and ``gym-trl train --credit`` accept."""
 
 
 def scales(

@@ -10,16 +10,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
-from gym_trl.grpo.credit.columns import TurnRow, turn_row
-from gym_trl.grpo.credit.estimators import CREDITS, ESTIMATORS, RAE, Estimator
+from gym_trl.grpo.credit.columns import TurnRow
+from gym_trl.grpo.credit.estimators import ESTIMATORS, Estimator
 from gym_trl.grpo.credit.groups import Comparison, Member, compared, dead, scaled
-from gym_trl.grpo.credit.role_baselines import RoleBaselines
-from gym_trl.grpo.parts.part import Call, Part
+from gym_trl.grpo.parts.part import Part
 from gym_trl.grpo.rewards import env_reward
-from gym_trl.grpo.saved_state import SavedState, state_name
 from gym_trl.grpo.trainer_parts import Batch, BatchRow, TrainerPart
 from gym_trl.registration import did_you_mean
-from gym_trl.types import EpisodeResult
 
 OnAdvantages = Callable[[list[list[float]]], None]
 _ROUNDING = 1e-5  # of sums of 32-bit rewards, relative
@@ -45,12 +42,10 @@ def find_estimator(credit: str | Estimator) -> Estimator:
     """
     if callable(credit):
         return credit
-    if credit == RAE:
-        return RoleBaselines()
     if isinstance(credit, str) and credit in ESTIMATORS:
         return ESTIMATORS[credit]
-    near = did_you_mean(credit, CREDITS) if isinstance(credit, str) else ""
-    raise ConfigError(f"credit must be one of {', '.join(CREDITS)}, or a function, got {credit!r}{near}")
+    near = did_you_mean(credit, ESTIMATORS) if isinstance(credit, str) else ""
+    raise ConfigError(f"credit must be one of {', '.join(ESTIMATORS)}, or a function, got {credit!r}{near}")
 
 
 class TurnCredit(Part):
@@ -75,37 +70,15 @@ class TurnCredit(Part):
     """
 
     name = "credit"
-    needs_rollouts = "its means of a role are counted and saved with whole rollouts"
     in_evaluations = True
 
     def __init__(self, estimator: str | Estimator = "pool", *, on_advantages: OnAdvantages | None = None) -> None:
         self.estimator = find_estimator(estimator)
         self.on_advantages = on_advantages
-        self.roles = self.estimator if isinstance(self.estimator, RoleBaselines) else None
-        """Running means that are saved in checkpoints; ``None`` for other estimators."""
-        self.saved = None if self.roles is None else SavedState(self.roles, state_name("role_baselines"))
-        self.in_streams = self.roles is None
-
-    def begin(self, call: Call) -> None:
-        """Restore the means of a resumed training, by which dead groups are judged during the rollout."""
-        if self.saved is not None and call.training:
-            self.saved.restore(call.trainer)
 
     def trainer_part(self) -> "CreditPart":
         """Return a new part for one trainer."""
         return CreditPart(self)
-
-    def advantages(self, episodes: Sequence[EpisodeResult], call: Call) -> list[list[float]]:
-        """Return an advantage for each turn of the scored episodes of a ``rollout_worker``'s group.
-
-        They are those that a ``GymGRPOTrainer`` computes of this group alone, with ``scale_rewards="group"``.
-        """
-        members = []
-        for episode in episodes:
-            row = turn_row(episode)
-            row.check(f"an episode of {episode.task.env_id}")
-            members.append(paid_member(0, row, 1.0, episode.episode_return or 0.0))
-        return scaled(compared(members, self.estimator), "group")
 
 
 class TurnAdvantages(NamedTuple):
@@ -122,7 +95,6 @@ class CreditPart(TrainerPart):
     """Part of one trainer that replaces its advantage of each row by one of each token."""
 
     name: ClassVar[str] = "credit"
-    keeps_ids = True
 
     def __init__(self, credit: TurnCredit) -> None:
         self.credit = credit
@@ -184,15 +156,9 @@ class CreditPart(TrainerPart):
 
     def _of_all(self, trainer: Any, rows: Sequence[TurnRow], rewards: Any) -> tuple[list[list[float]], float]:
         """Return the advantages of the rows of all processes, and the share of the dead groups."""
-        saved, roles = self.credit.saved, self.credit.roles
-        if saved is not None:
-            saved.restore(trainer)
         places, members = self._members(trainer, rows, rewards)
         comparisons = compared(members, self.credit.estimator)
         values = scaled(comparisons, trainer.scale_rewards)
-        if roles is not None and saved is not None:
-            roles.count([one.turns for one in comparisons])
-            saved.save(trainer)
         self._log(trainer, comparisons, values)
         advantages: list[list[float]] = [[] for _ in rows]
         for place, of_turns in zip(places, values, strict=True):

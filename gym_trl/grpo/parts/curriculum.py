@@ -27,7 +27,6 @@ _UNDECLARED = 128
 class FollowCurriculum(Part, ABC):
     """Part that chooses the tasks of a training, and counts what all processes have played."""
 
-    needs_rollouts = "it draws tasks within a rollout"
     settings: Curriculum | PrioritizedTasks
     level: int = 0
     """Level of the dataset's tasks before they are drawn."""
@@ -70,7 +69,6 @@ class LevelCurriculum(FollowCurriculum):
     """
 
     name = "curriculum"
-    in_streams = True
     settings: Curriculum
 
     def __init__(self, settings: Curriculum) -> None:

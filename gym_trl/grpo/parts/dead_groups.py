@@ -21,7 +21,6 @@ class DeadGroups(Part):
     """
 
     name = "resample_dead_groups"
-    needs_rollouts = "it draws tasks within a rollout"
     replaces = True
 
     def __init__(self, rounds: int, draws: Draws, estimator: Estimator = episode) -> None:
@@ -40,7 +39,6 @@ class DeadGroups(Part):
         """
         replaced: list[ReplacedEpisode] = []
         for _ in range(self._rounds):
-            call.engine.meet()
             played = zip(rows, episodes, strict=True)
             here = [scored_member(row.group, one) for row, one in played if one.scored]
             replaces = dead_groups(call.gather(here), self._estimator)

@@ -17,7 +17,6 @@ class Games(Part):
     """Part for ``seats``: neighbouring rows of a group are the seats of one game."""
 
     name = "seats"
-    needs_rollouts = "the seats of a game are rows of one rollout"
     in_evaluations = True
 
     def begin(self, call: Call) -> None:

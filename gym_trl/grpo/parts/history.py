@@ -115,11 +115,6 @@ class Segments(Part):
 
     name = "history"
     in_evaluations = True
-    in_streams = True
-    no_dry_run = (
-        "prepare measures one row per episode, and with history an episode has several: prepare a spec without "
-        "history and with as many episodes as there will be rows"
-    )
 
     def trainer_part(self) -> SegmentRows:
         """Return the part that trains segments as rows."""

@@ -51,7 +51,7 @@ class Call:
     """One call of a ``rollout_func`` on this process: its position in the training, and what its episodes share."""
 
     trainer: Any
-    """Trainer that called; ``None`` in a ``rollout_worker``, where each group is a call of its own."""
+    """Trainer that called."""
     place: Place
     """Position in the training or evaluation."""
     seed: int
@@ -93,26 +93,20 @@ class Call:
 
     def gather(self, here: Sequence[_Value]) -> list[_Value]:
         """Return the values of all processes, in their order; every process must call it."""
-        if self.trainer is None:  # the processes of a rollout_worker's trainer do not play
-            return list(here)
         from accelerate.utils import gather_object
 
         return list(gather_object(list(here)))
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Log metrics of the call's training or evaluation, which must be the same on all processes.
-
-        A ``rollout_worker`` logs none.
-        """
-        if self.trainer is not None:
-            pending = pending_metrics(self.trainer, self.place.split)
-            for name, value in metrics.items():
-                pending[name] = [value]
+        """Log metrics of the call's training or evaluation, which must be the same on all processes."""
+        pending = pending_metrics(self.trainer, self.place.split)
+        for name, value in metrics.items():
+            pending[name] = [value]
 
     def episode(self, row: Planned, **other: Any) -> Episode:
         """Return a new episode of a row; ``other`` are arguments of ``Episode`` in place of the call's own."""
         usual = {"chat": self.chat, "limits": self.limits, "seed": row.sampling_seed(self.seed, self.place)}
-        usual |= {"preamble": row.preamble, "opening": row.opening, "history": self.config.history}
+        usual |= {"preamble": row.preamble, "history": self.config.history}
         return Episode(row.task, **{**usual, **other})
 
 
@@ -148,14 +142,8 @@ class Part:
     """
     in_evaluations: ClassVar[bool] = False
     """Evaluations have it too, not only trainings."""
-    in_streams: bool = False
-    """A ``rollout_worker`` can have it; of its hooks ``begin``, ``plan``, ``advantages`` and ``end`` are called."""
-    needs_rollouts: ClassVar[str] = "it is a part of whole rollouts"
-    """Reason why nothing but a ``rollout_func`` can have it."""
     replaces: bool = False
     """``again`` may replace episodes."""
-    no_dry_run: ClassVar[str] = ""
-    """Reason why ``prepare`` cannot measure a training with it; empty if it can."""
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -196,13 +184,6 @@ class Part:
     def columns(self, rows: Sequence[Planned], episodes: Sequence[EpisodeResult], call: Call) -> dict[str, list[Any]]:
         """Return columns for the trainer and its reward functions, each with a value for each row."""
         return {}
-
-    def advantages(self, episodes: Sequence[EpisodeResult], call: Call) -> list[list[float]] | None:
-        """Return an advantage for each turn of the scored episodes of a ``rollout_worker``'s group.
-
-        ``None`` leaves it at one for each episode. Other rollouts leave advantages to the trainer: ``trainer_part``.
-        """
-        return None
 
     def end(self, rollout: Rollout, call: Call) -> None:
         """Take note of what was played."""

@@ -20,7 +20,7 @@ class TrainConfig:
     """trl-env 0.1.8's configuration of ``train``."""
 
     mode: str
-    """``"prepare"`` measures the peak memory, ``"train"`` trains."""
+    """``"train"``."""
     output_dir: str
     env_factory: EnvFactory
     system_prompt: str
@@ -47,22 +47,18 @@ class TrainConfig:
 def train(config: TrainConfig) -> Any:
     """Train with ``config``, resuming from the newest checkpoint in its folder if there is one.
 
-    With ``mode="prepare"`` nothing is trained: two steps with completions of full length measure the memory that a
-    training needs (``gym_trl.grpo.prepare``).
-
     Returns:
-        The trainer; with ``mode="prepare"`` a ``PeakMemory``.
+        The trainer.
 
     Raises:
         ConfigError: ``mode`` is unknown.
     """
-    if config.mode not in ("prepare", "train"):
-        raise ConfigError(f"mode must be 'prepare' or 'train', got {config.mode!r}")
+    if config.mode != "train":
+        raise ConfigError(f"mode must be 'train', got {config.mode!r}")
     with needs("train", "train"):
         from transformers.trainer_utils import get_last_checkpoint
         from trl import GRPOTrainer
 
-    from gym_trl.grpo.prepare import prepare
     from gym_trl.integrations.trl_env.lazy_dataset import LazyDataset
     from gym_trl.integrations.trl_env.timed_callback import timed_callback
 
@@ -91,8 +87,6 @@ def train(config: TrainConfig) -> Any:
         reward_funcs=rollouts.reward_func,
         callbacks=[timed_callback(config.save_every_seconds, config.log_every_seconds), *config.callbacks],
     )
-    if config.mode == "prepare":
-        return prepare(trainer)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(config.output_dir))
     return trainer
 
