@@ -38,11 +38,10 @@ from gym_trl.options import (
     Keep,
     League,
     PartSource,
-    PrioritizedTasks,
     VLLMMode,
 )
 '''
-_NESTED = ("Cutoff", "History", "Curriculum", "PrioritizedTasks", "League")
+_NESTED = ("Cutoff", "History", "Curriculum", "League")
 
 
 def arguments() -> str:
@@ -139,7 +138,6 @@ _NESTED_IN = {
     options.Cutoff: "cutoff",
     options.History: "history",
     options.Curriculum: "curriculum",
-    options.PrioritizedTasks: "curriculum",
     options.League: "seats",
 }
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         Cutoff as Cutoff,
         History as History,
         League as League,
-        PrioritizedTasks as PrioritizedTasks,
     )
     from gym_trl.spaces import AnyText as AnyText
     from gym_trl.types import (

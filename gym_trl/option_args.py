@@ -17,7 +17,6 @@ from gym_trl.options import (
     Keep,
     League,
     PartSource,
-    PrioritizedTasks,
     VLLMMode,
 )
 
@@ -59,7 +58,7 @@ class PlannedArgs(PlayArgs, total=False):
     env_kwargs: Arguments
     seed: Seed
     balance_instances: bool
-    curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | Arguments | None
+    curriculum: Curriculum | Arguments | None
 
 
 class EpisodeArgs(PlannedArgs, total=False):

@@ -60,7 +60,6 @@ from gym_trl.options import (
     default_of,
     described,
     group_of,
-    kind_of,
     nested_in,
     stored,
 )
@@ -134,12 +133,6 @@ def _flags(
     default = presets.get(".".join(path)) or (defaults.pop() if len(defaults) == 1 else "")
     yield Flag(path=path, kind=kind, sentence=declarations[0].metadata["sentence"], default=default, panel=panel)
     nested = nested_in(kind)
-    if len(nested) > 1:
-        kinds = Literal[tuple(kind_of(one) for one in nested)]  # type: ignore[valid-type]
-        yield Flag(
-            path=(*path, "kind"), kind=kinds, panel=panel, default="the one that has the options given",
-            sentence=f"Type of {path[-1]}.",
-        )  # fmt: skip
     for name, (inner, own) in _options_of(nested).items():
         yield from _flags((*path, name), inner, own, panel, presets)
 

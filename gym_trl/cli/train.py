@@ -41,7 +41,7 @@ gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat1
 gym-trl train --model Qwen/Qwen3-0.6B --vllm server --grpo vllm_server_base_url=http://localhost:8000
 gym-trl train TrlEnv/CodeAgent-v0 --executor process --workers 8 --step-timeout 30 --reset-timeout 60
 RAY_ADDRESS=10.0.0.1:6379 gym-trl train TrlEnv/CodeAgent-v0 --executor ray --workers 256
-gym-trl train --resample-dead-groups 2 --curriculum prioritized
+gym-trl train --resample-dead-groups 2
 gym-trl train TrlEnv/Echo-v0 --print-config > run.yaml
 gym-trl train run.yaml --steps 400
 gym-trl train runs/sixteen/config.json --steps 400

@@ -13,7 +13,6 @@ class Engine(Closing):
     ``collect`` returns every submitted request exactly once, completed or with an error, unless it was cancelled.
     """
 
-
     @abstractmethod
     def submit(self, request: Request) -> None:
         """Accept a request; return at once."""

@@ -19,7 +19,7 @@ from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.league import LeagueState
 from gym_trl.grpo.parts.checked import make_part
-from gym_trl.grpo.parts.curriculum import PrioritizedCurriculum, make_curriculum
+from gym_trl.grpo.parts.curriculum import make_curriculum
 from gym_trl.grpo.parts.dead_groups import DeadGroups
 from gym_trl.grpo.parts.games import Games
 from gym_trl.grpo.parts.league_games import LeagueGames
@@ -121,8 +121,6 @@ class GymSpec(Displayed):
     def _in_order(self, others: Iterable[Part]) -> tuple[Part, ...]:
         chosen, curriculum, credit = self.options, self.curriculum, self.turn_credit
         draws = Draws(self.assign, chosen.seed, None if curriculum is None else curriculum.choose)
-        if isinstance(curriculum, PrioritizedCurriculum):
-            curriculum.draws = draws
         estimator = ESTIMATORS[EPISODE] if credit is None else credit.estimator
         rounds = chosen.resample_dead_groups
         own = (
@@ -217,7 +215,7 @@ class GymSpec(Displayed):
 
     def _placed(self, task: Task, split: str) -> Task:
         """Return the task on its level: the curriculum's in training, the last one in evaluations."""
-        if self.curriculum is None or not self.curriculum.levels:
+        if self.curriculum is None:
             return task
         return at_level(task, self.curriculum.level if split == "train" else len(self.curriculum.levels) - 1)
 

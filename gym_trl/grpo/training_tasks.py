@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import ConfigError
@@ -57,7 +56,7 @@ class TrainingTasks:
     def __init__(self, dataset: Any, assign: Callable[[str, int], Task]) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ConfigError(
-                "resample_dead_groups and PrioritizedTasks draw rows of train_dataset, and a streaming dataset "
+                "resample_dead_groups draws rows of train_dataset, and a streaming dataset "
                 f"({type(dataset).__name__}) has none to choose from: give the trainer spec.train_dataset, or another "
                 "datasets.Dataset"
             )
@@ -66,8 +65,8 @@ class TrainingTasks:
         first = self._task_in(0) if len(self) else None
         if first is not None and all(self._task_in(row) == first for row in range(1, len(self))):
             raise ConfigError(
-                "resample_dead_groups and PrioritizedTasks choose among tasks, and train_dataset has only one, "
-                f"{first}: give it at least two (num_tasks), or leave the option out"
+                f"resample_dead_groups chooses among tasks, and train_dataset has only one, {first}: give it at least "
+                "two (num_tasks), or leave the option out"
             )
 
     def __len__(self) -> int:
@@ -89,21 +88,6 @@ class TrainingTasks:
         rest = (last._replace(row=(last.row + step) % len(self)) for step in range(1, len(self) + 1))
         others = (self._at(choice, number) for choice in rest)
         return next((drawn for drawn in others if drawn.task != other_than), self._at(last, number))
-
-    @cached_property
-    def tasks(self) -> list[Task]:
-        """Tasks of all rows.
-
-        Raises:
-            ConfigError: A row has none.
-        """
-        by_row = [self._task_in(row) for row in range(len(self))]
-        if len(tasks := [task for task in by_row if task is not None]) < len(by_row):
-            raise ConfigError(
-                "PrioritizedTasks counts successes by task, and a row of train_dataset has a prompt without one: give "
-                "the trainer spec.train_dataset"
-            )
-        return tasks
 
     def _task_in(self, row: int) -> Task | None:
         return read_prompt(self.dataset[row]["prompt"])[1]
@@ -146,11 +130,6 @@ class Draws:
         if self._tasks is None or self._tasks.dataset is not dataset:
             self._tasks = TrainingTasks(dataset, self._assign)
         return self._tasks
-
-    def first(self, rows: Sequence[Planned], trainer: Any, place: Place) -> list[Planned]:
-        """Return the rows with drawn tasks in place of their own; members of a group share the task."""
-        drawn = {group: self._draw(trainer, place, group, 0, None) for group in {row.group for row in rows}}
-        return [_placed(row, drawn[row.group], row.attempt) for row in rows]
 
     def others(self, rows: Sequence[Planned], trainer: Any, place: Place) -> list[Planned]:
         """Return the rows of groups that are replaced, with other tasks; members of a group share the task."""

@@ -9,7 +9,6 @@ this package. A group (``Task``, ``Text``, ...) is passed whole to the room that
 
 from gym_trl.options.base import (
     Function as Function,
-    KindOptions as KindOptions,
     Options as Options,
     Role as Role,
     again as again,
@@ -20,7 +19,6 @@ from gym_trl.options.base import (
     defaults as defaults,
     described as described,
     group_of as group_of,
-    kind_of as kind_of,
     nested_in as nested_in,
     option as option,
     signed as signed,
@@ -80,5 +78,4 @@ from gym_trl.options.nested import (
     Cutoff as Cutoff,
     History as History,
     League as League,
-    PrioritizedTasks as PrioritizedTasks,
 )

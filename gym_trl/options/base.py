@@ -1,7 +1,6 @@
 """Declaration of options: fields of data classes that are converted, checked, and written to files."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from inspect import get_annotations
@@ -123,10 +122,6 @@ class Options:
         return {name: stored(name, getattr(self, name)) for name in option_types(type(self))}
 
 
-class KindOptions(Options):
-    """Options in whose place others may be given, so that files have their ``kind``."""
-
-
 def converted(name: str, value: Any, kind: Any) -> Any:
     """Return a value as its option holds it."""
     choices = list(types_in(kind))
@@ -136,9 +131,8 @@ def converted(name: str, value: Any, kind: Any) -> Any:
             return load_function(value)
         except ConfigError as error:
             raise ConfigError(f"{name} must be {expected(kind)}, got {value!r}: {error}") from error
-    nested = nested_in(kind)
-    if nested and isinstance(value, Mapping):
-        return _nested(name, value, nested)
+    if isinstance(value, Mapping) and (nested := nested_in(kind)):
+        return nested[0].of(value, f"{name}.")
     if Path in choices and isinstance(value, str):
         return Path(value)
     for one in choices:
@@ -146,28 +140,6 @@ def converted(name: str, value: Any, kind: Any) -> Any:
             inner = get_args(one)[0]
             return tuple(converted(f"{name}[{place}]", part, inner) for place, part in enumerate(value))
     return value
-
-
-def _nested(name: str, value: Mapping[str, Any], nested: Sequence[type[Options]]) -> Options:
-    """Return the options of one of several types: the one of its ``kind``, or the only one with these arguments."""
-    arguments = dict(value)
-    kinds = {kind_of(one): one for one in nested}
-    if (kind := arguments.pop("kind", None)) is not None and kind not in list(kinds):
-        raise ConfigError(f"{name}.kind must be {' or '.join(map(repr, kinds))}, got {kind!r}")
-    if kind is not None:
-        return kinds[kind].of(arguments, f"{name}.")
-    fit = [one for one in nested if arguments.keys() <= option_types(one).keys()]
-    return (fit or nested)[0].of(arguments, f"{name}.")
-
-
-def kind_of(options: type[Options]) -> str:
-    """Return the value of ``kind`` that tells options of this type from others.
-
-    >>> from gym_trl.options import PrioritizedTasks
-    >>> kind_of(PrioritizedTasks)
-    'prioritized_tasks'
-    """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", options.__name__).lower()
 
 
 def stored(name: str, value: Any) -> Any:
@@ -182,8 +154,7 @@ def stored(name: str, value: Any) -> Any:
         ConfigError: It cannot be stored whole.
     """
     if isinstance(value, Options):
-        kind = {"kind": kind_of(type(value))} if isinstance(value, KindOptions) else {}
-        return {**kind, **{key: stored(f"{name}.{key}", getattr(value, key)) for key in option_types(type(value))}}
+        return {key: stored(f"{name}.{key}", getattr(value, key)) for key in option_types(type(value))}
     if isinstance(value, Mapping):
         return {_key(name, key): stored(f"{name}.{key}", one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -20,7 +20,7 @@ from gym_trl.kinds import (
     option_types,
 )
 from gym_trl.options.base import Function, Options, Role, declared, option
-from gym_trl.options.nested import WAIT, Curriculum, Cutoff, History, League, PrioritizedTasks
+from gym_trl.options.nested import WAIT, Curriculum, Cutoff, History, League
 from gym_trl.registration import EnvSource
 
 
@@ -78,18 +78,9 @@ class TaskChoice(Options):
         "Cycle through all instances in shuffled order, where an environment counts them, instead of sampling them. "
         "With grpo's shuffle_dataset=false every step covers them evenly.",
     )
-    curriculum: Curriculum | PrioritizedTasks | Literal["prioritized"] | None = option(
-        None,
-        "Choice of the training tasks by the success rate: levels of difficulty, or tasks that are solved about half "
-        "of the time more often (prioritized).",
-        "all tasks alike",
+    curriculum: Curriculum | None = option(
+        None, "Levels of difficulty of the training tasks, which follow the success rate.", "all tasks alike"
     )
-
-    def __post_init__(self) -> None:
-        """Check the options, and make those that a word stands for."""
-        super().__post_init__()
-        if self.curriculum == "prioritized":
-            object.__setattr__(self, "curriculum", PrioritizedTasks())
 
 
 _FORMATS = re.compile(r"tag|boxed|plain|json:.+|regex:.+", re.DOTALL)
@@ -381,9 +372,7 @@ class SpecOptions(EpisodeOptions):
         """Check the options together."""
         super().__post_init__()
         check_chat(self.history, self.chat)
-        prioritized = isinstance(self.curriculum, PrioritizedTasks)
-        draws = {"resample_dead_groups": self.resample_dead_groups, "curriculum": prioritized}
-        if self.num_tasks < 2 and (drawing := [name for name, given in draws.items() if given]):
+        if self.num_tasks < 2 and self.resample_dead_groups:
             raise ConfigError(
-                f"num_tasks must be at least 2 for {drawing[0]}, which plays other tasks; got {self.num_tasks}"
+                f"num_tasks must be at least 2 for resample_dead_groups, which plays other tasks; got {self.num_tasks}"
             )

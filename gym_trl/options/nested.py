@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import Arguments, Count, Range, Seconds, Whole, name_of
-from gym_trl.options.base import Function, KindOptions, Options, option
+from gym_trl.options.base import Function, Options, option
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class History(Options):
 
 
 @dataclass(frozen=True)
-class Curriculum(KindOptions):
+class Curriculum(Options):
     """Difficulty levels: one level up if most episodes succeed, one level down if hardly any does.
 
     >>> Curriculum([{"high": 10}, {"high": 50}], rise=0.8).levels
@@ -158,50 +158,6 @@ class Curriculum(KindOptions):
             )
         if not self.fall < self.rise <= 1:
             raise ConfigError(f"fall must be below rise, and rise at most 1; got fall={self.fall} and rise={self.rise}")
-
-
-@dataclass(frozen=True)
-class PrioritizedTasks(KindOptions):
-    """Training tasks drawn by the model's success rate, most often those that it solves about half of the time.
-
-    >>> PrioritizedTasks(explore=0.2).decay
-    0.5
-
-    ``GymSpec(..., curriculum=PrioritizedTasks())`` plays each group of a training on a task that is drawn from
-    ``train_dataset``, in place of the prompt's. A task is an instance of an environment (its seed where the environment
-    does not count instances), on each of the ``levels`` if there are any. With the estimated success rate p_i of task
-    *i* of *N*, it is drawn with probability
-
-        P_i = (1 - explore) * w_i / sum_j w_j + explore / N,    w_i = p_i (1 - p_i)
-
-    w_i is the variance of a group's success, which GRPO's gradient grows with ("learnability": Tzannetos et al. 2023,
-    arXiv:2304.12877; Rutherford et al. 2024, arXiv:2408.15099). That a priority is mixed with another
-    distribution, so that no task starves, is prioritized level replay (Jiang et al. 2021, arXiv:2010.03934, section 3),
-    whose second part prefers tasks that were not played for long, where this one is uniform.
-
-    With s_i successes in n_i episodes, p_i = (s_i + 2 q) / (n_i + 2), where q = (S + 1) / (N' + 2) is the rate of all
-    tasks of the same environment and level, with S successes in N' episodes. Where a task is played again its earlier
-    counts are multiplied by ``decay``, because the model has changed.
-
-    The draws depend on the seed, the step and the group, and on the episodes of all processes until then: they are the
-    same on every process and in a resumed training. The counts are saved with the trainer's checkpoints. Evaluations
-    play their own tasks, on the last level.
-
-    Raises:
-        ConfigError: A number is out of range; in training, the environment declares no success, or ``train_dataset``
-            is streamed, has only one task, or has prompts without tasks.
-    """
-
-    levels: Sequence[Arguments] = option(
-        (), "Arguments of the environment by level, in addition to env_kwargs; none are the tasks as they are."
-    )
-    _: KW_ONLY
-    explore: Annotated[float, Range(above=0, most=1)] = option(
-        0.1, "Share of the groups whose task is drawn uniformly, above 0 so that no task starves."
-    )
-    decay: Annotated[float, Range(least=0, below=1)] = option(
-        0.5, "Weight of the earlier counts of a task when it is played again."
-    )
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,5 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     for name, value in above.items():
         both[name] = value
         if isinstance(own := below.get(name), Mapping) and isinstance(value, Mapping):
-            same = value.get("kind") in (None, own.get("kind"))
-            both[name] = {**own, **value} if same else value
+            both[name] = {**own, **value}
     return both

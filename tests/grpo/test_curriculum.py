@@ -9,12 +9,12 @@ from support import warm
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
-from gym_trl.grpo.parts.curriculum import FollowCurriculum, LevelCurriculum, PrioritizedCurriculum, make_curriculum
+from gym_trl.grpo.parts.curriculum import LevelCurriculum
 from gym_trl.grpo.parts.part import Rollout
 from gym_trl.grpo.planned_rows import read_rows
 from gym_trl.grpo.saved_state import SavedState
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.options import Curriculum, PrioritizedTasks
+from gym_trl.options import Curriculum
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
 
 GUESS = "TrlEnv/GuessNumber-v0"
@@ -29,7 +29,7 @@ def trainer() -> Any:
 class Follower:
     """Part of a curriculum, driven as by the core."""
 
-    def __init__(self, curriculum: FollowCurriculum) -> None:
+    def __init__(self, curriculum: LevelCurriculum) -> None:
         self.part = curriculum
         self._saved = SavedState(self.part, "gym_trl.curriculum")
 
@@ -101,10 +101,8 @@ def test_a_whole_rollout_is_played_on_the_level_it_began_with() -> None:
     assert of.state.stateful_callbacks["gym_trl.curriculum"]["level"] == 2
 
 
-@pytest.mark.parametrize("settings", [Curriculum(LEVELS, episodes=2), PrioritizedTasks(LEVELS)])
-def test_no_count_outlives_a_training_but_in_its_checkpoints(settings: Curriculum | PrioritizedTasks) -> None:
-    made = make_curriculum(settings)
-    assert made is not None
+def test_no_count_outlives_a_training_but_in_its_checkpoints() -> None:
+    made = LevelCurriculum(Curriculum(LEVELS, episodes=2))
     follower, before = Follower(made), made.state
 
     def play(of: Any, level: int) -> None:
@@ -173,13 +171,6 @@ def test_one_curriculum_can_be_that_of_several_trainings() -> None:
     first.curriculum.report([(0, True)])
     assert [task.options for task in first.tasks("train")] == [{"level": 1}] * 4
     assert [task.options for task in second.tasks("train")] == [{"level": 0}] * 4
-
-
-def test_the_option_makes_the_curriculum_that_it_describes() -> None:
-    made = [make_curriculum(one) for one in (Curriculum(LEVELS), PrioritizedTasks(explore=0.3), "prioritized", None)]
-    assert [type(one) for one in made] == [LevelCurriculum, PrioritizedCurriculum, PrioritizedCurriculum, type(None)]
-    assert made[1] is not None
-    assert made[1].settings == PrioritizedTasks(explore=0.3)
 
 
 def test_a_curriculum_is_of_one_environment() -> None:

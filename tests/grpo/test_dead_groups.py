@@ -16,12 +16,12 @@ from support import tiny_trainer, warm
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.dataset import make_dataset, read_prompt
-from gym_trl.grpo.parts.curriculum import FollowCurriculum, PrioritizedCurriculum, make_curriculum
+from gym_trl.grpo.parts.curriculum import LevelCurriculum, make_curriculum
 from gym_trl.grpo.parts.dead_groups import DeadGroups
 from gym_trl.grpo.planned_rows import read_rows
 from gym_trl.grpo.totals import Replaced, Row, StepTotals
 from gym_trl.grpo.training_tasks import Choice, Draws, TrainingTasks
-from gym_trl.options import Curriculum, PrioritizedTasks
+from gym_trl.options import Curriculum
 from gym_trl.types import Task
 
 pytestmark = pytest.mark.trl
@@ -178,10 +178,9 @@ def test_totals_of_replaced_episodes_are_those_of_all_processes(shares):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "options", [{"resample_dead_groups": 2}, {"resample_dead_groups": 1, "curriculum": "prioritized"}]
-)
-def test_a_resumed_training_draws_the_tasks_of_one_that_was_not_interrupted(options, tmp_path):
+def test_a_resumed_training_draws_the_tasks_of_one_that_was_not_interrupted(tmp_path):
+    options = {"resample_dead_groups": 2}
+
     def tasks(rollouts):
         return [
             (
@@ -200,20 +199,9 @@ def test_a_resumed_training_draws_the_tasks_of_one_that_was_not_interrupted(opti
 
 
 @pytest.mark.full
-def test_prioritized_tasks_are_those_that_are_solved_now_and_then(tmp_path):
-    trainer, rollouts = train(tmp_path, steps=12, curriculum=PrioritizedTasks(explore=0.1))
-    late = [some[0].task for rollout in rollouts[6:] for some in in_groups(rollout)]
-    assert sum(map(hopeless, late)) < len(late) / 3  # half of the tasks are
-    assert {"env/success", "reward"} <= trainer.state.log_history[0].keys()
-
-
-PARTS = [{"resample_dead_groups": 2}, {"resample_dead_groups": 1, "curriculum": "prioritized"}]
-
-
-@pytest.mark.full
 @pytest.mark.processes
-@pytest.mark.parametrize("options", PARTS)
-def test_two_processes_replace_the_same_groups_also_one_that_straddles_them(options, tmp_path):
+def test_two_processes_replace_the_same_groups_also_one_that_straddles_them(tmp_path):
+    options = {"resample_dead_groups": 2}
     grpo = {"per_device_train_batch_size": 6, "per_device_eval_batch_size": 6, "num_generations": SIZE}
     asked = json.dumps({"spec": options, "grpo": grpo})
     ranks = [report["rollouts"] for report in warm.run_ranks(SCRIPT, tmp_path, asked, processes=2)]
@@ -246,11 +234,7 @@ def test_two_processes_replace_the_same_groups_also_one_that_straddles_them(opti
 TASKS = [Task("TrlEnv/Echo-v0", seed, {"level": 0}) for seed in range(9)]
 ROWS = make_dataset(TASKS)
 PROMPTS = list(ROWS["prompt"])
-CURRICULA: dict[str, Curriculum | PrioritizedTasks | None] = {
-    "none": None,
-    "levels": Curriculum([{}, {}], level=1),
-    "prioritized": PrioritizedTasks([{}, {}]),
-}
+CURRICULA: dict[str, Curriculum | None] = {"none": None, "levels": Curriculum([{}, {}], level=1)}
 
 
 @given(st.data(), st.sampled_from(sorted(CURRICULA)), st.integers(1, 4), st.integers(1, 4), st.booleans())
@@ -276,8 +260,6 @@ def test_what_a_group_plays_does_not_depend_on_how_its_rows_are_distributed(data
             planned = [read_rows(prompts[begin:end], place, size, assign=assign, seed=seed)]
             if curriculum is not None:
                 call: Any = SimpleNamespace(trainer=trainer, place=place)
-                if isinstance(curriculum, PrioritizedCurriculum):
-                    curriculum.draws = draws
                 planned = [curriculum.plan(planned[0], call)]
             for _ in range(2):
                 planned.append(draws.others([row for row in planned[-1] if row.group in dead], trainer, place))
@@ -297,74 +279,10 @@ def test_what_a_group_plays_does_not_depend_on_how_its_rows_are_distributed(data
 
 
 def test_evaluations_are_never_drawn():
-    assert not FollowCurriculum.in_evaluations
+    assert not LevelCurriculum.in_evaluations
     assert not DeadGroups.in_evaluations
     planned = read_rows(PROMPTS, Place("eval", 3, 0, 0, 0), 1, assign=lambda split, number: TASKS[0], seed=0)
     assert [(row.task, row.dataset_row) for row in planned] == [(task, None) for task in TASKS]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Prioritized tasks
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def table(count=6):
-    rows = [Task("TrlEnv/TicTacToe-v0", seed) for seed in range(count)]
-    return TrainingTasks(make_dataset(rows), lambda split, number: rows[0])
-
-
-episodes_played = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1), st.booleans()), max_size=40)
-
-
-@given(st.lists(episodes_played, max_size=3), st.floats(0.01, 1.0), st.floats(0, 0.99), st.integers(1, 2))
-def test_probabilities_sum_to_1_and_no_task_starves(rollouts, explore, decay, levels):
-    curriculum = PrioritizedCurriculum(
-        PrioritizedTasks([{}] * levels if levels > 1 else (), explore=explore, decay=decay)
-    )
-    tasks = table()
-    for played in rollouts:
-        curriculum.count([(Task("TrlEnv/TicTacToe-v0", seed, {"level": level}), won) for seed, level, won in played])
-    probabilities = curriculum.probabilities(tasks)
-    assert probabilities.shape == (6, levels)
-    assert probabilities.sum() == pytest.approx(1)
-    assert probabilities.min() >= explore / (6 * levels) - 1e-12
-    again = PrioritizedCurriculum(curriculum.settings)
-    again.state = json.loads(json.dumps(curriculum.state))  # as in a checkpoint
-    assert (again.probabilities(tasks) == probabilities).all()
-    assert [again.choose(tasks, seed * 2**58) for seed in range(32)] == [
-        curriculum.choose(tasks, seed * 2**58) for seed in range(32)
-    ]
-
-
-@given(st.integers(1, 8))
-def test_the_weight_is_that_of_the_equation_and_largest_at_one_half(won):
-    curriculum = PrioritizedCurriculum(PrioritizedTasks(explore=0.2))
-    tasks, asked = table(2), Task("TrlEnv/TicTacToe-v0", 0)
-    curriculum.count([(asked, place < won) for place in range(8)])
-    overall = (won + 1) / (8 + 2)
-    rates = [(won + 2 * overall) / (8 + 2), overall]
-    weights = [rate * (1 - rate) for rate in rates]
-    assert curriculum.rate(asked) == pytest.approx(rates[0])
-    expected = [0.8 * weight / sum(weights) + 0.2 / 2 for weight in weights]
-    assert curriculum.probabilities(tasks)[:, 0].tolist() == pytest.approx(expected)
-
-
-def test_tasks_are_drawn_as_often_as_their_probabilities_say():
-    curriculum, tasks = PrioritizedCurriculum(PrioritizedTasks([{}, {}], explore=0.3)), table()
-    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 1, {"level": 1}), place % 2 == 0) for place in range(8)])
-    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 2, {"level": 0}), True)] * 8)
-    draws = 4000
-    drawn = [curriculum.choose(tasks, (2 * place + 1) * 2**62 // draws) for place in range(draws)]  # evenly spaced
-    for row, some in enumerate(curriculum.probabilities(tasks)):
-        for level, probability in enumerate(some):
-            assert drawn.count(Choice(row, level)) / draws == pytest.approx(probability, abs=2 / draws)
-
-
-def test_instances_share_their_counts_and_levels_do_not():
-    curriculum = PrioritizedCurriculum(PrioritizedTasks([{}, {}]))
-    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 7, {"instance": 3, "level": 1}), True)] * 8)
-    same, other = (Task("TrlEnv/TicTacToe-v0", 1, {"instance": instance}) for instance in (3, 4))
-    assert curriculum.rate(same, 1) > curriculum.rate(other, 1) > curriculum.rate(other, 0) == 0.5
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -377,11 +295,7 @@ def test_instances_share_their_counts_and_levels_do_not():
     [
         ({"resample_dead_groups": -1}, "resample_dead_groups must be an integer of at least 0, got -1"),
         ({"resample_dead_groups": 1, "num_tasks": 1}, "num_tasks must be at least 2 for resample_dead_groups"),
-        ({"curriculum": "prioritized", "num_tasks": 1}, "num_tasks must be at least 2 for curriculum"),
-        (
-            {"curriculum": "hard"},
-            "^curriculum must be a Curriculum, a PrioritizedTasks or 'prioritized', got 'hard'",
-        ),
+        ({"curriculum": "hard"}, "^curriculum must be a Curriculum, got 'hard'"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_by_name(options, said):
@@ -389,9 +303,8 @@ def test_what_cannot_be_drawn_is_refused_by_name(options, said):
         spec(**options)
 
 
-@pytest.mark.parametrize("options", PARTS)
-def test_trainers_that_choose_tasks_themselves_are_refused(options):
-    made = spec(**options)
+def test_trainers_that_choose_tasks_themselves_are_refused():
+    made = spec(resample_dead_groups=2)
     with pytest.raises(ConfigError, match="needs rollout_func"):
         _ = made.environment_factory
 
@@ -406,8 +319,6 @@ def test_a_dataset_that_is_streamed_or_has_one_task_is_refused():
         TrainingTasks(make_dataset([Task("TrlEnv/Echo-v0", 3)] * 4), assign)
     plain = TrainingTasks(Dataset.from_dict({"prompt": ["Play."]}), assign)
     assert plain.draw([Choice(0)], other_than=Task("TrlEnv/Echo-v0", 3), number=5).task.seed == 5
-    with pytest.raises(ConfigError, match="a prompt without one"):
-        _ = plain.tasks
 
 
 def test_another_task_is_found_in_any_dataset_that_has_one():
@@ -415,18 +326,3 @@ def test_another_task_is_found_in_any_dataset_that_has_one():
     tasks = TrainingTasks(make_dataset(rows), lambda split, number: rows[0])
     assert tasks.draw([Choice(2)] * 16, other_than=rows[0]).row == 30
     assert tasks.draw([Choice(30)], other_than=rows[30]).row == 31
-
-
-@pytest.mark.parametrize("arguments", [{"explore": 0.0}, {"explore": 1.1}, {"decay": 1.0}, {"decay": -0.1}])
-def test_numbers_that_cannot_work_are_refused(arguments):
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
-        PrioritizedTasks(**arguments)
-
-
-def test_prioritized_tasks_need_declared_success_and_their_own_state():
-    curriculum = PrioritizedCurriculum(PrioritizedTasks())
-    curriculum.count([(Task("TrlEnv/TicTacToe-v0", 0), None)] * 127)
-    with pytest.raises(ConfigError, match="needs declared success, and the last 128 episodes"):
-        curriculum.count([(Task("TrlEnv/TicTacToe-v0", 0), None)])
-    with pytest.raises(ConfigError, match="saved with another curriculum"):
-        curriculum.state = {"level": 1, "won": 0, "played": 0}

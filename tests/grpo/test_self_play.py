@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from support import tiny_trainer, training_ways, warm
 
-from gym_trl import GymSpec
+from gym_trl import Curriculum, GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.records import read_records
 from gym_trl.training import run
@@ -110,7 +110,7 @@ def test_groups_without_whole_games_are_refused(grpo, said, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"curriculum": "prioritized"}, "leave out curriculum or seats"),
+        ({"curriculum": Curriculum([{}])}, "leave out curriculum or seats"),
         ({"env": "TrlEnv/Echo-v0"}, "has one seat"),
         ({"env_kwargs": {"opponent": "random"}}, "has one seat"),
         ({"seats": "all"}, "^seats must be 'self' or a League, got 'all'"),
