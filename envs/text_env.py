@@ -15,7 +15,6 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from gym_trl.bases import Settling
-from gym_trl.displays import RenderedText
 from gym_trl.envs.arguments import check_argument
 from gym_trl.errors import ActionTypeError, ConfigError
 from gym_trl.seeding import generator_key
@@ -428,7 +427,7 @@ class TextEnv(Settling, gym.Env[str, str], ABC):
         """Return the game so far in mode ``"ansi"``; in mode ``"human"`` it was printed during play."""
         if self.render_mode is None:
             gym.logger.warn(f"render() needs a render mode: gym.make({self._name!r}, render_mode='ansi')")
-        return RenderedText("\n".join(self._transcript)) if self.render_mode == "ansi" else None
+        return "\n".join(self._transcript) if self.render_mode == "ansi" else None
 
     @property
     def _name(self) -> str:

@@ -6,7 +6,6 @@ from gym_trl._lazy import exports
 from gym_trl.registration import GAMES as GAMES, register_envs
 
 if TYPE_CHECKING:
-    from gym_trl.displays import show as show
     from gym_trl.errors import GymTRLError as GymTRLError
     from gym_trl.evaluation.evaluation import evaluate as evaluate
     from gym_trl.grpo.adopt import adopt as adopt
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         Turn as Turn,
     )
     from gym_trl.vector import TextVectorEnv as TextVectorEnv
+    from gym_trl.viewer.frame import show as show
     from gym_trl.wrappers.as_text import as_text as as_text
     from gym_trl.wrappers.parse_action import ParseAction as ParseAction
     from gym_trl.wrappers.turn_limit import TurnLimit as TurnLimit

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, NamedTuple, Self
 import gymnasium as gym
 import numpy as np
 
-from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
 from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.probe import choose_executor, why_not_picklable
@@ -67,7 +66,7 @@ class Probed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EnvSpec(Text, Displayed):
+class EnvSpec(Text):
     r"""Configuration of environments, by the names of ``GymSpec``'s arguments; it can be pickled if they can.
 
     >>> spec = EnvSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="boxed")

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 Names: TypeAlias = Mapping[str, str]
 """Objects as ``"module:name"``, with the module's name after ``gym_trl.``, by the names under which users know them."""
-Kind: TypeAlias = Literal["commands", "envs", "displays"]
+Kind: TypeAlias = Literal["commands", "envs"]
 
 _NONE: Names = MappingProxyType({})
 
@@ -21,30 +21,13 @@ class Leaf(NamedTuple):
     """Functions of ``gym-trl``, each in a module that has ``EXAMPLES`` as well."""
     envs: Names = _NONE
     """Environments that need an extra, by their ids."""
-    displays: Names = _NONE
-    """Functions ``object -> HTML`` by the names of classes, and the others that ``gym_trl.displays`` calls."""
 
 
 LEAVES: dict[str, Leaf] = {
     "list": Leaf(("cli.list_envs",), commands={"list": "cli.list_envs:list_envs"}),
     "play": Leaf(("cli.play",), commands={"play": "cli.play:play"}),
     "train": Leaf(("cli.train",), commands={"train": "cli.train:train"}),
-    "viewer": Leaf(
-        ("cli.view", "cli.show", "viewer"),
-        commands={"view": "cli.view:view", "show": "cli.show:show"},
-        displays={
-            "EnvSpec": "viewer.notebook.cards:env_spec",
-            "EpisodeResult": "viewer.notebook.cards:episode_result",
-            "Evaluation": "viewer.notebook.cards:evaluation",
-            "Finding": "viewer.notebook.cards:finding",
-            "GymSpec": "viewer.notebook.cards:gym_spec",
-            "ReadRecord": "viewer.notebook.cards:record",
-            "RenderedText": "viewer.notebook.cards:rendered_text",
-            "Report": "viewer.notebook.cards:report",
-            "progress": "viewer.notebook.progress:with_episodes",
-            "show": "viewer.notebook.frame:show",
-        },
-    ),
+    "viewer": Leaf(("cli.view", "cli.episode_text", "viewer"), commands={"view": "cli.view:view"}),
     "eval": Leaf(("cli.evaluate",), commands={"eval": "cli.evaluate:evaluate"}),
     "new": Leaf(("cli.new",), commands={"new": "cli.new:new"}),
     "validate": Leaf(("cli.validate",), commands={"validate": "cli.validate:validate"}),

@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Generic, ParamSpec
 
-from gym_trl.displays import Displayed
-
 _P = ParamSpec("_P")
 
 
@@ -27,7 +25,7 @@ OK, WARNING, PROBLEM, SKIPPED = Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Finding(Displayed):
+class Finding:
     """Result of one check."""
 
     name: str
@@ -115,7 +113,7 @@ class Checks(dict[str, Check[_P]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Displayed):
+class Report:
     """Findings of all checks of an environment."""
 
     name: str

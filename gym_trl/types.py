@@ -8,7 +8,6 @@ from enum import StrEnum
 from operator import index
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError, TaskError, TranscriptError
 
 TokenIds: TypeAlias = list[int]
@@ -349,7 +348,7 @@ class OpponentTurn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeResult(Displayed):
+class EpisodeResult:
     """Finished episode: its turns with their rewards, the reason for its end, and its tokens."""
 
     task: Task

@@ -26,7 +26,6 @@ COMMANDS = [
     "play",
     "validate",
     "view",
-    "show",
     "serve",
     "eval",
     "tournament",
@@ -126,14 +125,14 @@ def test_every_help_has_an_example_that_names_the_command(command: list[str]) ->
 
 
 @pytest.mark.parametrize("arguments", [["--help"], []], ids=["help", "nothing"])
-def test_the_help_begins_with_the_six_commands_of_a_first_hour(
+def test_the_help_begins_with_the_five_commands_of_a_first_hour(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = re.sub(r"\x1b\[[0-9;]*m", "", gym_trl_(*arguments).output)
     panels = re.split(r"╭─ (?:The first hour|An environment of your own|More) ", shown)[1:]
     names = [re.findall(r"^│ (\S*) ", panel, re.MULTILINE) for panel in panels]
-    assert names[0] == ["list", "play", "train", "view", "show", "eval"]
+    assert names[0] == ["list", "play", "train", "view", "eval"]
     # Each has one line of help.
     assert sorted(name for panel in names for name in panel) == sorted([*COMMANDS, "card", "warm-start"])
 

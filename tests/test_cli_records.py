@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import socket
 import sys
 from pathlib import Path
 
@@ -174,21 +173,12 @@ def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--port", "5"], "--port 5 requires --live"),
-        (["--live", "--out", "page.html"], "--live serves the page instead of writing it: remove --out"),
         (["--out", "nowhere/page.html"], "No such file or directory: nowhere/page.html"),
         (["--out", "."], "Is a directory: ."),
     ],
 )
 def test_what_view_cannot_do_is_one_line(evaluated: Path, arguments: list[str], said: str) -> None:
     assert said in error(gym_trl_("view", str(evaluated), *arguments))
-
-
-def test_a_port_that_is_taken_is_named(evaluated: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        said = error(gym_trl_("view", str(evaluated), "--live", "--port", str(port)))
-    assert f"cannot listen at 127.0.0.1:{port}: Address already in use; give another --port" in said
 
 
 def test_games_of_one_environment_with_other_arguments_are_told_apart(tmp_path: Path) -> None:

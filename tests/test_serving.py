@@ -6,10 +6,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,18 +21,23 @@ from gym_trl.errors import ConfigError
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func
 from gym_trl.serving.connections import Connections
 from gym_trl.serving.threads import BoundedHTTPServer, RequestHandler
-from gym_trl.viewer.live import LiveServer
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    file = tmp_path / "rollouts.jsonl"
-    file.write_text('{"version": 1, "task": {}, "turns": [], "return": 1.0}\n')
-    return file
+class Hello(RequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.answer(HTTPStatus.OK, b"hello", {})
 
 
-def port_of(server: LiveServer) -> int:
-    return int(server.url.rstrip("/").rpartition(":")[2])
+@contextmanager
+def serving(*, connections=64, request_timeout=10.0):
+    """Run a server in the background, and yield its port."""
+    server = BoundedHTTPServer(("127.0.0.1", 0), Hello, connections=connections, request_timeout=request_timeout)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with server:
+        yield server.server_port
+        server.shutdown()
 
 
 def ask(url, body=None, **headers):
@@ -46,10 +50,10 @@ def ask(url, body=None, **headers):
             return error.code, error.read()
 
 
-def test_200_half_requests_do_not_keep_200_threads(run):
+def test_200_half_requests_do_not_keep_200_threads():
     before = threading.active_count()
-    with LiveServer(run) as server, slow_clients(port_of(server), 200, HALVES["half a header"]) as clients:
-        assert ask(f"{server.url}updates")[0] == 200
+    with serving() as port, slow_clients(port, 200, HALVES["half a header"]) as clients:
+        assert ask(f"http://127.0.0.1:{port}/")[0] == 200
         deadline = time.monotonic() + 10
         while threading.active_count() - before > 70 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -58,10 +62,10 @@ def test_200_half_requests_do_not_keep_200_threads(run):
 
 
 @pytest.mark.parametrize("start", HALVES.values(), ids=HALVES)
-def test_a_request_that_does_not_arrive_is_not_waited_for(run, start):
-    with LiveServer(run, connections=6, request_timeout=0.6) as server:
-        url = f"{server.url}updates"
-        with slow_clients(port_of(server), 6, start) as clients:
+def test_a_request_that_does_not_arrive_is_not_waited_for(start):
+    with serving(connections=6, request_timeout=0.6) as port:
+        url = f"http://127.0.0.1:{port}/"
+        with slow_clients(port, 6, start) as clients:
             for _ in range(5):  # beside them, and in their place
                 assert ask(url)[0] == 200
                 trickle(clients)
@@ -69,7 +73,7 @@ def test_a_request_that_does_not_arrive_is_not_waited_for(run, start):
         assert ask(url)[0] == 200
 
 
-def test_a_client_that_reads_nothing_is_not_waited_for(run):
+def test_a_client_that_reads_nothing_is_not_waited_for():
     class Talks(RequestHandler):
         timeout = 1
 
@@ -89,7 +93,7 @@ def test_a_client_that_reads_nothing_is_not_waited_for(run):
         server.shutdown()
 
 
-def test_connections_that_work_are_not_closed_for_others(run):
+def test_connections_that_work_are_not_closed_for_others():
     entered, leave = threading.Semaphore(0), threading.Event()
 
     class Works(RequestHandler):
@@ -118,8 +122,8 @@ def test_connections_that_work_are_not_closed_for_others(run):
 @pytest.mark.parametrize(
     "length", [b"-1", b"1", b"9" * 5_000, "٣".encode(), b"+0", b"0x10", b"", b"1_0", b"0\r\nTransfer-Encoding: chunked"]
 )
-def test_a_length_that_is_none_or_too_large_is_refused_at_once(run, length):
-    with LiveServer(run) as server, socket.create_connection(("127.0.0.1", port_of(server)), 10) as client:
+def test_a_length_that_is_none_or_too_large_is_refused_at_once(length):
+    with serving() as port, socket.create_connection(("127.0.0.1", port), 10) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + length + b"\r\n\r\n")
         assert client.makefile("rb").read().split()[1] in (b"400", b"413")
 
@@ -209,8 +213,8 @@ def test_the_longest_waiting_give_way_and_those_that_work_never_do(limit, events
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), True, "5"])
-def test_a_time_that_is_no_number_of_seconds_is_refused(run, seconds):
+def test_a_time_that_is_no_number_of_seconds_is_refused(seconds):
     with pytest.raises(ConfigError, match="request_timeout must be a positive number of seconds"):
-        LiveServer(run, request_timeout=seconds)
+        Connections(8, request_timeout=seconds)
     with pytest.raises(ConfigError, match="connections must be an integer of at least 1"):
-        LiveServer(run, connections=0)
+        Connections(0, request_timeout=10)

@@ -41,7 +41,7 @@ def test_only_styles_of_an_environments_text_reach_the_terminal(parts):
     assert not OBEYED.search(STYLE.sub("", shown.getvalue()))
 
 
-COMMANDS = [["compare", "a.jsonl", "a.jsonl"], ["show", "a.jsonl"]]
+COMMANDS = [["compare", "a.jsonl", "a.jsonl"], ["view", "a.jsonl", "--text", "0"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -52,7 +52,7 @@ def _root(
 
 
 PANELS = {
-    "The first hour": ("list", "play", "train", "view", "show", "eval"),
+    "The first hour": ("list", "play", "train", "view", "eval"),
     "An environment of your own": ("new", "validate", "info", "card"),
 }
 """Panels of commands; all others are in the last one."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
 
-from gym_trl.displays import Displayed
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, kwargs_by_id
 from gym_trl.errors import (
     ConfigError,
@@ -42,7 +41,7 @@ from gym_trl.types import Answer, EpisodeResult, Message, Policy, StepResult, St
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation(Displayed):
+class Evaluation:
     """Result of an evaluation."""
 
     rows: list[Row]

@@ -19,7 +19,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from gym_trl.displays import with_episodes
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.checkpoints import BATCHES, DECLARING, GENERATIONS, batches, check_batches
 from gym_trl.grpo.dataset import DATASET_ROW
@@ -128,7 +127,7 @@ class Attachment:
         trainer.mask_truncated_completions = False  # TRL's own rule checks the last token only
         # Before the callbacks that restore a checkpoint. A new list, because one of these may be the caller.
         handler = trainer.callback_handler
-        handler.callbacks = [_callback(self), *with_episodes(handler.callbacks)]
+        handler.callbacks = [_callback(self), *handler.callbacks]
         if trainer.model.training:
             self._resume()
         else:  # the first call may come from within an evaluation

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal, Self, Unpack
 
-from gym_trl.displays import Displayed
 from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.verifiers import Verifier
 from gym_trl.envspec import SELF_PLAY, EnvSpec, TaskPlan, limit_of_invalid
@@ -36,7 +35,7 @@ from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 
 
-class GymSpec(Displayed):
+class GymSpec:
     """Specification of a training on text environments, for ``GymGRPOTrainer(..., spec=spec)``.
 
     >>> spec = GymSpec("TrlEnv/GuessNumber-v0", num_tasks=16, env_kwargs={"high": 8, "turns": 4})

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from gym_trl.bases import Closing
-from gym_trl.displays import Displayed
 from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
 from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete, env_of
@@ -37,7 +36,7 @@ def read_records(path: Path) -> Iterator[Record]:
         yield cast(Record, ReadRecord(record))
 
 
-class ReadRecord(dict[str, Any], Displayed):
+class ReadRecord(dict[str, Any]):
     """Record that ``read_records`` has read: a ``dict`` that is written in one line."""
 
     def __repr__(self) -> str:

@@ -11,50 +11,39 @@ from gym_trl.viewer.values import is_exact, listed, text
 
 
 class TurnCredit(NamedTuple):
-    """Advantages and states of an episode's turns."""
+    """Advantages of an episode's turns."""
 
     advantages: list[float | None]
     """One per turn."""
-    states: list[int]
-    """State before each turn, and the last one: equal numbers within a group are equal states; empty if not known."""
 
 
 class Credit:
-    r"""Reader of a run's advantages; the keys of states, which may be long, become small numbers within each group.
+    r"""Reader of a run's advantages.
 
     >>> import json
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path, episode = Path(folder, "credit.jsonl"), {"step": 1, "split": "train", "group": 0, "attempt": 0}
-    ...     _ = path.write_text(json.dumps({**episode, "advantages": [0.5], "state_keys": ["start", "end"]}) + "\n")
+    ...     _ = path.write_text(json.dumps({**episode, "advantages": [0.5]}) + "\n")
     ...     credit = Credit(path)
     ...     credit.read()
     ...     credit.of({**episode, "turns": [{"answer": "ox"}]})
-    TurnCredit(advantages=[0.5], states=[0, 1])
+    TurnCredit(advantages=[0.5])
     """
 
     def __init__(self, path: Path) -> None:
         self._tail = Tail(path, records=False)
         self._episodes: dict[_Member, TurnCredit] = {}
-        self._states: dict[tuple[Any, ...], dict[str, int]] = {}
         self._count = 0  # advantages that are not 0
         self._squares = 0.0
 
-    @property
-    def replaced(self) -> bool:
-        """True if the file was replaced since it was read."""
-        return self._tail.replaced
-
     def read(self) -> None:
-        """Read the appended lines."""
+        """Read the lines."""
         for _, line in self._tail.read():
             if (member := _member(line)) is None:
                 continue
             advantages = [_short(value) for value in listed(line.get("advantages"))]
-            keys = listed(line.get("state_keys"))
-            numbers = self._states.setdefault(member[:-1], {})
-            states = [numbers.setdefault(text(key), len(numbers)) for key in keys]
-            self._episodes[member] = TurnCredit(advantages, states if len(states) == len(advantages) + 1 else [])
+            self._episodes[member] = TurnCredit(advantages)
             others = [value for value in advantages if value]
             self._count += len(others)
             self._squares += math.fsum(value * value for value in others)

@@ -48,7 +48,7 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
     {'observation': 'Say ox.', 'thinking': '', 'answer': 'ox', 'reward': 1.0, 'valid': True, 'action': None}
     """
     turns = [_turn(turn) for turn in record["turns"]]
-    task, order = record["task"], record["order"]
+    task = record["task"]
     others = {key: value for key, value in record.items() if key not in _KNOWN}
     return {
         "turns": turns,
@@ -60,7 +60,6 @@ def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | No
         "counts": {"prompt": record["prompt_tokens"], "completion": record["completion_tokens"]},
         "more": shown({**record["spec"], **others}),
         "credit": credit._asdict() if credit else None,
-        "order": order if order is not None and len(order) == len(turns) else None,
         "tokens": _tokens(record, decoder),
         "segments": record["segments"] or [],
     }

@@ -6,11 +6,9 @@
   const main = document.getElementById("main");
   const tip = document.getElementById("tip");
   const help = document.getElementById("help");
-  const LIVE = root.dataset.source === "live";
   const ROW = 34;
   const OVERSCAN = 8;
   const CACHED = 12; // maximum number of decoded chunks
-  const POLL_MS = 2000;
   const SVG = "http://www.w3.org/2000/svg";
   const REASONS = ["STOP_REASONS"]; // page.py inserts the names
 
@@ -45,7 +43,6 @@
 
   const hue = (stop) => (REASONS.includes(stop) ? `hue-${stop}` : "");
   const words = (name) => String(name).replaceAll("_", " ");
-  const term = (name, value) => `${name}=${/\s/.test(value) || !value ? `"${value}"` : value}`;
   const filtered = (query) => `#/episodes?${new URLSearchParams({ q: query })}`;
   const count = (number) => number.toLocaleString("en");
   const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
@@ -97,6 +94,7 @@
     return JSON.parse(await new Response(stream).text());
   }
 
+  let firsts = []; // first episode of each chunk
   const cache = new Map(); // chunk number -> promise of its episodes, most recently used last
   let decoded = 0;
 
@@ -108,84 +106,36 @@
     return known;
   }
 
-  const file = {
-    firsts: [],
-    async open() {
-      const index = await unpack(document.getElementById("index").textContent);
-      ({ about, columns, metrics } = index);
-      file.firsts = index.chunks;
-    },
-    place(episode) {
-      let low = 0;
-      let high = file.firsts.length - 1;
-      while (low < high) {
-        const middle = (low + high + 1) >> 1;
-        if (file.firsts[middle] <= episode) low = middle;
-        else high = middle - 1;
-      }
-      return [low, episode - file.firsts[low]];
-    },
-    chunk(number, kind = "chunk") {
-      return remember(`${kind}-${number}`, () => {
-        decoded += 1;
-        root.dataset.decoded = decoded;
-        return unpack(document.getElementById(`${kind}-${number}`).textContent);
-      });
-    },
-  };
+  /** Return the number of an episode's chunk, and the episode's place in it. */
+  function place(episode) {
+    let low = 0;
+    let high = firsts.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (firsts[middle] <= episode) low = middle;
+      else high = middle - 1;
+    }
+    return [low, episode - firsts[low]];
+  }
 
-  const server = {
-    size: 64,
-    generation: null,
-    async open() {
-      await server.update();
-      setInterval(() => server.update().catch(() => pill("lost")), POLL_MS);
-    },
-    place: (episode) => [Math.floor(episode / server.size), episode % server.size],
-    chunk(number, kind = "chunk") {
-      const first = number * server.size;
-      const held = Math.min(server.size, total - first);
-      const credited = kind === "chunk" && about.credit ? about.credit.episodes : ""; // known later than the messages
-      return remember(`${server.generation} ${kind} ${first} ${held} ${credited}`, async () =>
-        (await fetch(`episodes?first=${first}&count=${held}&tokens=${kind === "tokens" ? 1 : 0}`)).json());
-    },
-    async update() {
-      const asked = `updates?generation=${server.generation}&episodes=${total}&metrics=${metrics.length}`;
-      const answer = await fetch(asked);
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
-      const news = await answer.json();
-      if (news.generation !== server.generation) {
-        server.generation = news.generation;
-        [columns, metrics, total] = [{}, [], 0];
-        cache.clear();
-      }
-      about = news.about;
-      metrics.push(...news.metrics);
-      for (const [name, values] of Object.entries(news.columns)) columns[name] = (columns[name] || []).concat(values);
-      pill("live");
-      if (news.metrics.length || news.columns.step.length) changed();
-    },
-  };
-  const source = LIVE ? server : file;
+  function chunk(number, kind = "chunk") {
+    return remember(`${kind}-${number}`, () => {
+      decoded += 1;
+      root.dataset.decoded = decoded;
+      return unpack(document.getElementById(`${kind}-${number}`).textContent);
+    });
+  }
 
   /** Return the messages and tokens of an episode. */
   async function body(episode) {
-    const [number, offset] = source.place(episode);
-    const [said, tokens] = await Promise.all([source.chunk(number), source.chunk(number, "tokens")]);
+    const [number, offset] = place(episode);
+    const [said, tokens] = await Promise.all([chunk(number), chunk(number, "tokens")]);
     return { ...said[offset], tokens: tokens[offset] };
-  }
-
-  function pill(state) {
-    const live = document.getElementById("live");
-    live.hidden = false;
-    live.classList.toggle("lost", state === "lost");
-    live.textContent = state === "lost" ? "the server has gone" : "live";
   }
 
   let shared = null;
   let groups = null;
   let tasks = null;
-  let games = null;
   const groupKey = (i) =>
     `${columns.same[i]}|${columns.step[i]}|${columns.split[i]}|${columns.policy[i]}|${columns.group[i] ?? ""}`;
 
@@ -202,23 +152,19 @@
   const membersOf = (i) => (groups ||= gather(groupKey)).get(groupKey(i));
   const sameTask = (i) => (tasks ||= gather((j) => columns.same[j])).get(columns.same[i]);
 
-  // In a game of several seats each is an episode; what one of them saw is shown in its own column only.
   const isSeat = (i) => isNumber(columns.seat[i]);
-  const hasSeats = () => columns.seat.some(isNumber);
   const seatName = (i) => `seat ${columns.seat[i]}`;
-  const bySeat = (i, j) => columns.game[i] - columns.game[j] || columns.seat[i] - columns.seat[j];
-  const seatsOf = (i) => (isSeat(i) ? [...(games ||= gather((j) => columns.game[j])).get(columns.game[i])].sort(bySeat) : [i]);
 
-  function changed() {
+  async function open() {
+    const index = await unpack(document.getElementById("index").textContent);
+    ({ about, columns, metrics } = index);
+    firsts = index.chunks;
     total = columns.step.length;
-    shared = groups = tasks = games = null;
     document.getElementById("name").textContent = about.name;
     document.getElementById("env").textContent = about.options.env || columns.env[0] || "";
     document.getElementById("total").textContent = count(total);
     document.title = `${about.name} · gym-trl`;
     root.dataset.episodes = total;
-    if (view.name === "curves") curves();
-    if (view.name === "episodes" && view.refresh) view.refresh();
   }
 
   // --------------------------------------------------------------------------------------------------------- charts
@@ -304,7 +250,7 @@
     return [x, y];
   }
 
-  /** Highlight the same step in all charts; a click shows its episodes. */
+  /** Highlight the same step in all charts. */
   function pointed(svg, xs, x, height, told) {
     const cross = s("line", { class: "cross", y1: EDGE.top, y2: height - EDGE.bottom, visibility: "hidden" });
     svg.append(cross);
@@ -324,14 +270,14 @@
       cross.setAttribute("x1", x(step));
       cross.setAttribute("x2", x(step));
     });
-    const place = (event) => {
+    const at = (event) => {
       const box = svg.getBoundingClientRect();
       const [first, last] = [xs[0], xs[xs.length - 1]];
       const share = (event.clientX - box.left - EDGE.left) / (box.width - EDGE.left - EDGE.right);
       return nearest(first + share * (last - first));
     };
     svg.addEventListener("pointermove", (event) => {
-      const i = place(event);
+      const i = at(event);
       for (const hover of hovers) hover(xs[i]);
       pop(event, [h("b", { text: `step ${show(xs[i])}` }), ...told(i)]);
     });
@@ -339,7 +285,6 @@
       for (const hover of hovers) hover(null);
       tip.hidden = true;
     });
-    svg.addEventListener("click", (event) => go(filtered(`step:${xs[place(event)]}`)));
   }
 
   const pair = (name, value) => h("div", {}, h("span", { text: name }), h("b", { text: value }));
@@ -404,7 +349,7 @@
       pointed(svg, xs, x, height, (i) => names.map((name) => pair(name, `${(shares[name][i] * 100).toFixed(0)} %`)));
     });
     box.append(h("div", { class: "legend" },
-      names.map((name) => h("a", { href: filtered(term("ended", name)) }, h("i", { class: hue(name) }), name))));
+      names.map((name) => h("a", { href: filtered(name) }, h("i", { class: hue(name) }), name))));
     return box;
   }
 
@@ -442,7 +387,7 @@
       h("table", { class: "plain" }, h("tbody", {}, names.map((name) => {
         const bar = h("span", { class: `dot-of ${hue(name)}` });
         bar.style.width = `${Math.max(2, 140 * counts.get(name) / tallest)}px`;
-        return h("tr", {}, h("td", {}, bar, h("a", { href: filtered(term("ended", name)), text: name || "–" })), h("td", { text: count(counts.get(name)) }),
+        return h("tr", {}, h("td", {}, bar, h("a", { href: filtered(name), text: name || "–" })), h("td", { text: count(counts.get(name)) }),
           h("td", { text: `${(100 * counts.get(name) / total).toFixed(1)} %` }));
       }))));
   }
@@ -489,8 +434,6 @@
   ];
 
   function curves() {
-    const open = main.querySelector(".more")?.open;
-    const scrolled = view.name === "curves" ? main.scrollTop : 0;
     view.name = "curves";
     hovers.clear();
     const box = h("div", { class: "curves" }, facts());
@@ -523,9 +466,8 @@
     } else if (total) charts.append(stopBars());
     const trainedLevels = about.levels.before || about.levels.after;
     if (trainedLevels) charts.prepend(scores());
-    box.append(trainedLevels ? "" : byPlayer(), charts, others(open));
+    box.append(trainedLevels ? "" : byPlayer(), charts, others());
     main.replaceChildren(box);
-    main.scrollTop = scrolled;
   }
 
   function fact(label, value, note) {
@@ -552,7 +494,7 @@
     const last = metrics.length ? metrics[metrics.length - 1] : {};
     const steps = isNumber(last.step) ? last.step : told.steps;
     if (isNumber(steps) && steps > 0) {
-      const note = told.interrupted && !LIVE ? "interrupted" : isNumber(about.options.steps) ? `of ${count(about.options.steps)}` : "";
+      const note = told.interrupted ? "interrupted" : isNumber(about.options.steps) ? `of ${count(about.options.steps)}` : "";
       box.append(fact("steps", count(steps), note));
     }
     box.append(fact("episodes kept", count(total), about.broken ? `${plural(about.broken, "line")} could not be read` : `${count(new Set(columns.same).size)} different tasks`));
@@ -584,15 +526,14 @@
     if (about.players.length < 2) return "";
     const wanted = ["policy", "env", "arguments"].filter((name) => new Set(about.players.map((one) => one[name])).size > 1);
     const rows = about.players.map((one) => {
-      const terms = wanted.map((name) => term(name, one[name] || "none"));
       const failed = one.episodes - one.scored;
-      return [...wanted.map((name) => h("a", { href: filtered(terms.join(" ")), text: one[name] || "–" })),
+      return [...wanted.map((name) => name === "policy" && one.policy ? h("a", { href: filtered(one.policy), text: one.policy }) : one[name] || "–"),
         `${count(one.scored)}${failed ? ` (+${count(failed)} failed)` : ""}`, estimate(one.success), estimate(one.return), show(one.turns), show(one.tokens)];
     });
     return table([...wanted, "episodes", "success [95 %]", "return [95 %]", "turns", "tokens"], rows);
   }
 
-  function others(open) {
+  function others() {
     const shown = new Set(["step", "seconds", "epoch", "success/low", "success/high", ...MAIN.map(([, name]) => name)]);
     const names = new Set(metrics.flatMap((row) => Object.keys(row)));
     const rest = [...names].filter((name) => !shown.has(name) && !name.startsWith("env/stop/")).sort();
@@ -604,103 +545,40 @@
       box.append(h("div", { class: "charts small" }, charts.map(([name, xs, ys]) => lineChart(name, "", xs, ys))));
     };
     box.addEventListener("toggle", fill);
-    box.open = Boolean(open);
     return box;
   }
 
   // --------------------------------------------------------------------------------------------------------- filter
 
-  const NUMBERS = new Set(["#", "step", "seat", "return", "turns", "tokens", "invalid"]);
-  const TEXTS = new Set(["split", "env", "task", "arguments", "ended", "seed", "group", "policy", "response"]);
-  const SUCCESS = { yes: true, no: false, none: null };
-  const TERMS = /(?:[^\s"]+|"[^"]*"?)+/g;
+  const SEARCHED = ["split", "env", "task", "ended", "policy"];
 
-  /** Parse a filter into tests of columns and words that the transcript must contain. */
-  function parse(query) {
-    const tests = [];
-    const wanted = [];
-    for (const raw of query.match(TERMS) || []) {
-      const match = (/^-?success$/i.test(raw) ? `${raw}:yes` : raw).match(/^(-?)([a-z#_]+)(>=|<=|!=|:|=|>|<)(.*)$/i);
-      if (!match) {
-        const text = raw.replaceAll('"', "");
-        if (text) wanted.push(text.toLowerCase());
-        continue;
-      }
-      const [, minus, written, operator] = match;
-      const name = written.toLowerCase();
-      if (!(NUMBERS.has(name) || TEXTS.has(name) || name === "success")) {
-        throw Object.assign(new Error(`There is no column “${written}”. Columns: ${[...NUMBERS, ...TEXTS, "success"].join(", ")}.`), { term: raw });
-      }
-      const value = match[4].replaceAll('"', "").toLowerCase();
-      if (value === "") continue; // incomplete input
-      const not = (minus === "-") !== (operator === "!=");
-      const test = name === "success" ? successTest(value) : NUMBERS.has(name) ? numberTest(name, operator, value) : textTest(name, operator, value);
-      tests.push(not ? (i) => !test(i) : test);
-    }
-    return [tests, wanted];
-  }
-
-  function successTest(value) {
-    if (!Object.hasOwn(SUCCESS, value)) throw new Error(`success is ${Object.keys(SUCCESS).join(", ")} (not declared), not “${value}”`);
-    return (i) => columns.success[i] === SUCCESS[value];
-  }
-
-  function numberTest(name, operator, value) {
-    const get = name === "#" ? (i) => i : (i) => columns[name][i];
-    const wanted = Number(value.replace("−", "-"));
-    if (value === "none") return (i) => get(i) === null;
-    if (Number.isNaN(wanted)) throw new Error(`${name} is a number, not “${value}”`);
-    const tests = {
-      ">": (one) => one > wanted, "<": (one) => one < wanted, ">=": (one) => one >= wanted, "<=": (one) => one <= wanted,
-    };
-    const test = tests[operator] || ((one) => Math.abs(one - wanted) < 1e-9);
-    return (i) => get(i) !== null && test(get(i));
-  }
-
-  function textTest(name, operator, value) {
-    const whole = operator === "=" || name === "seed" || name === "group";
-    return (i) => {
-      const text = String(columns[name][i] ?? "").toLowerCase();
-      if (whole && value === "none") return text === "" || text === value;
-      if (name === "task" && value.includes("=")) return text.split(" ").includes(value); // instance=2 is not instance=21
-      return whole ? text === value : text.includes(value);
-    };
-  }
-
-  const transcript = (said) => [
-    ...said.opening.map((message) => message.text),
+  /** Return all texts of an episode in small letters: those of its row, then those of its messages. */
+  const textOf = (i, said) => [
+    ...SEARCHED.map((name) => columns[name][i]), ...said.opening.map((message) => message.text),
     ...said.turns.flatMap((turn) => [turn.observation, turn.thinking, turn.answer]), said.last || "", said.unanswered || "", said.error || "",
   ].join("\n").toLowerCase();
 
   let searching = 0;
 
-  /** Report rows whose transcript contains the words as they are found. */
-  async function search(rows, wanted, told) {
+  /** Report the episodes with all of these words as they are found. */
+  async function search(wanted, told) {
     const mine = ++searching;
-    const chunks = new Map();
-    for (const row of rows) {
-      const [number] = source.place(row);
-      if (chunks.has(number)) chunks.get(number).push(row);
-      else chunks.set(number, [row]);
-    }
     const found = [];
-    let done = 0;
-    for (const [number, held] of chunks) {
-      const said = await source.chunk(number);
+    for (let number = 0; number < firsts.length; number += 1) {
+      const said = await chunk(number);
       if (mine !== searching) return;
-      for (const row of held) {
-        const text = transcript(said[source.place(row)[1]]);
-        if (wanted.every((word) => text.includes(word))) found.push(row);
-      }
-      done += 1;
-      told(found, done / chunks.size);
+      said.forEach((one, offset) => {
+        const text = textOf(firsts[number] + offset, one);
+        if (wanted.every((word) => text.includes(word))) found.push(firsts[number] + offset);
+      });
+      told(found, (number + 1) / firsts.length);
     }
-    if (!chunks.size) told(found, 1);
+    if (!firsts.length) told(found, 1);
   }
 
   // ------------------------------------------------------------------------------------------------------- episodes
 
-  /** Columns of the table, which have the names of the filter: a width and if they are numbers. */
+  /** Columns of the table: a width and if they are numbers. */
   const COLUMNS = [
     ["#", "58px", true], ["step", "60px", true], ["split", "96px", false], ["seat", "44px", true],
     ["policy", "minmax(100px,.5fr)", false], ["env", "minmax(150px,.6fr)", false], ["task", "minmax(110px,.5fr)", false],
@@ -737,13 +615,6 @@
     });
   }
 
-  function select(query) {
-    const [tests, wanted] = parse(query);
-    const rows = [];
-    for (let i = 0; i < total; i += 1) if (tests.every((test) => test(i))) rows.push(i);
-    return [rows, wanted];
-  }
-
   const address = () => {
     const asked = new URLSearchParams();
     if (view.query) asked.set("q", view.query);
@@ -761,12 +632,11 @@
     });
     const template = shown.map(([name, width]) => (NARROW.matches && name === "ended" ? "minmax(0, 1fr)" : NARROW.matches && name === "#" ? "44px" : width)).join(" ");
     const input = h("input", {
-      id: "filter", type: "text", placeholder: "Filter:  return<0  ended:turn_limit  step>=100  or words of the transcript",
+      id: "filter", type: "text", placeholder: "Filter by words of the transcript",
       autocomplete: "off", spellcheck: "false", "aria-label": "Filter",
     });
     input.value = view.query;
     const told = h("span", { class: "shown", id: "shown", role: "status" });
-    const facets = h("span", { class: "facets" });
     const space = h("div", { class: "grid-space", role: "rowgroup" });
     const head = h("div", { class: "grid-head", role: "row" }, shown.map(([name, , num]) =>
       h("span", { role: "columnheader", class: num ? "num" : "", "data-column": name },
@@ -806,17 +676,7 @@
         if (mine) cell.setAttribute("aria-sort", view.descending ? "descending" : "ascending");
         else cell.removeAttribute("aria-sort");
       });
-      let rows;
-      let wanted;
-      try {
-        [rows, wanted] = select(view.query);
-        told.classList.remove("wrong");
-      } catch (error) {
-        told.classList.add("wrong");
-        told.replaceChildren(error.message, ...offers(error.term));
-        return;
-      }
-      paintFacets(facets, input);
+      const wanted = view.query.toLowerCase().split(/\s+/).filter(Boolean);
       const take = (found, share) => {
         const kept = view.rows[view.at];
         view.rows = order([...found]);
@@ -824,25 +684,20 @@
         view.at = again >= 0 ? again : 0;
         const many = `${count(view.rows.length)} of ${plural(total, "episode")}`;
         told.textContent = share < 1 ? `${many} · searching ${Math.round(share * 100)} %` : many;
-        if (!view.rows.length && share === 1 && view.query) told.append(...offers());
+        if (!view.rows.length && share === 1 && view.query) told.append(" ", h("button", { type: "button", class: "clear", text: "Clear the filter", onclick: clear }));
         space.style.height = `${view.rows.length * ROW}px`;
         scroll.setAttribute("aria-rowcount", view.rows.length);
         paint();
       };
       searching += 1;
-      if (wanted.length) search(rows, wanted, take);
-      else take(rows, 1);
+      if (wanted.length) search(wanted, take);
+      else take(columns.step.keys(), 1);
     }
 
-    /** Return buttons that lead back from a filter that finds nothing. */
-    function offers(unknown) {
-      const to = (text, query) => [" ", h("button", { type: "button", class: "facet", text, onclick: () => {
-        input.value = query;
-        input.dispatchEvent(new Event("input"));
-        input.focus();
-      } })];
-      const quoted = unknown && `"${unknown.replaceAll('"', "")}"`;
-      return [...unknown ? to(`Search the transcripts for ${quoted}`, view.query.replace(unknown, quoted)) : [], ...to("Clear the filter", "")];
+    function clear() {
+      input.value = "";
+      input.dispatchEvent(new Event("input"));
+      input.focus();
     }
 
     function sortBy(name) {
@@ -895,10 +750,9 @@
       paint();
     };
     view.page = () => Math.max(1, Math.floor(scroll.clientHeight / ROW) - 2);
-    view.refresh = refresh;
     const kept = view.at;
     main.replaceChildren(h("div", { class: "episodes" },
-      h("div", { class: "bar" }, h("label", { class: "filter" }, input, h("kbd", { text: "/" })), told, facets), scroll));
+      h("div", { class: "bar" }, h("label", { class: "filter" }, input, h("kbd", { text: "/" })), told), scroll));
     new ResizeObserver(paint).observe(scroll);
     refresh();
     view.move(Math.min(kept, Math.max(0, view.rows.length - 1)));
@@ -929,28 +783,6 @@
       cell.textContent = name === "#" ? String(held) : show(held);
       cell.classList.toggle("none", (held === 0 && name !== "seat" && name !== "group") || held === null);
     }
-  }
-
-  /** Show buttons for the existing splits and stop reasons; each adds itself to the filter. */
-  function paintFacets(box, input) {
-    const buttons = [];
-    const parts = input.value.match(TERMS) || [];
-    for (const name of ["split", "ended"]) {
-      const counts = tally(columns[name]);
-      if (counts.size < 2) continue;
-      const sorted = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, 8);
-      for (const held of sorted) {
-        const pressed = parts.includes(term(name, held));
-        buttons.push(h("button", {
-          type: "button", class: "facet", "aria-pressed": String(pressed), title: term(name, held), onclick: () => {
-            const others = parts.filter((part) => !part.startsWith(`${name}=`));
-            input.value = (pressed ? others : [...others, term(name, held)]).join(" ");
-            input.dispatchEvent(new Event("input"));
-          },
-        }, name === "ended" && h("i", { class: `dot-of ${hue(held)}` }), held || "–", h("b", { text: count(counts.get(held)) })));
-      }
-    }
-    box.replaceChildren(...buttons.flatMap((button) => [button, " "]));
   }
 
   // ------------------------------------------------------------------------------------------------------ an episode
@@ -999,10 +831,10 @@
     return answer && left < 0 ? start : at;
   }
 
-  function modelSaid(said, k, place, heated, name) {
+  function modelSaid(said, k, place, heated) {
     const turn = said.turns[k];
     const box = h("div", { class: "said model" });
-    const who = h("div", { class: "who", text: name });
+    const who = h("div", { class: "who", text: "Model" });
     box.append(who);
     if (!place || !heated) {
       if (turn.thinking) box.append(thinking([turn.thinking], plural(turn.thinking.split(/\s+/).length, "word")));
@@ -1040,19 +872,17 @@
     return box;
   }
 
-  const NAMES = { env: "Environment", model: "Model" };
-
-  function turnCard(said, k, place, heated, marks, names = NAMES) {
+  function turnCard(said, k, place, heated) {
     const turn = said.turns[k];
     const advantage = said.credit ? said.credit.advantages[k] : null;
     return h("article", { class: "turn", "data-turn": k, "data-credit": said.credit && creditOf(advantage) !== null ? String(creditOf(advantage)) : null },
-      h("div", { class: "turn-head" }, h("span", { text: `Turn ${k + 1}` }), marks && marks(said, k),
+      h("div", { class: "turn-head" }, h("span", { text: `Turn ${k + 1}` }),
         isNumber(advantage) && h("span", { class: "credit", title: "what this turn was trained with: better or worse than expected" }, "advantage ", h("b", { text: signed(advantage) })),
         !turn.valid && h("span", { class: "flag", text: "invalid action" }),
         turn.action !== null && turn.action !== turn.answer && h("span", { class: "read", title: "what was read from the answer" }, "action ", h("b", { text: turn.action })),
         h("span", { class: `reward ${sign(turn.reward)}`, title: "reward", text: signed(turn.reward) })),
-      h("div", { class: "said env" }, h("div", { class: "who", text: names.env }), plain(turn.observation, "said nothing")),
-      modelSaid(said, k, place, heated, names.model));
+      h("div", { class: "said env" }, h("div", { class: "who", text: "Environment" }), plain(turn.observation, "said nothing")),
+      modelSaid(said, k, place, heated));
   }
 
   function outcome(i) {
@@ -1093,7 +923,7 @@
       [["Conversation", ""], ["Tokens", "/tokens"]].map(([label, end]) => h("button", {
         type: "button", "aria-pressed": String(view.tokens === Boolean(end)), text: label, onclick: () => go(`#/episode/${i}${end}`),
       })));
-    inner.append(h("div", { class: "talk-head" }, h("h1", { text: `Episode ${i}` }), isSeat(i) && h("a", { class: "verdict seat", href: `#/game/${i}`, title: "the game with all seats side by side", text: `${seatName(i)} of a game` }), outcome(i),
+    inner.append(h("div", { class: "talk-head" }, h("h1", { text: `Episode ${i}` }), isSeat(i) && h("span", { class: "verdict", text: seatName(i) }), outcome(i),
       h("span", { class: `verdict ${columns.return[i] > 0 ? "good" : columns.return[i] < 0 ? "bad" : ""}`, text: `return ${show(columns.return[i])}` }),
       modes));
     inner.append(...(view.tokens ? tokensView(said) : conversation(said)));
@@ -1199,14 +1029,12 @@
       ...Object.entries(said.more).map(([name, held]) => [words(name), held]),
     ].filter(([, held]) => held !== null && held !== undefined && held !== "");
     const members = membersOf(i);
-    const seats = isSeat(i) ? seatsOf(i) : [];
     const others = sameTask(i).filter((j) => !members.includes(j));
     return h("aside", { class: "rail" },
       h("div", { class: "steps" }, near(-1, "← previous"), near(1, "next →")),
       said.turns.length > 0 && h("section", {}, h("h2", { text: "Reward of each turn" }), turnBars("Reward of each turn", said.turns.map((turn) => turn.reward))),
       said.turns.length > 0 && said.credit && h("section", {}, h("h2", { text: "Advantage of each turn" }), turnBars("Advantage of each turn", said.credit.advantages, "of-credit")),
-      seats.length > 0 && h("section", {}, h("h2", {}, "Seats of this game", h("a", { href: `#/game/${i}`, text: "turn by turn" })), memberList(seats, i, seatName)),
-      members.length > seats.length && h("section", {}, h("h2", {}, `Group of ${members.length} on this task`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, (j) => [isSeat(j) && seatName(j), columns.ended[j]].filter(Boolean).join(" · "))),
+      members.length > 1 && h("section", {}, h("h2", {}, `Group of ${members.length} on this task`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, (j) => [isSeat(j) && seatName(j), columns.ended[j]].filter(Boolean).join(" · "))),
       others.length > 0 && h("section", {}, h("h2", {}, "This task at other times", h("a", { href: `#/group/${i}/all`, text: "compare" })), memberList(others, i, when)),
       h("section", {}, h("h2", { text: "Facts" }), h("dl", { class: "pairs" }, facts.flatMap(([name, held]) => [h("dt", { text: name }), h("dd", { text: typeof held === "number" && name !== "seed" ? show(held) : String(held) })]))));
   }
@@ -1242,40 +1070,6 @@
   const MOST_MEMBERS = 64;
   const MOST_TOKENS = 60000;
 
-  /** Return the name of the n-th state: A to Z, then AA, AB and so on. */
-  const letters = (n) => (n < 26 ? "" : letters(Math.floor(n / 26) - 1)) + String.fromCharCode(65 + (n % 26));
-
-  /** Return a function that marks the states in which several members were: the same mark for the same state. */
-  function meetings(members, bodies) {
-    const visitors = new Map(); // state -> members, in the order of turns
-    const states = bodies.map((said) => (said.credit ? said.credit.states : []));
-    for (let k = 0; k < Math.max(0, ...states.map((some) => some.length)); k += 1) {
-      states.forEach((some, m) => {
-        if (k >= some.length) return;
-        if (!visitors.has(some[k])) visitors.set(some[k], new Set());
-        visitors.get(some[k]).add(members[m]);
-      });
-    }
-    const shared = new Map();
-    for (const [state, here] of visitors) if (here.size > 1) shared.set(state, letters(shared.size));
-    if (!shared.size) return null;
-    return (said, k) => {
-      const state = said.credit ? said.credit.states[k] : undefined;
-      if (!shared.has(state)) return null;
-      const here = [...visitors.get(state)];
-      return h("span", { class: "met", "data-met": shared.get(state), title: `episodes ${here.join(", ")} were in this state` },
-        h("b", { text: shared.get(state) }), ` ×${here.length}`);
-    };
-  }
-
-  /** Return at most so many episodes, those of a game's seats beside each other, and no game in part. */
-  function wholeGames(list, most) {
-    const found = list.some(isSeat) ? [...list].sort((i, j) => bySeat(i, j) || i - j).slice(0, most) : list.slice(0, most);
-    const last = found[found.length - 1];
-    const there = found.filter((j) => columns.game[j] === columns.game[last]).length;
-    return isSeat(last) && list.filter((j) => columns.game[j] === columns.game[last]).length > there && there < found.length ? found.slice(0, -there) : found;
-  }
-
   async function group(i, all) {
     view.name = "group";
     if (!(i >= 0 && i < total)) {
@@ -1286,7 +1080,7 @@
     const together = membersOf(i);
     const everything = sameTask(i);
     const wide = all || together.length < 2;
-    const members = wholeGames((wide ? everything : together), MOST_MEMBERS);
+    const members = (wide ? everything : together).slice(0, MOST_MEMBERS);
     view.episode = i;
     view.members = members;
     view.all = wide;
@@ -1296,110 +1090,32 @@
     const seats = [...new Set(members.map((j) => columns.seat[j]))].sort((one, two) => one - two);
     const averages = new Map(seats.map((seat) => [seat, mean(members.filter((j) => columns.seat[j] === seat).map((j) => columns.return[j]))]));
     const distance = (j) => columns.return[j] - averages.get(columns.seat[j]);
-    const firsts = members.filter((j, m) => isSeat(j) && columns.game[j] !== columns.game[members[m - 1]]);
     const sizes = bodies.reduce((sum, said) => sum + (said.tokens ? said.tokens.ids.length : 0), 0);
     const rows = Math.max(0, ...bodies.map((said) => said.turns.length));
     const grid = h("div", { class: "group-grid" });
     grid.style.gridTemplateColumns = `repeat(${members.length}, minmax(${members.length > 2 ? 300 : 360}px, 1fr))`;
-    firsts.forEach((j, n) => {
-      const link = h("a", { class: "group-game", href: `#/game/${j}`, title: "this game turn by turn" }, `Game ${n + 1}`, h("span", { text: "turn by turn" }));
-      link.style.gridColumn = `span ${members.filter((one) => columns.game[one] === columns.game[j]).length}`;
-      grid.append(link);
-    });
-    const begins = (m) => (m && firsts.includes(members[m]) ? " begins" : "");
-    members.forEach((j, m) => grid.append(h("div", { class: `group-head${begins(m)}` }, h("a", { class: `group-card ${hue(columns.ended[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
+    members.forEach((j) => grid.append(h("div", { class: "group-head" }, h("a", { class: `group-card ${hue(columns.ended[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
       h("div", { class: "row" }, h("b", { class: sign(columns.return[j]), text: show(columns.return[j]) }), h("span", { text: columns.ended[j] })),
       h("div", { class: "row" }, h("span", { text: [isSeat(j) && seatName(j), wide ? `${j} · ${when(j)}` : isSeat(j) ? j : `Episode ${j}`].filter((part) => part !== false).join(" · ") }),
         h("span", { title: `its return less the mean of those shown${isSeat(j) ? ` of ${seatName(j)}` : ""}`, text: isNumber(columns.return[j]) ? `${signed(Number(distance(j).toFixed(4)))} to mean` : "" }))))));
     const places = bodies.map(spans);
-    const marks = wide ? null : meetings(members, bodies); // numbers of states are those of one group
     for (let k = 0; k < rows; k += 1) {
-      bodies.forEach((said, m) => grid.append(h("div", { class: `group-cell${begins(m)}` }, k < said.turns.length && turnCard(said, k, places[m] && places[m][k], sizes < MOST_TOKENS, marks))));
+      bodies.forEach((said, m) => grid.append(h("div", { class: "group-cell" }, k < said.turns.length && turnCard(said, k, places[m] && places[m][k], sizes < MOST_TOKENS))));
     }
-    bodies.forEach((said, m) => grid.append(h("div", { class: `group-cell${begins(m)}` },
+    bodies.forEach((said) => grid.append(h("div", { class: "group-cell" },
       (said.last !== null || said.error !== null) && h("article", { class: "turn" }, h("div", { class: "said env" },
-        h("div", { class: "who" }, said.error !== null ? "Error" : "Environment", h("small", { text: "at the end" }), marks && marks(said, said.turns.length)), plain(said.error ?? said.last, "said nothing"))))));
+        h("div", { class: "who" }, said.error !== null ? "Error" : "Environment", h("small", { text: "at the end" })), plain(said.error ?? said.last, "said nothing"))))));
     const scroll = h("div", { class: "group-scroll", tabindex: "0" }, grid);
     const modes = together.length > 1 && everything.length > together.length && h("span", { class: "seg" },
       [["This step", ""], ["All times", "/all"]].map(([label, end]) => h("button", { type: "button", "aria-pressed": String(wide === Boolean(end)), text: label, onclick: () => go(`#/group/${i}${end}`) })));
     const hidden = (wide ? everything : together).length - members.length;
     main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
-      h("h1", { text: firsts.length ? `${plural(firsts.length, "game")} of one task` : `${members.length} episodes on one task` }),
+      h("h1", { text: `${members.length} episodes on one task` }),
       h("span", { class: "soft" }, [columns.env[i], taskOf(i), `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${seats.map((seat) => `${show(averages.get(seat))}${isNumber(seat) ? ` (seat ${seat})` : ""}`).join(", ")}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
-      h("span", { class: "grow" }), marks && h("span", { class: "credits", title: "a letter for each state in which several of these episodes were, and how many were" }, h("span", { class: "met" }, h("b", { text: "A" }), " ×2"), " where they met"),
-      bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
+      h("span", { class: "grow" }), bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
     scroll.focus({ preventScroll: true });
     main.querySelector(".group-card.here")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-
-  // --------------------------------------------------------------------------------------------------------- a game
-
-  /** Return the rows of a game: the number of a turn, if it is known, and its members and their turns. */
-  function timeline(bodies) {
-    const known = bodies.every((said) => said.order || !said.turns.length);
-    const rows = new Map();
-    bodies.forEach((said, m) => said.turns.forEach((_, k) => {
-      const at = known ? said.order[k] : k;
-      rows.set(at, [...(rows.get(at) || []), [m, k]]);
-    }));
-    return [known, [...rows].sort(([one], [two]) => one - two)];
-  }
-
-  async function game(i) {
-    view.name = "game";
-    if (!(i >= 0 && i < total && isSeat(i))) {
-      episode(i);
-      return;
-    }
-    const mine = ++drawing;
-    const members = seatsOf(i).slice(0, MOST_MEMBERS);
-    view.episode = i;
-    view.members = members;
-    view.turn = -1;
-    const bodies = await Promise.all(members.map(body));
-    if (mine !== drawing) return;
-    const heated = bodies.reduce((sum, said) => sum + (said.tokens ? said.tokens.ids.length : 0), 0) < MOST_TOKENS;
-    const places = bodies.map(spans);
-    const [known, rows] = timeline(bodies);
-    const names = members.map((j) => ({ env: `Seen by ${seatName(j)} alone`, model: `Said by ${seatName(j)}` }));
-    const grid = h("div", { class: "game-grid" });
-    grid.style.gridTemplateColumns = `36px repeat(${members.length}, minmax(300px, 1fr))`;
-    const line = (label, cells, kind = "") => grid.append(h("div", { class: `game-time ${kind}`, text: label }),
-      ...cells.map((cell, m) => h("div", { class: `game-cell ${kind}`, "data-seat": columns.seat[members[m]], "data-colour": m % 6 }, cell)));
-    line("", members.map((j) => h("a", { class: `group-card${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
-      h("div", { class: "row" }, h("b", { text: seatName(j) }), h("span", { text: columns.policy[j] })),
-      h("div", { class: "row" }, h("span", { text: `Episode ${j}` }), h("span", { text: plural(columns.turns[j], "turn") })))), "game-head");
-    if (bodies.some((said) => said.opening.length)) {
-      line("", bodies.map((said) => said.opening.length > 0 && h("article", { class: "turn" }, h("div", { class: "said env" }, h("details", { class: "think" },
-        h("summary", { text: "Before the first observation" }), plain(said.opening.map((message) => message.text).join("\n\n"), ""))))));
-    }
-    if (!known) grid.append(h("p", { class: "ended game-note", text: "The order of the turns across the seats is not recorded: turns of one number are beside each other." }));
-    let next = 0;
-    for (const [at, cells] of rows) {
-      if (known && at > next) grid.append(h("p", { class: "ended game-note", text: `${plural(at - next, "turn")} of seats that are not recorded` }));
-      next = at + 1;
-      const turns = new Map(cells);
-      line(known ? at + 1 : "", bodies.map((said, m) => turns.has(m) && turnCard(said, turns.get(m), places[m] && places[m][turns.get(m)], heated, null, names[m])));
-    }
-    line("end", members.map((j, m) => h("article", { class: "turn", "data-end": columns.seat[j] },
-      h("div", { class: "turn-head" }, outcome(j), h("span", { class: `reward ${sign(columns.return[j])}`, title: "return: all rewards of this seat", text: `return ${signed(columns.return[j])}` })),
-      bodies[m].last !== null && h("div", { class: "said env" }, h("div", { class: "who" }, `Seen by ${seatName(j)}`, h("small", { text: "at the end" })), plain(bodies[m].last, "said nothing")),
-      bodies[m].unanswered !== null && h("div", { class: "said model" }, h("div", { class: "who" }, names[m].model, h("small", { text: "the game failed on this" })), plain(bodies[m].unanswered, "said nothing")),
-      bodies[m].error !== null && h("div", { class: "error" }, plain(bodies[m].error, "")))));
-    const near = (by, label) => h("button", { type: "button", class: "facet", text: label, disabled: gameAt(by) === -1, onclick: () => toGame(by) });
-    const scroll = h("div", { class: "group-scroll", tabindex: "0" }, grid);
-    main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
-      h("h1", { text: `Game of ${plural(members.length, "seat")}` }),
-      h("span", { class: "soft" }, [columns.env[i], `seed ${columns.seed[i]}`, when(i), `returns ${members.map((j) => `${signed(columns.return[j])} (${seatName(j)})`).join(", ")}`].filter(Boolean).join(" · ")),
-      h("span", { class: "grow" }), bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(),
-      near(-1, "← previous game"), near(1, "next game →")), scroll));
-    scroll.focus({ preventScroll: true });
-    main.querySelector(".group-card.here").scrollIntoView({ block: "nearest", inline: "nearest" });
-  }
-
-  const gameAt = (by) => columns.game.indexOf(columns.game[view.episode] + by);
-  const toGame = (by) => gameAt(by) >= 0 && go(`#/game/${gameAt(by)}`);
-  const showGame = (i) => isSeat(i) && go(`#/game/${i}`);
 
   // ------------------------------------------------------------------------------------------------------- navigation
 
@@ -1414,11 +1130,9 @@
   }
 
   main.addEventListener("pointerover", (event) => {
-    const met = event.target.closest?.("[data-met]")?.dataset.met;
-    for (const mark of main.querySelectorAll("[data-met]")) mark.classList.toggle("same", mark.dataset.met === met);
     const span = event.target.closest?.(".tok[data-i]");
     if (!span || !span.tokens) {
-      if (["episode", "group", "game"].includes(view.name)) tip.hidden = !event.target.closest?.(".rewards");
+      if (["episode", "group"].includes(view.name)) tip.hidden = !event.target.closest?.(".rewards");
       return;
     }
     const { tokens } = span;
@@ -1459,29 +1173,18 @@
       episodes();
     } else if (parts[0] === "episode") episode(Number(parts[1]), parts[2] === "tokens");
     else if (parts[0] === "group") group(Number(parts[1]), parts[2] === "all");
-    else if (parts[0] === "game") game(Number(parts[1]));
     else if (parts.length) go("#/");
     else curves();
   }
 
   const KEYS = [
-    ["Everywhere", [["1  2", "curves, episodes"], ["/", "filter the episodes"], ["t", "dark or light"], ["Esc", "back"], ["?", "these keys"]]],
-    ["Episodes", [["j  k  ↓  ↑", "move"], ["Enter", "open"], ["g", "its group, side by side"], ["s", "its game, all seats side by side"]]],
-    ["An episode", [["j  k", "next, previous turn"], ["→  ←", "next, previous episode"], ["h", "open or fold all thinking"], ["m", "conversation or tokens"], ["g", "its group"], ["s", "its game"]]],
-    ["A group", [["→  ←", "choose a member"], ["Enter", "open it"], ["a", "this step, or all times"], ["s", "its game"], ["h", "open or fold all thinking"]]],
-    ["A game", [["j  k", "next, previous turn of any seat"], ["→  ←", "choose a seat"], ["Enter", "open its episode"], ["n  p", "next, previous game"], ["g", "its group"], ["h", "open or fold all thinking"]]],
-    ["The filter", [["return<0 turns>3", `numbers: ${[...NUMBERS].join(", ")}`], ["ended:limit task:instance=2", `texts: ${[...TEXTS].join(", ")}`], ["success -split:eval", "with success, and without a text"], ["\"to the left\"", "anything else is looked for in the transcripts"]]],
+    ["Everywhere", [["1  2", "curves, episodes"], ["/", "filter the episodes"], ["Esc", "back"], ["?", "these keys"]]],
+    ["Episodes", [["j  k  ↓  ↑", "move"], ["Enter", "open"], ["g", "its group, side by side"]]],
+    ["An episode", [["j  k", "next, previous turn"], ["→  ←", "next, previous episode"], ["h", "open or fold all thinking"], ["m", "conversation or tokens"], ["g", "its group"]]],
+    ["A group", [["→  ←", "choose a member"], ["Enter", "open it"], ["a", "this step, or all times"], ["h", "open or fold all thinking"]]],
   ];
-  help.append(h("h2", { text: "Keys" }), ...KEYS.flatMap(([title, keys]) => [h("h3", { text: title }), h("dl", {}, keys.flatMap(([key, does]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: does })]))]), h("p", { text: "gym-trl check RUN recomputes recorded steps of a run." }));
+  help.append(h("h2", { text: "Keys" }), ...KEYS.flatMap(([title, keys]) => [h("h3", { text: title }), h("dl", {}, keys.flatMap(([key, does]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: does })]))]));
   help.addEventListener("click", (event) => { if (event.target === help) help.close(); });
-
-  function theme() {
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    try {
-      localStorage.setItem("gym-trl-theme", root.dataset.theme);
-    } catch { /* storage may be unavailable for a local file */ }
-  }
 
   const unfold = () => {
     const all = [...main.querySelectorAll(".think")];
@@ -1504,19 +1207,15 @@
       j: () => view.move(view.at + 1), k: () => view.move(view.at - 1), ArrowDown: () => view.move(view.at + 1), ArrowUp: () => view.move(view.at - 1),
       PageDown: () => view.move(view.at + view.page()), PageUp: () => view.move(view.at - view.page()), Home: () => view.move(0), End: () => view.move(view.rows.length - 1),
       Enter: () => view.rows.length && go(`#/episode/${view.rows[view.at]}`), o: () => view.rows.length && go(`#/episode/${view.rows[view.at]}`),
-      g: () => view.rows.length && go(`#/group/${view.rows[view.at]}`), s: () => view.rows.length && showGame(view.rows[view.at]), Escape: () => go("#/"),
+      g: () => view.rows.length && go(`#/group/${view.rows[view.at]}`), Escape: () => go("#/"),
     },
     episode: {
       j: () => toTurn(view.turn + 1), k: () => toTurn(view.turn - 1), ArrowRight: () => stepTo(1), ArrowLeft: () => stepTo(-1), n: () => stepTo(1), p: () => stepTo(-1),
-      h: unfold, m: () => go(`#/episode/${view.episode}${view.tokens ? "" : "/tokens"}`), g: () => go(`#/group/${view.episode}`), s: () => showGame(view.episode), Escape: () => go(address()),
+      h: unfold, m: () => go(`#/episode/${view.episode}${view.tokens ? "" : "/tokens"}`), g: () => go(`#/group/${view.episode}`), Escape: () => go(address()),
     },
     group: {
       ArrowRight: () => choose(1), ArrowLeft: () => choose(-1), Enter: () => go(`#/episode/${view.episode}`), h: unfold,
-      a: () => go(`#/group/${view.episode}${view.all ? "" : "/all"}`), s: () => showGame(view.episode), Escape: () => go(`#/episode/${view.episode}`),
-    },
-    game: {
-      j: () => toTurn(view.turn + 1), k: () => toTurn(view.turn - 1), ArrowRight: () => choose(1), ArrowLeft: () => choose(-1), n: () => toGame(1), p: () => toGame(-1),
-      Enter: () => go(`#/episode/${view.episode}`), h: unfold, g: () => go(`#/group/${view.episode}`), Escape: () => go(`#/episode/${view.episode}`),
+      a: () => go(`#/group/${view.episode}${view.all ? "" : "/all"}`), Escape: () => go(`#/episode/${view.episode}`),
     },
     curves: {},
   };
@@ -1529,7 +1228,7 @@
     }
     const onControl = event.key === "Enter" && event.target.closest("a, button, summary");
     const everywhere = {
-      "?": () => help.showModal(), t: theme, 1: () => go("#/"), 2: () => go(address()),
+      "?": () => help.showModal(), 1: () => go("#/"), 2: () => go(address()),
       "/": () => {
         if (view.name !== "episodes") go(address());
         document.getElementById("filter").focus();
@@ -1542,20 +1241,13 @@
     action();
   });
 
-  document.getElementById("theme").addEventListener("click", theme);
   document.getElementById("help-button").addEventListener("click", () => help.showModal());
   addEventListener("hashchange", route);
   NARROW.addEventListener("change", route);
 
-  try {
-    const kept = localStorage.getItem("gym-trl-theme");
-    if (kept === "dark" || kept === "light") root.dataset.theme = kept;
-  } catch { /* storage may be unavailable for a local file */ }
-
   async function start() {
     if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot decompress (DecompressionStream); a newer one can");
-    await source.open();
-    if (!LIVE) changed();
+    await open();
     route();
     root.dataset.ready = "yes";
     performance.mark("ready");

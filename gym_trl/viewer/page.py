@@ -22,7 +22,7 @@ _CHUNK_EPISODES: Final = 128
 _CHUNK_BYTES: Final = 1_000_000
 _POLICY: Final = (
     "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; img-src data:; "
-    "connect-src {connect}; base-uri 'none'; form-action 'none'; "
+    "connect-src 'none'; base-uri 'none'; form-action 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
@@ -54,7 +54,7 @@ def write_page(
     """
     read = Run(run, tokenizer=tokenizer)
     with replaced(out) as file:
-        before, after = _frame(live=False, title=f"{read.about()['name']} · gym-trl")
+        before, after = _frame(f"{read.about()['name']} · gym-trl")
         file.write(before)
         chunks = _write_chunks(file, read, said or (lambda _: None))
         index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
@@ -65,25 +65,18 @@ def write_page(
         return {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": file.tell()}
 
 
-def live_page() -> bytes:
-    """Return the page without episodes, which requests them from its server."""
-    before, after = _frame(live=True, title="gym-trl")
-    return before + after
-
-
-def policy(*, live: bool) -> str:
-    """Return the content security policy: only the page's own script, and requests only to its server if it is live."""
+def policy() -> str:
+    """Return the content security policy: only the page's own script, and no requests."""
     script, style = (_digest(_part(name)) for name in ("page.js", "page.css"))
-    return _POLICY.format(script=script, style=style, connect="'self'" if live else "'none'")
+    return _POLICY.format(script=script, style=style)
 
 
-def _frame(*, live: bool, title: str) -> tuple[bytes, bytes]:
+def _frame(title: str) -> tuple[bytes, bytes]:
     parts = {
-        "policy": html.escape(policy(live=live)),
+        "policy": html.escape(policy()),
         "title": html.escape(title),
         "style": _part("page.css"),
         "script": _part("page.js"),
-        "source": "live" if live else "file",
     }
     before, after = (
         re.sub(r"\[\[(\w+)\]\]", lambda place: parts[place[1]], half) for half in _part("page.html").split("[[data]]")

@@ -30,7 +30,6 @@ COLUMNS: Final = (
     "env",
     "seed",
     "task",
-    "arguments",
     "same",
     "return",
     "success",
@@ -39,13 +38,11 @@ COLUMNS: Final = (
     "ended",
     "invalid",
     "group",
-    "game",
     "seat",
     "policy",
     "response",
 )
-"""Values of each episode, and the names of the page's columns and of its filter; but ``same`` is a number that episodes
-of one task share, and ``game`` one that the seats of a game share."""
+"""Values of each episode, and the page's columns; but ``same`` is a number that episodes of one task share."""
 _PREVIEW: Final = 72  # characters
 
 
@@ -80,9 +77,6 @@ class Run:
         self.metrics: list[dict[str, float]] = []
         """Metrics of each step, and the interval of ``env/success`` as ``success/low`` and ``success/high``."""
         self.broken = 0
-        self.recounted = 0
-        """Number of times that an episode was the first of its environment to declare success, so that those read
-        earlier have failed (``counted_successes``)."""
         self._undeclared: dict[str, list[int]] = {}  # scored episodes by environment, of those without any declaration
         self._declaring: set[Hashable] = set()
         self._episodes = [Tail(file) for file in files]
@@ -91,7 +85,6 @@ class Run:
         self._credit = Credit(folder / CREDIT) if path.is_dir() or path.name == ROLLOUTS else None
         self._places: list[Place] = []
         self._tasks: dict[str, int] = {}
-        self._games = _Games()
         self._board = Scoreboard()
         self._tokenizer = tokenizer
 
@@ -99,20 +92,9 @@ class Run:
         """Return the number of episodes read."""
         return len(self._places)
 
-    @property
-    def replaced(self) -> bool:
-        """True if a file was replaced, for example by a resumed run; then the run must be read again from the start."""
-        tails = [*self._episodes, self._metrics, self._credit]
-        return any(tail.replaced for tail in tails if tail)
-
     def read(self) -> Iterator[dict[str, Any]]:
-        """Read the appended records and generate the messages of each new episode."""
+        """Read the records into ``columns`` and ``metrics``, and generate the messages of each episode."""
         return (self._body(record) for record in self._records())
-
-    def refresh(self) -> None:
-        """Read the appended records into ``columns`` and ``metrics``."""
-        for _ in self._records():
-            pass
 
     def _records(self) -> Iterator[Record]:
         if self._metrics:
@@ -125,23 +107,22 @@ class Run:
                 self.metrics.append(numbers)
         if self._credit:
             self._credit.read()
-        before = len(self)
         for number, tail in enumerate(self._episodes):
             for (offset, length), value in tail.read():
                 record = cast(Record, value)
                 self._places.append(Place(number, offset, length))
                 for name, cell in self._row(record).items():
                     self.columns[name].append(cell)
-                self._count_success(record, before)
+                self._count_success(record)
                 if record["step"] is None:  # the policy of a training changes with each step
                     self._board.add(record)
                 yield record
         self.broken = sum(tail.broken for tail in self._episodes)
 
-    def _count_success(self, record: Record, before: int) -> None:
+    def _count_success(self, record: Record) -> None:
         """Count the success of the last episode, and of earlier ones of its environment if it is the first to declare.
 
-        The number of episodes ``before`` this reading tells if somebody may have seen the earlier ones.
+        Those read earlier have then failed (``counted_successes``).
         """
         place, (successes, returns) = len(self) - 1, (self.columns[name] for name in ("success", "return"))
         if returns[place] is None:
@@ -155,7 +136,6 @@ class Run:
         counted = counted_successes([(env, successes[one]) for one in undeclared], self._declaring)
         for one, success in zip(undeclared, counted, strict=True):
             successes[one] = success
-        self.recounted += any(one < before for one in undeclared)
         undeclared.clear()
 
     def bodies(self, first: int, count: int) -> list[dict[str, Any]]:
@@ -210,7 +190,6 @@ class Run:
             "env": task["env_id"] or "",
             "seed": seed if is_exact(seed) else text(seed or ""),
             "task": _pairs(task),
-            "arguments": _arguments(task["env_kwargs"]),
             "same": number,
             "return": record["return"],
             "success": record["success"],
@@ -219,7 +198,6 @@ class Run:
             "ended": record["stop_reason"] or "",
             "invalid": sum(not turn["action_valid"] for turn in turns),
             "group": record["group"],
-            "game": self._games.of(record, number),
             "seat": record["seat"],
             "policy": record["policy"] or "",
             "response": _preview(turns),
@@ -240,27 +218,6 @@ class Run:
             return None
 
 
-class _Games:
-    """Numbers of the games of several seats, by the records of their seats."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._begun: dict[tuple[Any, ...], tuple[int, set[int]]] = {}  # the last game of each name
-
-    def of(self, record: Record, task: int) -> int | None:
-        """Return the number of a record's game, the same for all of its seats; ``None`` for a record without a seat."""
-        if (seat := record["seat"]) is None:
-            return None
-        name = (task, record["split"], record["step"], record["group"], record["game"])
-        number, seats = self._begun.get(name, (0, {seat}))
-        if seat in seats:  # a file with several evaluations has several games of one name
-            number, seats = self._count, set()
-            self._count += 1
-            self._begun[name] = number, seats
-        seats.add(seat)
-        return number
-
-
 def _listed(estimate: Estimate) -> list[float | None]:
     return [estimate.mean, estimate.low, estimate.high]
 
@@ -272,7 +229,7 @@ def _pairs(task: TaskRecord) -> str:
 
 
 def _arguments(env_kwargs: Mapping[str, Any]) -> str:
-    """Return the name of an environment's arguments, which other arguments do not have, to be filtered by.
+    """Return the name of an environment's arguments, which other arguments do not have.
 
     >>> _arguments({"order": "a b", "high": 8}), _arguments({"rules": "x" * 1_000})[-20:]
     ("high=8, order='a b'", 'xxxxxxx ... ed5da24e')

@@ -1,4 +1,4 @@
-"""Readers of files of records that may still grow."""
+"""Readers of files of records, of which the last line may be incomplete."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,39 +18,25 @@ class Place(NamedTuple):
 
 
 class Tail:
-    """Reader of the complete lines of a file that may still grow."""
+    """Reader of the complete lines of a file."""
 
     def __init__(self, path: Path, *, records: bool = True) -> None:
         self.path = path
         self.broken = 0
         self._are_records = records
-        self._offset = 0
-        self._inode: int | None = None
-
-    @property
-    def replaced(self) -> bool:
-        """True if the file was replaced or truncated since it was read."""
-        if self._inode is None:
-            return False
-        try:
-            now = self.path.stat()
-        except FileNotFoundError:
-            return True
-        return now.st_ino != self._inode or now.st_size < self._offset
 
     def read(self) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-        """Generate the objects of new lines, each with its offset and length in bytes."""
+        """Generate the objects of the lines, each with its offset and length in bytes."""
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
             return
+        end = 0
         with file:
-            self._inode = self._inode or self.path.stat().st_ino
-            file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                offset, self._offset = self._offset, self._offset + len(line)
+                offset, end = end, end + len(line)
                 if (value := self._value(line)) is not None:
                     yield (offset, len(line)), value
                 elif line.strip():

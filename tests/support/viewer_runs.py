@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
 from gym_trl.engines.scripted import ScriptedEngine
@@ -24,7 +23,6 @@ from gym_trl.records.schema import as_record
 from gym_trl.rollout import Episode, Limits
 from gym_trl.rollout.game import Game, run_games
 from gym_trl.rollout.loop import GameResult
-from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 from gym_trl.wrappers.traits import traits
@@ -123,7 +121,7 @@ def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, t
 
 
 def write_credit(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4) -> Path:
-    """Write the advantages of the episodes of ``write_run``, which part after their first turn and meet at the end."""
+    """Write the advantages of the episodes of ``write_run``."""
     with JsonLinesWriter(folder / "credit.jsonl") as lines:
         for step in range(1, steps + 1):
             for place in range(groups * size):
@@ -131,36 +129,8 @@ def write_credit(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4
                 turns = 1 + attempt % 3
                 about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
                 advantages = [0.0, *[0.42 * step] * (turns - 2), -0.9][-turns:]
-                keys = ["start", *(f"{attempt}:{turn}" for turn in range(1, turns)), "over"]
-                lines.write(about | {"advantages": advantages, "state_keys": keys})
+                lines.write(about | {"advantages": advantages})
     return folder
-
-
-class Auction(gym.Env[str, str]):
-    """Sealed auction of three seats: each knows what the prize is worth to it, and bids when all others are asked."""
-
-    observation_space = action_space = AnyText()
-    num_seats = 3
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Deal the worths."""
-        super().reset(seed=seed)
-        self.worth = [int(one) for one in self.np_random.permutation([3, 5, 8])]
-        self.bids: list[int] = []
-        return self._asked(), {"to_move": 0}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a bid; the highest wins after the last."""
-        self.bids.append(int(action))
-        if len(self.bids) < self.num_seats:
-            return self._asked(), 0.0, False, False, {"to_move": len(self.bids)}
-        won = self.bids.index(max(self.bids))
-        paid = [float(self.worth[seat] - max(self.bids)) if seat == won else 0.0 for seat in range(self.num_seats)]
-        told = {seat: "You win." if seat == won else "You lose." for seat in range(self.num_seats)}
-        return told[2], 0.0, True, False, {"payoffs": paid, "observations": told}
-
-    def _asked(self) -> str:
-        return f"The prize is worth {self.worth[len(self.bids)]} to you. Your bid?"
 
 
 def play_games(

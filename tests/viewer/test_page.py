@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.records.schema import as_record
-from gym_trl.viewer.page import live_page, policy, write_page
+from gym_trl.viewer.page import policy, write_page
 
 
 def test_the_page_is_one_file_that_names_no_other_place(tmp_path: Path) -> None:
@@ -21,12 +21,10 @@ def test_the_page_is_one_file_that_names_no_other_place(tmp_path: Path) -> None:
     assert "[[" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
 
 
-def test_the_policy_allows_its_one_script_and_a_live_page_its_own_server() -> None:
-    assert "default-src 'none'; script-src 'sha256-" in policy(live=False)
-    assert "connect-src 'none'" in policy(live=False)
-    assert "connect-src 'self'" in policy(live=True)
-    assert b'data-source="live"' in live_page()
-    assert b"unsafe" not in live_page().split(b"<style>")[0]
+def test_the_policy_allows_its_one_script_and_no_requests() -> None:
+    assert "default-src 'none'; script-src 'sha256-" in policy()
+    assert "connect-src 'none'" in policy()
+    assert "unsafe" not in policy()
 
 
 def test_chunks_end_before_they_are_large(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from support.lanes import examples
-from support.viewer_runs import Auction, play_games, played, write_credit, write_games, write_run
+from support.viewer_runs import played, write_credit, write_run
 
 from gym_trl.errors import ConfigError
 from gym_trl.records.fields import LARGEST
@@ -13,7 +13,6 @@ from gym_trl.records.files import read_records
 from gym_trl.records.schema import as_record
 from gym_trl.types import StopReason
 from gym_trl.viewer.credit import Credit
-from gym_trl.viewer.episode import body
 from gym_trl.viewer.run import COLUMNS, Run
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -58,52 +57,12 @@ def test_members_of_a_game_have_one_task_and_other_games_have_others(tmp_path: P
     assert columns["same"][:8] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_the_seats_of_a_game_have_one_number_in_any_file(tmp_path: Path) -> None:
-    bids = iter(["3", "4", "5", "nothing", "6", "7", "8"])  # the second game ends before two of its seats are to move
-    games = play_games(Auction, "Auction-v0", lambda rng: next(bids), seeds=[1, 1, 1])
-    run, bodies = read(write_games(tmp_path / "run", games, copies=2))
-    assert run.columns["game"] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert run.columns["seat"] == [0, 1, 2, 0, 1, 2, 0, 1, 2]
-    assert [said["order"] for said in bodies] == [[0], [1], [2], [0], [], [], [0], [1], [2]]
-    assert "game" not in bodies[0]["more"]
-    write_games(tmp_path / "run", games[:1], policy="another")  # beside the first, under the same name
-    run, _ = read(tmp_path / "run")
-    assert run.columns["game"][9:] == [3, 3, 3]
-
-
-def test_an_order_of_another_number_of_turns_is_left_out() -> None:
-    record = as_record(played(turns=2))
-    assert [body({**record, "order": order})["order"] for order in ([0], None, [4, 7])] == [None, None, [4, 7]]
-
-
-def test_what_is_appended_is_read_once_and_a_torn_line_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    line = json.dumps(as_record(played(seed=3)))
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path, line = tmp_path / "rollouts.jsonl", json.dumps(as_record(played(seed=3)))
     path.write_text(f"{line}\n{line[:40]}")
-    run = Run(path)
-    assert len(list(run.read())) == 1
-    assert list(run.read()) == []
-    with path.open("a") as file:
-        file.write(f"{line[40:]}\n{line}\n")
-    assert len(list(run.read())) == 2
-    assert [said["turns"] for said in run.bodies(1, 5)] == [body(json.loads(line))["turns"]] * 2
-
-
-def test_the_numbers_alone_can_be_read(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    run = Run(folder)
-    run.refresh()
-    assert run.columns == read(folder)[0].columns
-    assert run.bodies(30, 9) == read(folder)[1][30:]
-
-
-def test_a_file_that_was_written_anew_is_noticed(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    run, _ = read(folder)
-    assert not run.replaced
-    (tmp_path / "new").write_text("")
-    (tmp_path / "new").replace(folder / "metrics.jsonl")
-    assert run.replaced
+    run, bodies = read(path)
+    assert (len(bodies), run.broken) == (1, 0)
+    assert run.bodies(0, 5) == bodies
 
 
 def test_lines_that_are_no_records_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -210,12 +169,9 @@ def test_a_line_is_shown_as_a_record_of_the_schema_or_counted_as_broken(
         assert run.columns["return"] == [known["return"]]
 
 
-def test_turns_have_their_advantages_and_states_of_a_group_are_numbered(tmp_path: Path) -> None:
+def test_turns_have_their_advantages(tmp_path: Path) -> None:
     run, bodies = read(write_credit(write_run(tmp_path / "run")))
     assert [said["credit"]["advantages"] for said in bodies[8:11]] == [[-0.9], [0.0, -0.9], [0.0, 0.84, -0.9]]
-    # Of four episodes all start in 0 and end in 1; what is between is their own, and other groups have other numbers.
-    states = [[0, 1], [0, 2, 1], [0, 3, 4, 1], [0, 1]]
-    assert [said["credit"]["states"] for said in bodies] == states * 8
     told = run.about()["credit"]
     assert told["episodes"] == 32
     assert told["typical"] == pytest.approx(
@@ -234,42 +190,28 @@ def test_episodes_without_recorded_advantages_have_no_credit(tmp_path: Path) -> 
     assert [said["credit"] is None for said in read(folder)[1]] == [False] * 8 + [True] * 24
 
 
-def test_advantages_that_are_written_after_their_episodes_are_read(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    run, _ = read(folder)
-    write_credit(folder)
-    run.refresh()
-    assert run.about()["credit"]["episodes"] == 32
-    assert run.bodies(9, 1)[0]["credit"] == {"advantages": [0.0, -0.9], "states": [0, 2, 1]}
-    (tmp_path / "new").write_text("")
-    assert not run.replaced
-    (tmp_path / "new").replace(folder / "credit.jsonl")
-    assert run.replaced
-
-
 @pytest.mark.parametrize(
-    ("advantages", "keys", "expected"),
+    ("advantages", "expected"),
     [
-        ([0.5], ["a", "b"], None),  # of two turns
-        ([0.123456, -1e-9], ["a", "a", "b"], {"advantages": [0.1235, -1e-9], "states": [0, 0, 1]}),
-        ([-0.0, None], ["a"], {"advantages": [0.0, None], "states": []}),
-        ([1, 2], [], {"advantages": [1.0, 2.0], "states": []}),
+        ([0.5], None),  # of two turns
+        ([0.123456, -1e-9], {"advantages": [0.1235, -1e-9]}),
+        ([-0.0, None], {"advantages": [0.0, None]}),
     ],
 )
 def test_credit_that_does_not_fit_its_episode_is_left_out(
-    tmp_path: Path, advantages: list[Any], keys: list[str], expected: dict[str, Any] | None
+    tmp_path: Path, advantages: list[Any], expected: dict[str, Any] | None
 ) -> None:
     about = {"step": 1, "split": "train", "group": 0, "attempt": 0}
     record = as_record(played(turns=2), step=1, split="train", group=0)
     (tmp_path / "rollouts.jsonl").write_text(json.dumps(record) + "\n")
-    (tmp_path / "credit.jsonl").write_text(json.dumps({**about, "advantages": advantages, "state_keys": keys}) + "\n")
+    (tmp_path / "credit.jsonl").write_text(json.dumps({**about, "advantages": advantages}) + "\n")
     [said] = read(tmp_path)[1]
     assert said["credit"] == expected
     assert "-0.0" not in json.dumps(said["credit"])
 
 
 @examples(60)
-@given(st.dictionaries(st.sampled_from(["step", "split", "group", "attempt", "advantages", "state_keys"]), JSON))
+@given(st.dictionaries(st.sampled_from(["step", "split", "group", "attempt", "advantages"]), JSON))
 def test_any_line_of_credit_is_read_in_the_types_of_the_page(
     tmp_path_factory: pytest.TempPathFactory, line: dict[str, Any]
 ) -> None:
@@ -283,4 +225,3 @@ def test_any_line_of_credit_is_read_in_the_types_of_the_page(
     json.dumps([credit.about(), found], allow_nan=False)
     if found:
         assert all(value is None or isinstance(value, float) for value in found.advantages)
-        assert all(isinstance(state, int) for state in found.states)

@@ -1,15 +1,11 @@
-"""``gym-trl show``."""
+"""An episode of a run as text, for ``gym-trl view --text``."""
 
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING, Any
 
 from gym_trl.cli.environments import format_arguments
-from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption
 from gym_trl.cli.terminal import printable
 from gym_trl.errors import ConfigError
 from gym_trl.text.textify import counted
@@ -18,63 +14,34 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from gym_trl.viewer.run import Run
 
-EXAMPLES = """
-gym-trl show runs/first
-gym-trl show runs/first --worst
-gym-trl show evals/guess 17
-"""
-
-
-@clear_errors
-def show(
-    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run, or a file of records.")],
-    number: Annotated[
-        int | None,
-        Argument(min=0, metavar="[N]", help="Number of the episode, as in gym-trl view. Default: the last one."),
-    ] = None,
-    *,
-    worst: Annotated[bool, Option("--worst", help="Show the episode with the lowest return.")] = False,
-    best: Annotated[bool, Option("--best", help="Show the episode with the highest return.")] = False,
-    debug: DebugOption = False,
-) -> None:
-    """Print an episode of a run in the terminal.
+def print_episode(run: Path, number: int) -> None:
+    """Print an episode of a run in the terminal; a negative number counts from the last one.
 
     It has the observation, the response and the reward of each turn, and in a run with credit per turn its advantage.
-    Of several episodes with the lowest or the highest return, the last one is shown; unscored ones have no return.
+
+    Raises:
+        ConfigError: The run has no such episode.
     """
     from rich.console import Console
 
     from gym_trl.viewer.run import Run
 
-    if worst + best + (number is not None) > 1:
-        raise ConfigError("N, --worst and --best choose an episode: give one of them")
     read = Run(run)
-    read.refresh()
-    number = _chosen(read, number, -1 if worst else 1 if best else 0)
+    for _ in read.read():
+        pass
+    count = len(read)
+    if not -count <= number < count:
+        held = f"from {-count} to {count - 1}" if count else "of an episode, and there is none"
+        raise ConfigError(f"--text must be a number {held} in {run}, got {number}")
+    number %= count
     row = {name: values[number] for name, values in read.columns.items()}
     [body] = read.bodies(number, 1)
     # Lines are not wrapped in a pipe, for grep.
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    console.print(_text(f"Episode {number} of {counted(len(read), 'episode')}", "bold"))
+    console.print(_text(f"Episode {number} of {counted(count, 'episode')}", "bold"))
     for part in [*_facts(row, body), *_parts(row, body)]:
         console.print(part)
-
-
-def _chosen(run: "Run", number: int | None, sign: int) -> int:
-    """Return the number of the episode: the one that was given, the last one, or the last one with the best return."""
-    count = len(run)
-    if not count:
-        raise ConfigError(f"{run.path} has no episodes")
-    if number is not None and number >= count:
-        raise ConfigError(f"N must be at most {count - 1} in {run.path}, got {number}")
-    if not sign:
-        return count - 1 if number is None else number
-    returns = {place: paid for place, paid in enumerate(run.columns["return"]) if paid is not None}
-    if not returns:
-        raise ConfigError(f"no episode of {run.path} is scored: give N, or neither --worst nor --best")
-    return max(returns, key=lambda place: (sign * returns[place], place))
 
 
 def _facts(row: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator["RenderableType"]:

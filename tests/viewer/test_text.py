@@ -1,4 +1,4 @@
-"""An episode of a run in the terminal: ``gym-trl show``."""
+"""An episode of a run in the terminal: ``gym-trl view --text``."""
 
 import json
 from pathlib import Path
@@ -20,11 +20,9 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("words", "number"), [([], 4), (["0"], 0), (["3"], 3), (["--best"], 2), (["--worst"], 3)], ids=str
-)
-def test_show_prints_the_episode_that_was_chosen(run: Path, words: list[str], number: int) -> None:
-    ran = gym_trl_("show", str(run), *words)
+@pytest.mark.parametrize(("asked", "number"), [(0, 0), (3, 3), (-1, 4), (-5, 0)])
+def test_the_episode_that_was_chosen_is_printed(run: Path, asked: int, number: int) -> None:
+    ran = gym_trl_("view", str(run), "--text", str(asked))
     assert ran.exit_code == 0
     assert ran.stdout.startswith(f"Episode {number} of 5 episodes\n")
     assert f"> answer {number}\n" in ran.stdout
@@ -32,17 +30,17 @@ def test_show_prints_the_episode_that_was_chosen(run: Path, words: list[str], nu
 
 
 def test_texts_of_a_record_are_no_markup(run: Path) -> None:
-    assert "\n[red]seen[/red]\n" in gym_trl_("show", str(run)).stdout
+    assert "\n[red]seen[/red]\n" in gym_trl_("view", str(run), "--text", "0").stdout
 
 
 def test_a_turn_has_the_advantage_that_it_was_trained_with(run: Path) -> None:
     line = {"step": 2, "split": "train", "group": 0, "attempt": 0, "advantages": [0.25], "state_keys": []}
     (run / "credit.jsonl").write_text(json.dumps(line) + "\n")
-    assert "Turn 1 \u00b7 reward 3 \u00b7 advantage +0.25" in gym_trl_("show", str(run), "2").stdout
+    assert "Turn 1 \u00b7 reward 3 \u00b7 advantage +0.25" in gym_trl_("view", str(run), "--text", "2").stdout
 
 
-def test_a_wrong_choice_of_an_episode_is_refused(run: Path) -> None:
-    assert "N must be at most 4 in" in error(gym_trl_("show", str(run), "5"))
-    assert "give one of them" in error(gym_trl_("show", str(run), "1", "--best"))
+def test_a_number_of_no_episode_is_refused(run: Path) -> None:
+    assert "--text must be a number from -5 to 4 in" in error(gym_trl_("view", str(run), "--text", "5"))
+    assert "remove --out" in error(gym_trl_("view", str(run), "--text", "1", "--out", "x.html"))
     (run / "rollouts.jsonl").write_text("")
-    assert "has no episodes" in error(gym_trl_("show", str(run)))
+    assert "there is none" in error(gym_trl_("view", str(run), "--text", "-1"))
