@@ -1,13 +1,12 @@
-"""Generator of docs/view_*.png, screenshots of the pages of three real runs in Chromium.
+"""Generator of docs/view_*.png, screenshots of the pages of two real runs in Chromium.
 
     python docs/make_screenshots.py          # trains for some minutes if there is no run yet, then takes screenshots
-    python docs/make_screenshots.py game     # only this one
+    python docs/make_screenshots.py group    # only this one
 
 It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
 the screenshots look like the page on most desktops. The first run, whose curves are shown, is ``gym-trl train
 TrlEnv/Echo-v0``. The second run, whose episodes are shown, trains a tiny model with GRPO. The model was first trained
-on games of an imperfect binary search that states its thinking. The third, of which a game is shown, trains a tiny
-model in self-play, after a warm start on random actions.
+on games of an imperfect binary search that states its thinking.
 """
 
 import random
@@ -30,7 +29,7 @@ from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
 DOCS = Path(__file__).parent
-ECHO, RUN, POKER = Path("runs/echo"), Path("runs/guess_number"), Path("runs/kuhn_poker")
+ECHO, RUN = Path("runs/echo"), Path("runs/guess_number")
 GAME, HIGH, TURNS = "TrlEnv/GuessNumber-v0", 20, 5
 SIZE = (1440, 900)
 PICTURES = [
@@ -40,9 +39,8 @@ PICTURES = [
     ("group", "dark"),
     ("table", "light"),
     ("tokens", "dark"),
-    ("game", "light"),
 ]
-SHOWN = {"curves": ECHO, "game": POKER}
+SHOWN = {"curves": ECHO}
 """Runs of the pictures; those of the others are of ``RUN``."""
 
 
@@ -127,21 +125,6 @@ def train_run() -> None:
     train(options, out=RUN)
 
 
-def train_poker() -> None:
-    """Train a tiny model in self-play, after a warm start that teaches the names of the actions."""
-    from gym_trl.training.run import train
-    from gym_trl.training.supervised import warm_start
-
-    game: dict[str, Any] = {"env": "TrlEnv/KuhnPoker-v0", "max_tokens_per_turn": 8, "action_format": "plain"}
-    grpo = {"use_cpu": True, "bf16": False, "max_completion_length": 400, "learning_rate": 1e-4}
-    warm = POKER.with_name("kuhn_poker_warm")
-    warm_start(training_options.choose_warm_start(**game, policy="random", episodes=512, steps=300), out=warm)
-    chosen = training_options.choose(
-        **game, model=str(warm / "model"), steps=30, episodes_per_step=32, eval_episodes=32, seats="self", grpo=grpo
-    )
-    train(chosen, out=POKER)
-
-
 def shoot(wanted: Collection[str]) -> None:
     """Take the screenshots and compress them."""
     from PIL import Image
@@ -150,8 +133,6 @@ def shoot(wanted: Collection[str]) -> None:
     for folder in {SHOWN.get(name, RUN) for name in wanted}:
         write_page(folder, folder / "view.html")
     places = {**(choose(RUN) if {*wanted} - {*SHOWN} else {}), "curves": "#/"}
-    if "game" in wanted:
-        places["game"] = f"#/game/{longest_game(POKER)}"
     for name, scheme in pictures:
         with chromium("--hide-scrollbars") as look:
             media = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -161,7 +142,7 @@ def shoot(wanted: Collection[str]) -> None:
             page = SHOWN.get(name, RUN) / "view.html"
             look.open(f"{page.resolve().as_uri()}{places[name]}")
             time.sleep(0.5)
-            opened = {"group": "true", "game": "false"}.get(name, "i < 2")
+            opened = "true" if name == "group" else "i < 2"
             look.js(f"document.querySelectorAll('.think').forEach((one, i) => {{ one.open = {opened} }})")
             picture = DOCS / f"view_{name}_{scheme}.png"
             look.driver.save_screenshot(str(picture))
@@ -174,7 +155,7 @@ def choose(folder: Path) -> dict[str, str]:
     from gym_trl.viewer.run import Run
 
     run = Run(folder)
-    run.refresh()
+    list(run.read())
     columns = run.columns
     groups: dict[tuple[Any, ...], list[int]] = {}
     for episode in range(len(run)):
@@ -185,26 +166,11 @@ def choose(folder: Path) -> dict[str, str]:
     members = max(late, key=lambda members: sum(columns["turns"][i] for i in members if columns["success"][i]))
     won = max((i for i in members if columns["success"][i]), key=lambda i: int(columns["turns"][i]), default=members[0])
     return {
-        "table": "#/episodes?q=split%3Dtrain%20step%3E50%20turns%3E2",
+        "table": "#/episodes?q=train%20success%20higher&sort=-turns",
         "episode": f"#/episode/{won}",
         "tokens": f"#/episode/{won}/tokens",
         "group": f"#/group/{won}",
     }
-
-
-def longest_game(folder: Path) -> int:
-    """Return an episode of the last game with most turns and no invalid action."""
-    from gym_trl.viewer.run import Run
-
-    run = Run(folder)
-    run.refresh()
-    columns = run.columns
-    games: dict[int, list[int]] = {}
-    for episode, game in enumerate(columns["game"]):
-        if game is not None:
-            games.setdefault(game, []).append(episode)
-    whole = [seats for seats in games.values() if not any(columns["invalid"][i] for i in seats)]
-    return max(whole or games.values(), key=lambda seats: (sum(columns["turns"][i] for i in seats), seats[0]))[0]
 
 
 def main() -> int:
@@ -216,8 +182,6 @@ def main() -> int:
         train(training_options.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)
     if wanted - {*SHOWN} and not RUN.exists():
         train_run()
-    if "game" in wanted and not POKER.exists():
-        train_poker()
     shoot(wanted)
     return 0
 

@@ -247,7 +247,7 @@ def test_the_page_pools_no_arguments_unscored_episodes_or_steps(tmp_path: Path) 
             writer.write(record(seed, 0.0, policy="p", env_kwargs={"high": 64}))
         writer.write(record(4, None, policy="p", env_kwargs={"high": 64}))
     run = Run(tmp_path)
-    run.refresh()
+    list(run.read())
     players = {one["arguments"]: one for one in run.about()["players"]}
     assert {name: (one["scored"], one["episodes"], one["success"][0]) for name, one in players.items()} == {
         "high=2": (4, 4, 1.0),
@@ -258,7 +258,7 @@ def test_the_page_pools_no_arguments_unscored_episodes_or_steps(tmp_path: Path) 
         for step in range(1, 4):
             writer.write(record(step, 1.0, step=step))
     training = Run(tmp_path / "training" / "rollouts.jsonl")
-    training.refresh()
+    list(training.read())
     assert training.about()["players"] == []
 
 
@@ -269,7 +269,7 @@ def test_arguments_that_look_alike_are_different_players(tmp_path: Path) -> None
         for seed, env_kwargs in enumerate([*different, {"m": 1, "n": 2}, {"n": 2, "m": 1}]):
             writer.write(record(seed, 1.0, policy="p", env_kwargs=env_kwargs))
     run = Run(tmp_path)
-    run.refresh()
+    list(run.read())
     assert sorted(one["episodes"] for one in run.about()["players"]) == [1, 1, 1, 1, 1, 1, 2]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-LEARNED = {"quickstart": ("Success", "trained"), "own_environment": ("Success", "the environment")}
+LEARNED = {"quickstart": ("success", "trained"), "own_environment": ("hidden", "tries")}
 """Texts of the outputs of each notebook."""
 
 
@@ -33,6 +33,4 @@ def test_a_notebook_runs_and_is_a_page(path: Path, monkeypatch: pytest.MonkeyPat
     notebook = pages["executed"](path)
     shown = pages["page_of"](path, notebook)
     assert all(text in shown for text in LEARNED[path.stem])
-    assert shown.count('<div class="cell-output">') >= 5
     assert "<iframe" in shown
-    assert "Training Loss" not in shown

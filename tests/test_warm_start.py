@@ -158,7 +158,7 @@ def test_its_folder_is_read_like_that_of_a_run(started: tuple[Path, WarmStart]) 
     assert row.success is not None
     assert (row.success.mean or 0.0) > 0.4
     run = Run(folder)
-    run.refresh()
+    list(run.read())
     assert run.columns["split"].count("train") == 24
     assert run.columns["split"].count("eval") == 64
     assert [line["step"] for line in run.metrics] == [*range(1, 61)]
