@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import subprocess
 import sys
@@ -385,14 +384,3 @@ def test_a_line_that_is_nested_too_deeply_is_no_object(deep: str) -> None:
     assert json_lines.as_object(f'{{"a": {deep}}}'.encode()) is None
     flat = {"a": [{"text": "[[["}] * 300, "b": [1, 2, 3] * 500}
     assert json_lines.as_object(json.dumps(flat).encode()) == flat
-
-
-def test_a_file_of_holes_is_not_read_as_one_line(tmp_path: Path) -> None:
-    (tmp_path / "huge.jsonl").touch()
-    os.truncate(tmp_path / "huge.jsonl", 2**42)
-    with pytest.raises(OSError, match="File too large"):
-        list(read_records(tmp_path / "huge.jsonl"))
-    with pytest.raises(OSError, match="File too large"):
-        json_lines.mend(tmp_path / "huge.jsonl")
-    with pytest.raises(OSError, match="File too large"):
-        json_lines.read_object(tmp_path / "huge.jsonl")
