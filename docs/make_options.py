@@ -36,12 +36,11 @@ from gym_trl.options import (
     Function,
     History,
     Keep,
-    League,
     PartSource,
     VLLMMode,
 )
 '''
-_NESTED = ("Cutoff", "History", "Curriculum", "League")
+_NESTED = ("Cutoff", "History", "Curriculum")
 
 
 def arguments() -> str:
@@ -63,7 +62,6 @@ def arguments() -> str:
         ),
         ("ModelArgs", "PlayArgs", options.Playing, options.declared(options.Playing), ()),
         ("EvaluateArgs", "PlayArgs", options.EvalOptions, options.OF_EVALUATE, played),
-        ("TournamentArgs", "TypedDict", options.TournamentOptions, options.OF_TOURNAMENT, ()),
     )
     for name, base, kind, names, inherited in rows:
         text += f'\n\nclass {name}({base}, total=False):\n    """Arguments that are fields of ``{kind.__name__}``."""\n'
@@ -132,13 +130,11 @@ otherwise, and the next options.
 _OWN: dict[type[options.Options], str] = {
     options.WarmStartOptions: "gym-trl warm-start",
     options.EvalOptions: "gym-trl eval",
-    options.TournamentOptions: "gym-trl tournament",
 }
 _NESTED_IN = {
     options.Cutoff: "cutoff",
     options.History: "history",
     options.Curriculum: "curriculum",
-    options.League: "seats",
 }
 
 

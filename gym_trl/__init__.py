@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         Curriculum as Curriculum,
         Cutoff as Cutoff,
         History as History,
-        League as League,
     )
     from gym_trl.spaces import AnyText as AnyText
     from gym_trl.types import (

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -115,24 +114,6 @@ def option_types(owner: Callable[..., Any]) -> Mapping[str, Any]:
     ['name', 'turns']
     """
     return _types(owner)
-
-
-@contextmanager
-def part_of(option: str) -> Iterator[None]:
-    """Name the option in messages about a part of its value.
-
-    >>> with part_of("cutoff"):
-    ...     check_option("episode_s", 0, Seconds)
-    Traceback (most recent call last):
-        ...
-    gym_trl.errors.ConfigError: cutoff: episode_s must be a number above 0, got 0
-    """
-    try:
-        yield
-    except ConfigError as error:
-        if str(error).startswith(option):
-            raise
-        raise ConfigError(f"{option}: {error}") from error
 
 
 @cache

@@ -39,16 +39,6 @@ LEAVES: dict[str, Leaf] = {
     "doctor": Leaf(("cli.doctor",), commands={"doctor": "cli.doctor:doctor"}),
     "warm-start": Leaf(("cli.warm_start",), commands={"warm-start": "cli.warm_start:warm_start"}),
     "compare": Leaf(("cli.compare",), commands={"compare": "cli.compare:compare"}),
-    "tournament": Leaf(
-        (
-            "cli.tournament",
-            "evaluation.ratings",
-            "evaluation.seated",
-            "evaluation.tournament",
-            "evaluation.tournament_picture",
-        ),
-        commands={"tournament": "cli.tournament:tournament"},
-    ),
     "openenv": Leaf(
         ("cli.serve", "integrations.openenv"),
         commands={"serve": "cli.serve:serve"},
@@ -60,8 +50,7 @@ LEAVES: dict[str, Leaf] = {
     "trl-env": Leaf(("integrations.trl_env",)),
     "gem": Leaf(("envs.external.gem",), envs={"External/GEM-v0": "envs.external.gem:GEM"}),
     "openspiel": Leaf(
-        ("envs.external.openspiel", "evaluation.exploitability"),
-        envs={"External/OpenSpiel-v0": "envs.external.openspiel:OpenSpiel"},
+        ("envs.external.openspiel",), envs={"External/OpenSpiel-v0": "envs.external.openspiel:OpenSpiel"}
     ),
     "pettingzoo": Leaf(
         ("envs.external.pettingzoo",), envs={"External/PettingZoo-v0": "envs.external.pettingzoo:PettingZoo"}

@@ -15,7 +15,6 @@ from gym_trl.options import (
     Function,
     History,
     Keep,
-    League,
     PartSource,
     VLLMMode,
 )
@@ -67,7 +66,7 @@ class EpisodeArgs(PlannedArgs, total=False):
     credit: CreditName | Function | str
     resample_dead_groups: Whole
     max_unscored: Share
-    seats: Literal["self"] | League | Arguments | None
+    seats: Literal["self"] | None
     parts: Sequence[PartSource | str]
 
 
@@ -140,15 +139,3 @@ class EvaluateArgs(PlayArgs, total=False):
     episodes: Count
     attempts: Count
     tokens: bool
-
-
-class TournamentArgs(TypedDict, total=False):
-    """Arguments that are fields of ``TournamentOptions``."""
-
-    env_kwargs: Arguments
-    seed: Seed
-    out: Path | str | None
-    retry: bool
-    games: Count
-    action_format: str | None
-    anchor: str | None

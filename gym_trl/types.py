@@ -205,8 +205,6 @@ class Request:
     """Seed for engines with seeded sampling; different for each request of a rollout."""
     turn: int = 0
     """Number of the request in its episode, from 1; 0 for a request that does not belong to an episode."""
-    model: str = ""
-    """Name of the model that is asked, for engines of several (``RoutedEngine``); the others have one."""
     seen: int = 0
     """Number of the first ids that are the prompt and the response of the episode's request before; 0: none is."""
 
@@ -336,17 +334,6 @@ ENDED = "ended"
 no part of the environment's state, ended the episode."""
 
 
-class OpponentTurn(NamedTuple):
-    """Turn of an opponent in a game of a league."""
-
-    place: int
-    """Index among the steps of the game."""
-    seat: int
-    answer: str
-    """Response, without the thinking of a model."""
-    action_cut: bool
-
-
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
     """Finished episode: its turns with their rewards, the reason for its end, and its tokens."""
@@ -382,10 +369,6 @@ class EpisodeResult:
     """Seat in a game of several, from 0; the episodes of the other seats are results of their own."""
     order: tuple[int, ...] = ()
     """Index of each turn among the turns of all seats of its game; empty in environments of one seat."""
-    opponent: str = ""
-    """Name of the opponent in the other seats, in a game of a league; empty where the model played all seats."""
-    opponent_turns: tuple[OpponentTurn, ...] = ()
-    """Turns of the opponent, in their order."""
     model_seconds: float = field(default=0.0, compare=False)
     """Seconds between requests to the engine and their completions, summed over the turns."""
     env_seconds: float = field(default=0.0, compare=False)
@@ -449,15 +432,6 @@ class EpisodeResult:
         A step of which the seat was not told, because the game has failed, is no turn.
         """
         return replace(self, seat=seat, order=tuple(order)[: len(self.turns)])
-
-    def against(self, opponent: str, others: Iterable["EpisodeResult"]) -> Self:
-        """Return the episode with the name of the opponent in the other seats, and its turns of these episodes."""
-        turns = [
-            OpponentTurn(place, other.seat or 0, turn.answer.text, turn.action_cut)
-            for other in others
-            for place, turn in zip(other.order, other.turns, strict=True)
-        ]
-        return replace(self, opponent=opponent, opponent_turns=tuple(sorted(turns)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ COMMANDS = [
     "view",
     "serve",
     "eval",
-    "tournament",
     "compare",
     "doctor",
     "train",
@@ -41,7 +40,6 @@ QUICK = [
     ["train", "--help"],
     ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--search-steps", "500"],
     ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
-    ["tournament", "TrlEnv/TicTacToe-v0", "random", "solver", "--games", "2"],
 ]
 
 
@@ -145,7 +143,7 @@ def test_a_narrow_terminal_cuts_no_line_of_the_help(command: str, monkeypatch: p
 
 @pytest.mark.parametrize("command", sorted({*COMMANDS, "card"} - {"train", "doctor"}))
 def test_an_option_of_a_command_has_the_name_that_it_has_in_python(command: str) -> None:
-    other_names = {"--env", "--max-tokens", "--max-completion", "--group-size", "--spec", "--league", "--records"}
+    other_names = {"--env", "--max-tokens", "--max-completion", "--group-size", "--spec", "--records"}
     searches = {"--steps", "--blind-steps", "--blind-seconds"}  # none of these commands trains
     options = {one for parameter in get_command(app).commands[command].params for one in parameter.opts}  # type: ignore[attr-defined]
     assert not options & (other_names | searches)

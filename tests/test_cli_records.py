@@ -52,7 +52,7 @@ def test_eval_shows_progress_where_nobody_looks() -> None:
 
 
 @pytest.mark.parametrize("games", [7, 10, 31, 200])
-def test_a_pipe_gets_ten_lines_of_a_tournament(games: int) -> None:
+def test_a_pipe_gets_ten_lines_of_many_games(games: int) -> None:
     pipe = io.StringIO()
     with Count("game", Console(file=pipe), resumes=False) as count:
         count.begin(games, 0)

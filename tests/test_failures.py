@@ -18,7 +18,6 @@ from gym_trl.errors import ConfigError, PolicyError, caused_by_model, described,
 from gym_trl.evaluation.blind import play_blind, search_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
-from gym_trl.evaluation.tournament import tournament
 from gym_trl.executors.adaptive import AdaptivePool
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.probe import choose_executor
@@ -200,37 +199,6 @@ def test_a_policy_that_fails_stops_the_evaluation_with_its_name(failure):
             continue
         with pytest.raises(PolicyError, match=r"'p' raised [\s\S]*test_failures.py, line"):
             evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2)
-
-
-class TwoFail(gym.Wrapper):
-    """Game of two seats that fails in a step, in games of some seeds, or at its reset or end."""
-
-    def __init__(self, place, failure):
-        super().__init__(gym.make("TrlEnv/TicTacToe-v0", opponent="self"))
-        self.place, self.failure, self.fails = place, failure, False
-
-    def reset(self, *, seed=None, options=None):
-        self.fails = seed is not None and bool(seed % 2)
-        if self.fails and self.place == "reset":
-            raise EXCEPTIONS[self.failure]()
-        return self.env.reset(seed=seed, options=options)
-
-    def step(self, action):
-        if self.fails and self.place == "step":
-            raise EXCEPTIONS[self.failure]()
-        return self.env.step(action)
-
-    def close(self):
-        if self.place == "close":
-            raise EXCEPTIONS[self.failure]()
-
-
-@pytest.mark.parametrize("failure", EXCEPTIONS)
-def test_a_tournament_has_one_result_per_game(failure):
-    for place in ("reset", "step", "close"):
-        found = tournament(partial(TwoFail, place, failure), ["random", "solver"], games=4)
-        assert len(found.games) == 4
-        assert (found.unscored > 0) == (place == "reset" or (place == "step" and not blamed(failure)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -26,9 +26,6 @@ from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.estimates import Estimate, return_estimate, share_of
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.levels import levels_of
-from gym_trl.evaluation.ratings import Standings
-from gym_trl.evaluation.seated import GameRecord
-from gym_trl.evaluation.tournament import Tournament
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.options import Curriculum
 from gym_trl.records import Record, as_record
@@ -185,16 +182,6 @@ def test_repeats_of_held_out_games_are_not_taken_for_different_games(trained: in
     assert levels_of(summary)["after"].success == share_of(0.5, size)
 
 
-def test_games_of_the_same_moves_and_other_payoffs_are_not_repeated() -> None:
-    def games(payoffs: list[tuple[float, float]]) -> Tournament:
-        moves = ((0, "bet"), (1, "bet"))
-        played = [GameRecord(("a", "b"), seed, paid, None, ("", ""), moves) for seed, paid in enumerate(payoffs)]
-        return Tournament("Kuhn", Standings((), {}, (), None), tuple(played), len(played), None)
-
-    assert games([(1.0, -1.0)] * 4).repeated == [("a", "b")]
-    assert games([(1.0, -1.0), (-1.0, 1.0)] * 2).repeated == []
-
-
 def test_a_level_of_few_equal_returns_is_not_near_the_best() -> None:
     def near(episodes: int) -> bool:
         alike = Level("constant", Estimate(), Estimate(1.0), 1.0, episodes)
@@ -332,7 +319,7 @@ def test_seats_that_nothing_plays_are_not_played_as_one(tmp_path: Path) -> None:
     """The reward of a step is that of no seat, so its sum would be a false return."""
     with pytest.raises(ConfigError, match=r"has 2 seats, and its reward is that of none of them: .*seats='self'"):
         GymSpec("TrlEnv/KuhnPoker-v0", env_kwargs=KUHN)
-    with pytest.raises(ConfigError, match="gym-trl tournament"):
+    with pytest.raises(ConfigError, match="gym-trl eval --against"):
         evaluate("TrlEnv/KuhnPoker-v0", "random", episodes=2, env_kwargs=KUHN)
     GymSpec("TrlEnv/KuhnPoker-v0", seats="self")
     GymSpec("TrlEnv/KuhnPoker-v0", env_kwargs=KUHN, wrappers=[partial(Opponent, policy="random")])

@@ -24,16 +24,6 @@ COMMANDS = {
     "warm-start": ["warm-start", "TrlEnv/TicTacToe-v0", "--episodes", "2", "--steps", "1", "--out", "OUT", "--model"],
     "doctor": ["doctor", ECHO, *ROWS, "--num-generations", "2", "--groups", "1", "--json", "--model"],
     "eval": ["eval", ECHO, "--episodes", "1", "--max-tokens-per-turn", "2", "--json", "--model"],
-    "tournament": [
-        "tournament",
-        "TrlEnv/TicTacToe-v0",
-        "random",
-        "--games",
-        "2",
-        "--max-tokens-per-turn",
-        "2",
-        "--json",
-    ],
     "play": ["play", ECHO, "--against"],
 }
 

@@ -25,7 +25,6 @@ from gym_trl.errors import ConfigError, InfrastructureError
 from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
-from gym_trl.evaluation.seated import Seating, play_seated
 from gym_trl.executors import GuardedPool, InlinePool, make_pool
 from gym_trl.grpo.environment_factory import EnvironmentFactory, outcomes
 from gym_trl.grpo.rollout import make_rollout_func
@@ -381,15 +380,6 @@ def policies(table: Table) -> GameResult:
     return table.play([lambda result: next(words)] * 2, ScriptedEngine(lambda request: []))
 
 
-def tournament(table: Table) -> GameResult:
-    words, kept = cycle(table.words), list[GameResult]()
-    player = TextPolicy("words", lambda env, seed: lambda observation: next(words))
-    spec = EnvSpec(table.source, seats="self", action_format=None, **table.options)
-    seatings = [Seating(("words", "words"), 3)]
-    play_seated(spec, seatings, {"words": player}, loaded={}, on_game=lambda _, episodes: kept.append(episodes))
-    return kept[0]
-
-
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -406,5 +396,4 @@ def test_all_players_of_a_game_agree(
     said = data.draw(st.lists(st.sampled_from(words), min_size=1, max_size=9))
     table = Table(source, {"turn_limit": turn_limit}, tuple(said))
     expected = [Outcome.of(one) for one in models(table)]
-    for player in (policies, tournament):
-        assert [Outcome.of(one) for one in player(table)] == expected, player.__name__
+    assert [Outcome.of(one) for one in policies(table)] == expected

@@ -69,7 +69,6 @@ def test_a_record_says_what_was_played() -> None:
         **about,
         "version": 1,
         "seat": None,
-        "opponent": None,
         "task": {
             "id": task_id("TrlEnv/Echo-v0", 3, env_kwargs={"turns": 3}, options={"instance": 7}),
             "env_id": "TrlEnv/Echo-v0",

@@ -1,4 +1,4 @@
-"""Wrapper that plays one side of a game for two players with a policy."""
+"""Wrapper that plays all seats of a game but one with a policy."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -13,12 +13,13 @@ from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text
+from gym_trl.wrappers.traits import traits
 
 _MOST_ACTIONS = 1_000
 
 
 class Opponent(FrozenAfterEnd):
-    """Wrapper for an environment whose two players move in turn; a policy plays the other side.
+    """Wrapper for an environment whose players move in turn; a policy plays the other side, or all other seats.
 
     >>> import gymnasium as gym
     >>> def guess_low(seed):
@@ -30,7 +31,7 @@ class Opponent(FrozenAfterEnd):
     (-1.0, True, False, ['1'])
 
     The players alternate; after an invalid action the same player moves again. In other games ``info["to_move"]`` is
-    the next player, 0 or 1. ``info["payoffs"]`` has a reward for each player; without it the reward belongs to the
+    the next player, from 0. ``info["payoffs"]`` has a reward for each player; without it the reward belongs to the
     player who acted, and the other player's is its negative. ``info["success"]`` is true if the agent won.
     ``info["opponent_actions"]`` lists the opponent's actions since the agent's last one. The library's own games for
     two have their own opponents (``opponent=`` of ``gym.make``); with ``opponent="self"`` they can be used with this
@@ -38,10 +39,11 @@ class Opponent(FrozenAfterEnd):
 
     Args:
         env: Environment with text actions, and text observations for the player who is next.
-        policy: Function from a seed to the opponent of one episode, which must draw all random numbers from this seed;
+        policy: Function from a seed to the opponent of one episode, which must draw all random numbers from this seed,
+            called for each of the other seats;
             or its name, ``"package.module:function"``. ``"random"`` samples from the actions listed in ``info`` (see
             ``AdmissibleActions``). To pickle an environment in mid-episode, the policy must be picklable.
-        seat: Seat of the agent: 0 begins, 1 is second, ``None`` is drawn at each reset.
+        seat: Seat of the agent: 0 begins in a game for two; ``None`` is drawn at each reset.
 
     Raises:
         ConfigError: The seat or the function does not exist; in a step or at reset, ``"random"`` has no list of
@@ -59,13 +61,14 @@ class Opponent(FrozenAfterEnd):
     def __init__(
         self, env: gym.Env[str, str], policy: Callable[[int], Policy] | str = "random", seat: int | None = 0
     ) -> None:
-        if seat is not None and (isinstance(seat, bool) or seat not in (0, 1)):
-            raise ConfigError(f"seat must be 0, 1 or None, got {seat!r}")
+        self._seats = max(2, traits(env).num_seats)
+        if seat is not None and (isinstance(seat, bool) or seat not in range(self._seats)):
+            raise ConfigError(f"seat must be an integer from 0 to {self._seats - 1} or None, got {seat!r}")
         check_text(env, "Opponent", observations=True, actions=True)
         super().__init__(env, policy=policy, seat=seat)
         self.seat = seat
         self._make_policy = None if policy == "random" else load_function(policy)
-        self._policy: Policy | None = None
+        self._policies: dict[int, Policy] = {}
         self._rng = np.random.default_rng()
         self._agent = self._next = 0
         self._over_at_reset: Step | None = None
@@ -88,8 +91,10 @@ class Opponent(FrozenAfterEnd):
         return super().reset(seed=seed, options=options)
 
     def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._agent = int(self._rng.integers(2)) if self.seat is None else self.seat
-        self._policy = None if self._make_policy is None else self._make_policy(int(self._rng.integers(2**31)))
+        self._agent = int(self._rng.integers(self._seats)) if self.seat is None else self.seat
+        others = [seat for seat in range(self._seats) if seat != self._agent]
+        make = self._make_policy
+        self._policies = {} if make is None else {seat: make(int(self._rng.integers(2**31))) for seat in others}
         self._next = int(info.get("to_move", 0))
         self._over_at_reset, self._owed = None, 0.0
         observation, reward, terminated, truncated, info = self._answered((observation, 0.0, False, False, info))
@@ -119,9 +124,9 @@ class Opponent(FrozenAfterEnd):
         return observation, total, terminated, truncated, {**info, "opponent_actions": actions}
 
     def _choose(self, observation: str, info: dict[str, Any]) -> str:
-        if self._policy is not None:
+        if self._policies:
             with apart_from_the_model("the opponent"):
-                return self._policy(observation)
+                return self._policies[self._next](observation)
         listed = listed_actions(self.env, info)
         if not listed:
             raise ConfigError(f'{self.env} lists no actions for the opponent "random": give it a policy')
@@ -134,7 +139,7 @@ class Opponent(FrozenAfterEnd):
         if "to_move" in info:
             self._next = int(info["to_move"])
         elif info.get("action_valid", True):
-            self._next = 1 - self._next
+            self._next = (self._next + 1) % self._seats
         if "payoffs" in info:
             reward = float(info["payoffs"][self._agent])
             info = {**info, "success": reward > 0}

@@ -71,7 +71,7 @@ def check_seats_are_played(env: gym.Env[Any, Any]) -> None:
     if plays_all_seats(env):
         raise ConfigError(
             f"{env.unwrapped} has {traits(env).num_seats} seats, and its reward is that of none of them: let the model "
-            "play all seats (seats='self', --seats self), compare policies with gym-trl tournament, or have the other "
+            "play all seats (seats='self', --seats self), evaluate it with gym-trl eval --against, or have the other "
             "seat played by gym_trl.wrappers.Opponent or by the environment's own opponent"
         )
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -14,7 +15,7 @@ from gym_trl.cli.environments import format_arguments, named_environments
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
 from gym_trl.cli.options import DebugOption, JsonOption
-from gym_trl.cli.policies import OF_MODELS, read_model, read_policy, trained_kwargs
+from gym_trl.cli.policies import OF_MODELS, find_policy, read_model, read_policy, trained_kwargs
 from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
 from gym_trl.envspec import END_AFTER_INVALID, kwargs_by_id
@@ -35,6 +36,7 @@ gym-trl eval TrlEnv/GuessNumber-v0 --policy solver --policy random --episodes 10
 gym-trl eval TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --vllm colocate --episodes 400 --attempts 4 --out evals/wordle
 gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 0 --json
 gym-trl eval --model runs/sixteen --fail-under 0.8
+gym-trl eval TrlEnv/TicTacToe-v0 --model runs/ttt --against solver
 """
 _IDS_HELP = (
     "Ids of environments, whose names in a run's config.json are then trusted; or a file with options. Default: "
@@ -67,6 +69,8 @@ def evaluate(
     with --base-url they are models of an OpenAI-compatible server. All play the same tasks, whose seeds do not occur in
     training.
 
+    With --against, each policy plays every seat of a game, the same tasks in each, and that one all other seats.
+
     With --out, every finished episode is recorded. The same command resumes an interrupted evaluation, and other
     policies are added to the folder. Instead of ids, a file in YAML, TOML or JSON can set the options by the names of
     the flags, and env; flags override it.
@@ -98,6 +102,11 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool) 
     kwargs = {one: {**trained_kwargs(one, runs.values(), fix), **given_kwargs[one]} for one in ids}
     for name, run in runs.items():
         say_aside(_as_trained(name, run, kwargs, options.env))
+    if options.against is not None:
+        own = {name: vars(options)[name] for name in ("episodes", "attempts", "seed")} | played
+        other = find_policy(options.against, allowed=options.env)
+        _play_against(kwargs, policies, other, own, as_json=as_json)
+        return
     console = Console(quiet=True) if "person" in options.policy else lasting_console(sys.stderr)
     with Count("episode", console, resumes=options.out is not None) as count:
 
@@ -121,6 +130,20 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool) 
         result = run_evaluation(ids, policies, on_begin=on_begin, on_episode=on_episode, **own)
     say(to_json(result.as_dict(), indent=2)) if as_json else show_columns(_columns(result.rows))
     _check_scores(result.rows, [one.name for one in policies], kwargs, options.fail_under)
+
+
+def _play_against(env_kwargs: Mapping[str, Any], policies: Any, other: Any, own: Any, *, as_json: bool) -> None:
+    """Print the scores of policies against another one, in each seat and in all."""
+    from gym_trl.evaluation.against import play_against
+
+    if len(env_kwargs) > 1:
+        raise ConfigError(f"against needs one environment, got {len(env_kwargs)}")
+    [(env, kwargs)] = env_kwargs.items()
+    rows = [row for one in policies for row in play_against(env, one, other, env_kwargs=kwargs, **own)]
+    if as_json:
+        say(to_json([{**row, **{key: asdict(row[key]) for key in ("win_rate", "payoff")}} for row in rows], indent=2))
+    else:
+        show_columns({name: [str("all" if row[name] is None else row[name]) for row in rows] for name in rows[0]})
 
 
 def _policies(options: EvalOptions, given: Mapping[str, Any]) -> list[Any]:

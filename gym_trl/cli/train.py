@@ -34,7 +34,6 @@ gym-trl train TrlEnv/GuessNumber-v0 --env-kwargs high=16 --env-kwargs turns=5 --
 gym-trl train TrlEnv/Echo-v0 --learning-rate 1e-3 --num-generations 16 --grpo beta=0.01
 gym-trl train FrozenLake-v1 --env-kwargs is_slippery=false --credit pool
 gym-trl train TrlEnv/KuhnPoker-v0 --seats self
-gym-trl train TrlEnv/TicTacToe-v0 --seats.opponents random --seats.every 25 --seats.schedule prioritized
 gym-trl train TrlEnv/Minesweeper-v0 --model Qwen/Qwen3-0.6B --history.last 8
 gym-trl train TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B --episodes-per-step 64 --vllm colocate
 gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --lora 16 --dtype bfloat16

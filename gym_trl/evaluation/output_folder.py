@@ -1,4 +1,4 @@
-"""Folder that an evaluation or a tournament is played into, by one process at a time."""
+"""Folder that an evaluation is played into, by one process at a time."""
 
 import json
 import warnings

@@ -34,12 +34,10 @@ def game_of(episode: EpisodeResult, member: int, seats: Mapping[str, int]) -> in
     """Return the index in its group of the game of a member's episode; ``None`` in an environment of one seat.
 
     Args:
-        episode: The episode; against an opponent it is a game of its own.
+        episode: The episode.
         member: Index of the member in its group.
         seats: Number of seats of each environment by its id, if the model plays all of them.
     """
-    if episode.opponent:
-        return member
     count = seats.get(episode.task.env_id)
     return None if count is None else GameSeat.of(member, count).game
 

@@ -277,6 +277,5 @@ def _columns(episodes: Sequence[EpisodeResult], filler: int, masked: Collection[
         **(turns := turn_columns(episodes)),
         "step_rewards": turns["turn_rewards"],
         "messages": [[message.as_dict() for message in episode.messages] for episode in episodes],
-        "opponent": [episode.opponent for episode in episodes],
         "error": [episode.error for episode in episodes],
     }

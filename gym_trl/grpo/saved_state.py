@@ -74,7 +74,7 @@ class SavedState:
 def state_name(part: str) -> str:
     """Return the name of the state of a part in a trainer's ``stateful_callbacks``.
 
-    >>> state_name("league")
-    'gym_trl.league'
+    >>> state_name("curriculum")
+    'gym_trl.curriculum'
     """
     return f"gym_trl.{part}"

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
 from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.verifiers import Verifier
-from gym_trl.envspec import SELF_PLAY, EnvSpec, TaskPlan, limit_of_invalid
+from gym_trl.envspec import EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
@@ -16,22 +16,19 @@ from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.environment_factory import EnvironmentFactory
-from gym_trl.grpo.league import LeagueState
 from gym_trl.grpo.parts.checked import make_part
 from gym_trl.grpo.parts.curriculum import make_curriculum
 from gym_trl.grpo.parts.dead_groups import DeadGroups
 from gym_trl.grpo.parts.games import Games
-from gym_trl.grpo.parts.league_games import LeagueGames
 from gym_trl.grpo.parts.part import Part
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout import Core, in_order, make_rollout_func
 from gym_trl.grpo.training_tasks import Draws, at_level
 from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.kinds import option_types, part_of
+from gym_trl.kinds import option_types
 from gym_trl.option_args import SpecArgs
-from gym_trl.options import Envs, League, Rollout, SpecOptions, Stepping, Text, has_workers, signed, values_of
+from gym_trl.options import Envs, Rollout, SpecOptions, Stepping, Text, has_workers, signed, values_of
 from gym_trl.rollout.config import RolloutConfig
-from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
 
 
@@ -75,17 +72,13 @@ class GymSpec:
         given_parts = list(map(make_part, chosen.parts))
         self.curriculum = make_curriculum(chosen.curriculum)
         """Choice of the training tasks by the success rate, with its state; ``None`` without a curriculum."""
-        with part_of("seats.opponents"):
-            self.league = LeagueState(chosen.seats) if isinstance(chosen.seats, League) else None
-        """Opponents in a part of the groups; ``None`` without a league."""
-        seats: Literal["self"] | None = None if chosen.seats is None else SELF_PLAY
         derived: dict[str, Any] = {"end_after_invalid": limit_of_invalid(chosen)}
-        by_turn = chosen.credit != EPISODE or seats is not None
+        by_turn = chosen.credit != EPISODE or chosen.seats is not None
         if chosen.state_key is None and by_turn:
             derived["state_key"] = "auto"
         levels = () if self.curriculum is None else self.curriculum.levels
         text = {**values_of(chosen, Text), **derived}
-        self.env_spec = EnvSpec(chosen.env, env_kwargs=chosen.env_kwargs, seats=seats, levels=levels, **text)
+        self.env_spec = EnvSpec(chosen.env, env_kwargs=chosen.env_kwargs, seats=chosen.seats, levels=levels, **text)
         """Environments, as they are made for training."""
         self.rollout_config = RolloutConfig(chat=chosen.chat, **values_of(chosen, Rollout))
         """Options of the rollouts."""
@@ -95,7 +88,6 @@ class GymSpec:
         self._bound = UnscoredBound(chosen.max_unscored)
         self._probed = self.env_spec.probe(ExecutorConfig(**values_of(chosen, Stepping)))
         self.executor = self._probed.executor.executor
-        self._league_games = None if self.league is None else self._games_of(self.league)
         self.parts = self._in_order(given_parts)
         """Features of the rollouts, in their order: those of the options, then ``parts``."""
         self._plan = TaskPlan(
@@ -106,24 +98,13 @@ class GymSpec:
             chosen.seed,
         )
 
-    def _games_of(self, league: LeagueState) -> LeagueGames:
-        """Return the games of a league, after checking that the environments have its opponents."""
-        style = self.env_spec.action_format
-        write = str if style is None else ActionFormat(style, strict=self.env_spec.strict).write
-        try:
-            return LeagueGames(
-                league, make=self.env_spec.make, env_ids=list(self.weights), write=write, seed=self.options.seed
-            )
-        except ConfigError as error:
-            raise ConfigError(f"seats must be {SELF_PLAY!r} or a league of opponents that exist: {error}") from error
-
     def _in_order(self, others: Iterable[Part]) -> tuple[Part, ...]:
         chosen, curriculum, credit = self.options, self.curriculum, self.turn_credit
         draws = Draws(self.assign, chosen.seed, None if curriculum is None else curriculum.choose)
         estimator = ESTIMATORS[EPISODE] if credit is None else credit.estimator
         rounds = chosen.resample_dead_groups
         own = (
-            None if self.env_spec.seats is None else self._league_games or Games(),
+            None if self.env_spec.seats is None else Games(),
             credit,
             curriculum,
             DeadGroups(rounds, draws, estimator) if rounds else None,

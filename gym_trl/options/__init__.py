@@ -29,7 +29,6 @@ from gym_trl.options.base import (
 from gym_trl.options.commands import (
     DEMONSTRATIONS as DEMONSTRATIONS,
     OF_EVALUATE as OF_EVALUATE,
-    OF_TOURNAMENT as OF_TOURNAMENT,
     SAME_IN_GRPO as SAME_IN_GRPO,
     WEIGHTS as WEIGHTS,
     DType as DType,
@@ -39,7 +38,6 @@ from gym_trl.options.commands import (
     Playing as Playing,
     Recording as Recording,
     Run as Run,
-    TournamentOptions as TournamentOptions,
     TrainedOptions as TrainedOptions,
     TrainOptions as TrainOptions,
     VLLMMode as VLLMMode,
@@ -77,5 +75,4 @@ from gym_trl.options.nested import (
     Curriculum as Curriculum,
     Cutoff as Cutoff,
     History as History,
-    League as League,
 )

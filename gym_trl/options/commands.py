@@ -1,4 +1,4 @@
-"""Options of a training, a warm start, an evaluation and a tournament, and fields of ``GRPOConfig`` among them."""
+"""Options of a training, a warm start, and an evaluation, and fields of ``GRPOConfig`` among them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import Arguments, Count, Positive, Range, Share, Whole, option_types
-from gym_trl.options.base import Options, again, option, stored
+from gym_trl.options.base import Options, option, stored
 from gym_trl.options.groups import (
     DEFAULT_ENV,
     PLAYED,
@@ -193,26 +193,6 @@ class Recording(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TournamentOptions(Recording, Playing, Task):
-    """Options of a tournament.
-
-    >>> TournamentOptions(env="TrlEnv/TicTacToe-v0", games=20).action_format
-    'tag'
-    """
-
-    games: Count = option(100, "Games of each pairing; a multiple of the seats.")
-    action_format: str | None = again(Text, "action_format")
-    max_tokens_per_turn: Count | None = again(Rollout, "max_tokens_per_turn")
-    anchor: str | None = option(None, "Player whose rating is 0.", "the mean is 0")
-    picture: Path | None = option(None, "File to draw to: .png, .svg or .pdf.", "tournament.png in out")
-
-    def __post_init__(self) -> None:
-        """Check the options together."""
-        super().__post_init__()
-        Text(action_format=self.action_format)
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvalOptions(Recording, Playing, Stepping, Rollout, Text, Task):
     """Options of an evaluation.
 
@@ -227,6 +207,9 @@ class EvalOptions(Recording, Playing, Stepping, Rollout, Text, Task):
     model: tuple[str, ...] = option((), "Model to evaluate: path, hub id or run.")
     base_url: str | None = option(
         None, "OpenAI-compatible server, with /v1; its key is $OPENAI_API_KEY.", "models in this process"
+    )
+    against: str | None = option(
+        None, "Policy or model in all other seats of a game of several; policy or model plays each of the seats."
     )
     episodes: Count = option(100, "Episodes of each policy on each environment.")
     attempts: Count = option(1, "Episodes per task, for pass@k; must divide episodes.")
@@ -245,13 +228,15 @@ class EvalOptions(Recording, Playing, Stepping, Rollout, Text, Task):
         super().__post_init__()
         if self.episodes % self.attempts:
             raise ConfigError(f"episodes must be a multiple of attempts={self.attempts}, got {self.episodes}")
+        recorded = [
+            name for name in ("out", "retry", "tokens", "fail_under") if getattr(self, name) not in (None, False)
+        ]
+        if self.against is not None and recorded:
+            raise ConfigError(f"{recorded[0]} cannot be combined with against, whose games are not recorded")
 
 
 OF_EVALUATE = (*PLAYED, *option_types(Recording), "env_kwargs", "seed", "episodes", "attempts", "tokens")
 """Options of an evaluation that the function ``evaluate`` has."""
-OF_TOURNAMENT = (*option_types(Recording), "env_kwargs", "seed", "games", "action_format", "anchor")
-"""Options of a tournament that the function ``tournament`` has."""
-
 
 SAME_IN_GRPO = {
     "num_generations": "num_generations",

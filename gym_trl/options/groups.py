@@ -20,7 +20,7 @@ from gym_trl.kinds import (
     option_types,
 )
 from gym_trl.options.base import Function, Options, Role, declared, option
-from gym_trl.options.nested import WAIT, Curriculum, Cutoff, History, League
+from gym_trl.options.nested import WAIT, Curriculum, Cutoff, History
 from gym_trl.registration import EnvSource
 
 
@@ -275,11 +275,10 @@ class Learning(Options):
         0.5,
         "Maximum share of unscored episodes in a rollout; three rollouts in a row above it stop the training.",
     )
-    seats: Literal["self"] | League | None = option(
+    seats: Literal["self"] | None = option(
         None,
-        "Seats of a game of several that the model plays: all of them (self), or against other opponents and its own "
-        "past in a part of the groups. Each seat is a row of the trainer, so num_generations must be a multiple of "
-        "them.",
+        "Seats of a game of several that the model plays: all of them (self). Each seat is a row of the trainer, so "
+        "num_generations must be a multiple of them.",
         "one, against the environment's opponent",
     )
     parts: tuple[PartSource, ...] = option(

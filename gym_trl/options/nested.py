@@ -1,11 +1,11 @@
-"""Options that have options of their own: cutoff, history, curriculum, league."""
+"""Options that have options of their own: cutoff, history, curriculum."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import Arguments, Count, Range, Seconds, Whole, name_of
+from gym_trl.kinds import Arguments, Count, Range, Seconds, Whole
 from gym_trl.options.base import Function, Options, option
 
 
@@ -161,82 +161,3 @@ class Curriculum(Options):
 
 
 @dataclass(frozen=True)
-class League(Options):
-    """Opponents of the model in a game of several seats: its own past, and other policies.
-
-    >>> League(["random", "solver"], every=25, schedule="prioritized").opponents
-    ('random', 'solver')
-
-    ``GymSpec(seats=League(...))`` trains as ``seats="self"`` does in the share ``self_play`` of the groups. In the
-    others the model has the same rows, and each is its seat in a game of its own against the group's opponent, which
-    has all other seats: the model is in each seat equally often. What the opponent samples is in no row. A group has
-    one opponent, because the opponent is a part of the task that the group's episodes are compared on.
-
-    Every ``every`` steps a snapshot of the model joins, called ``step-N``. It is saved in ``league/step-N`` of the
-    trainer's ``output_dir``, as its adapter alone where the trainer trains one. In a rollout at most ``at_once``
-    different opponents are drawn, with replacement, and each group plays one of these: every group draws from the
-    schedule's distribution, and no more models are in memory.
-
-    * ``"uniform"``: all opponents alike, with the last ``most`` snapshots (fictitious self-play with a window).
-    * ``"latest"``: the same with the last ``latest`` snapshots only.
-    * ``"prioritized"``: with the model's win rate p against an opponent, in proportion to (1 - p)² (``prefer="hard"``)
-      or to p (1 - p) (``prefer="even"``); prioritized fictitious self-play, Vinyals et al. 2019 ("Grandmaster level in
-      StarCraft II using multi-agent reinforcement learning", Nature 575, Methods).
-
-    p = (W + D/2 + 1) / (N + 2) with W wins and D draws in N games, in which each game weighs 0.99 times as much as the
-    next. A game is won if the model succeeds and no other seat does, or if an opponent forfeits, and lost in the
-    opposite case; otherwise it is a draw.
-
-    Draws depend on the seed, the step, the group and the state, which is the same on all processes and is saved with
-    the trainer's checkpoints: a resumed training plays the same pairings. ``spec.league`` has the state.
-
-    Raises:
-        ConfigError: An argument is out of range, or there never are any opponents; in ``GymSpec``, an opponent does not
-            exist, or two have one name.
-    """
-
-    opponents: Annotated[Sequence[Any], "a list of policies or their names"] = option(
-        (),
-        "Policies that the environment provides (random, solver, ...), model folders or adapters, hub ids, functions "
-        "(held as module:function) that make a policy from an environment, and servers "
-        "(http://localhost:8000/v1#MODEL, or gym_trl.policies.server(...)).",
-    )
-    _: KW_ONLY
-    every: Count | None = option(None, "Number of steps after which a snapshot of the model joins.", "none ever does")
-    most: Count = option(20, "Largest number of snapshots; the oldest leaves.")
-    schedule: Literal["uniform", "latest", "prioritized"] = option(
-        "uniform", "Choice of opponents: all alike, the latest snapshots, or by the win rate."
-    )
-    latest: Count | None = option(
-        None, "Number of snapshots that the schedule latest plays.", "5, or most if that is less"
-    )
-    prefer: Literal["hard", "even"] | None = option(None, "Opponents that the schedule prioritized prefers.", "hard")
-    self_play: Annotated[float, Range(least=0, below=1)] = option(
-        0.5, "Share of the groups in which the model plays all seats; 1 while there are no opponents."
-    )
-    at_once: Count = option(
-        2, "Largest number of different opponents in a rollout, and so of models in memory besides the trained one."
-    )
-
-    def __post_init__(self) -> None:
-        """Check the arguments together."""
-        if isinstance(self.opponents, str):
-            object.__setattr__(self, "opponents", (self.opponents,))
-        super().__post_init__()
-        object.__setattr__(self, "opponents", tuple(map(_by_name, self.opponents)))
-        if self.latest is not None and (self.schedule != "latest" or self.latest > self.most):
-            raise ConfigError(
-                f'latest needs schedule="latest" and is at most most={self.most}; got latest={self.latest}'
-            )
-        if self.prefer is not None and self.schedule != "prioritized":
-            raise ConfigError(f'prefer={self.prefer!r} needs schedule="prioritized", got schedule={self.schedule!r}')
-        if not self.opponents and self.every is None:
-            raise ConfigError("opponents must have at least one policy, or every=N add snapshots; got none")
-
-
-def _by_name(opponent: Any) -> Any:
-    """Return the name of a function that has one, under which a resumed training finds the results against it."""
-    try:
-        return name_of(opponent) if callable(opponent) else opponent
-    except ConfigError:
-        return opponent

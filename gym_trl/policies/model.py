@@ -248,7 +248,7 @@ class LoadedModel:
                 if completion.request_id == request_id:
                     return completion
 
-    def episode(self, task: Task, seed: int, make: Callable[..., Episode] = Episode) -> Episode:
+    def episode(self, task: Task, seed: int) -> Episode:
         """Return a new episode with the model's limits, system prompt and history."""
         model = self.model
         limits = Limits(
@@ -259,7 +259,7 @@ class LoadedModel:
             action=model.options.get("max_action"),
         )
         preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
-        return make(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)
+        return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)
 
 
 def _with_transformers(model: Model) -> LoadedModel:

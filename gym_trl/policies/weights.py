@@ -103,18 +103,6 @@ def base_of(path: str) -> str:
     return _whole_path(path if adapter is None else adapter.base)
 
 
-def weights_size(path: str) -> int | None:
-    """Return the size in bytes of the weights in a folder, with those of an adapter's base; ``None`` if unknown.
-
-    >>> weights_size("Qwen/Qwen3-0.6B") is None
-    True
-    """
-    folders = {Path(one).expanduser() for one in (path, base_of(path))}
-    if not all(folder.is_dir() for folder in folders):
-        return None
-    return sum(file.stat().st_size for folder in folders for kind in _WEIGHTS for file in folder.glob(kind))
-
-
 def free_memory(*, cpu: bool = False) -> int:
     """Return the bytes that are free now: of the accelerator, or of main memory where there is none.
 

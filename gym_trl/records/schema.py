@@ -82,7 +82,6 @@ class Record(_Return):
     game: int | None
     seat: int | None
     order: list[int] | None
-    opponent: str | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
     last_observation: str | None
@@ -247,7 +246,6 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
     return {
         "seat": episode.seat,
         "order": None if episode.seat is None else list(episode.order),
-        "opponent": episode.opponent or None,
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.

@@ -1,7 +1,7 @@
 """One episode as a state machine without I/O: it receives events and returns the next thing to do."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gym_trl.chat.protocol import Chat
@@ -12,7 +12,6 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.log import EpisodeLog, as_response
 from gym_trl.seeding import derive_seed
 from gym_trl.types import (
-    Answer,
     Completion,
     EnvFailure,
     EpisodeResult,
@@ -34,8 +33,6 @@ class Sample:
     seed: int
     seat: int | None = None
     """Seat that samples, in a game of several."""
-    model: str = ""
-    """Name of the model that is asked; empty for the engine's own."""
     seen: int = 0
     """Number of the first ids that are the prompt and the response of the sample before; 0: none is."""
 
@@ -48,20 +45,12 @@ class Act:
     """May be an ``UnfinishedResponse`` or a ``RefusedResponse``, which are not actions; ``take_step`` handles them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Next thing to do in a game: call ``policy`` in a thread, and then ``asked`` with what it returned or raised."""
-
-    policy: Callable[[], str | Answer]
-
-
 class Episode:
     r"""State of one episode: ``started`` once, then ``sampled`` and ``stepped`` in turn until one returns its result.
 
     ``preamble`` is the conversation in a dataset's prompt: the environment's instructions and its first observation are
     added to its last user message. ``seed`` seeds the sampling; each turn gets a seed derived from it. With ``history``
-    the model sees a part of the conversation, and limits on tokens are those of a segment. ``model`` is the name of the
-    model that samples, where an engine has several.
+    the model sees a part of the conversation, and limits on tokens are those of a segment.
 
     >>> from gym_trl.testing import ByteChat
     >>> chat = ByteChat()
@@ -84,7 +73,6 @@ class Episode:
         preamble: Sequence[Message] = (),
         seed: int = 0,
         history: History | None = None,
-        model: str = "",
     ) -> None:
         self.task = task
         self._log = log = EpisodeLog(task, preamble=preamble, max_observation=limits.observation)
@@ -92,7 +80,6 @@ class Episode:
         self._chat = chat
         self._limits = limits
         self._seed = seed
-        self._model = model
 
     def started(self, result: StepResult | EnvFailure) -> Act | Sample | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
@@ -142,4 +129,4 @@ class Episode:
             return self.stopped(StopReason.CONTEXT_OVERFLOW, error)
         most = min(left, room, math.inf if limits.tokens_per_turn is None else limits.tokens_per_turn)
         seed = derive_seed(self._seed, len(self._log.turns), *(("summary",) if context.asking else ()))
-        return Sample(context.ids, int(most), seed, None, self._model, context.seen)
+        return Sample(context.ids, int(most), seed, None, context.seen)

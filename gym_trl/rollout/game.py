@@ -7,11 +7,10 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.options import WAIT, Cutoff
-from gym_trl.rollout.episode import Act, Ask, Episode, Sample
+from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.loop import GameResult, Loop, run_all
-from gym_trl.rollout.text_player import InThread, SeatPolicy, TextPlayer
+from gym_trl.rollout.text_player import SeatPolicy, TextPlayer
 from gym_trl.types import (
-    Answer,
     Completion,
     EnvFailure,
     EpisodeResult,
@@ -56,15 +55,15 @@ class Game:
     * A seat that was never to move before the end is ``unplayed``: it has no turn, and is not counted.
 
     Args:
-        seats: An episode for each seat that an engine samples, or a policy or its ``TextPlayer``; a policy is
-            ``InThread`` if it is slow. All of them have the same task.
+        seats: An episode for each seat that an engine samples, or a policy or its ``TextPlayer``. All of them have the
+            same task.
         task: Task of the game. Default: that of its episodes.
 
     Raises:
         ConfigError: There are fewer than two seats, or no task.
     """
 
-    def __init__(self, seats: Sequence[Episode | TextPlayer | SeatPolicy | InThread], task: Task | None = None) -> None:
+    def __init__(self, seats: Sequence[Episode | TextPlayer | SeatPolicy], task: Task | None = None) -> None:
         task = task or next((seat.task for seat in seats if isinstance(seat, Episode | TextPlayer)), None)
         if len(seats) < 2 or task is None:
             raise ConfigError(f"a game needs two seats or more, and a task or an episode; got {len(seats)}")
@@ -79,7 +78,7 @@ class Game:
         self._settlement = 0.0
         self._reset = StepResult("")
 
-    def started(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | GameResult:
+    def started(self, result: StepResult | EnvFailure) -> Sample | Act | GameResult:
         """Process the result of the environment's reset and return what to do next."""
         if isinstance(result, EnvFailure):
             result.raise_mistake()
@@ -91,19 +90,13 @@ class Game:
         self._reset, self._next = result, seat
         return self._turn(result)
 
-    def sampled(self, completion: Completion) -> Sample | Act | Ask | GameResult:
+    def sampled(self, completion: Completion) -> Sample | Act | GameResult:
         """Process the engine's completion and return what to do next."""
         seat = self._seats[self._next]
         assert isinstance(seat, Episode)
         return self._passed(seat.sampled(completion))
 
-    def asked(self, action: str | Answer | BaseException) -> Sample | Act | Ask | GameResult:
-        """Process what a policy in a thread has returned or raised, and return what to do next."""
-        seat = self._seats[self._next]
-        assert isinstance(seat, TextPlayer)
-        return self._passed(seat.asked(action))
-
-    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | GameResult:
+    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | GameResult:
         """Process the result of the environment's step and return what to do next."""
         player = self._next
         self._order[player].append(self._steps_taken)
@@ -126,7 +119,7 @@ class Game:
         """End the game now for all seats and return its result."""
         return self._ended([self._stop(seat, reason, error, self._settlement) for seat in range(len(self._seats))])
 
-    def _turn(self, result: StepResult) -> Sample | Act | Ask | GameResult:
+    def _turn(self, result: StepResult) -> Sample | Act | GameResult:
         """Show a result to the seat that is to move, and return what it does."""
         seat, self._settlement = self._next, result.settlement
         if not self._begun[seat]:
@@ -152,12 +145,12 @@ class Game:
         before = {name: value for name, value in step.info.items() if name not in _OF_POSITION}
         return replace(result, reward=step.reward + paid, info={**before, **now})
 
-    def _passed(self, todo: Sample | Act | Ask | EpisodeResult) -> Sample | Act | Ask | GameResult:
+    def _passed(self, todo: Sample | Act | EpisodeResult) -> Sample | Act | GameResult:
         """Return what the seat to move does; if it has ended by itself, the game's result."""
         match todo:
             case Sample():
                 return replace(todo, seat=self._next)
-            case Act() | Ask():
+            case Act():
                 return todo
         return self._left(todo)
 

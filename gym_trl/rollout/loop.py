@@ -1,6 +1,6 @@
 """Main loop of a rollout: steps environments and the engine concurrently, each episode independent of the others.
 
-An episode waits for one thing at a time: its environment, a completion of the engine, or a policy in a thread. The loop
+An episode waits for one thing at a time: its environment, or a completion of the engine. The loop
 takes whatever has arrived of these, gives it to its episode, which returns the next thing to do, and starts that at
 once. No episode waits for another, so neither a slow environment nor a long response delays the rest of the batch. The
 loop itself waits in one place only, where nothing else can arrive: in the executor while no request is running, or in
@@ -13,15 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from time import perf_counter, sleep
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from gym_trl.engines.protocol import Engine, checked_engine
 from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.options import WAIT, Cutoff
-from gym_trl.rollout.episode import Act, Ask, Episode, Sample
+from gym_trl.rollout.episode import Act, Episode, Sample
 from gym_trl.rollout.garbage import rare_full_collections
-from gym_trl.rollout.policy_threads import PolicyThreads
 from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, StopReason, Task
 
 GameResult: TypeAlias = tuple[EpisodeResult, ...]
@@ -38,9 +37,9 @@ class _Player(Protocol[_Result_co]):
 
     task: Task
 
-    def started(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | _Result_co: ...
-    def sampled(self, completion: Completion) -> Sample | Act | Ask | _Result_co: ...
-    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | Ask | _Result_co: ...
+    def started(self, result: StepResult | EnvFailure) -> Sample | Act | _Result_co: ...
+    def sampled(self, completion: Completion) -> Sample | Act | _Result_co: ...
+    def stepped(self, result: StepResult | EnvFailure) -> Sample | Act | _Result_co: ...
     def stopped(self, reason: StopReason, error: str | None = None) -> _Result_co: ...
 
 
@@ -138,7 +137,6 @@ class Loop(Generic[_Result]):
         self._on_finish: Callable[[int, _Result], None] | None = on_finish
         self._stepping: set[int] = set()  # those that wait for their environment
         self._sampling: dict[str, int] = {}  # by their requests' ids
-        self._asking = PolicyThreads()
         self.finished: dict[int, _Result] = {}
 
     def __len__(self) -> int:
@@ -170,15 +168,12 @@ class Loop(Generic[_Result]):
 
     def advance(self, *, block: bool) -> bool:
         """Process available results and return whether there were any; if ``block``, wait if nothing else is to do."""
-        asking = bool(self._asking)
-        results = self._pool.collect(block=block and not asking and not self._sampling)
+        results = self._pool.collect(block=block and not self._sampling)
         for key, result in results:
             self._environment_answered(int(key), result)
         arrived = bool(results)
-        if asking:
-            arrived |= self._policies_answered(block=block and not self._sampling)
         if self._sampling:
-            alone = block and not self._stepping and not self._asking
+            alone = block and not self._stepping
             for completion in self._engine.collect(block=alone):
                 self._engine_answered(completion)
                 arrived = True
@@ -205,7 +200,6 @@ class Loop(Generic[_Result]):
             del self._sampling[running.request]
             self._engine.cancel(running.request)
         self._stepping.discard(index)
-        self._asking.drop(index)
         if self._cutoff.on_cutoff == "truncated":
             reason = StopReason.TIME_LIMIT
         self._finish(index, self._episodes[index].stopped(reason, why))
@@ -216,21 +210,6 @@ class Loop(Generic[_Result]):
             self._engine.cancel(request_id)
         for running in self._running.values():  # includes an episode whose handling raised
             self._pool.release(running.key)
-        self._asking.close()
-
-    def _policies_answered(self, *, block: bool) -> bool:
-        """Process what policies in threads have returned, and return whether there was anything."""
-        wait: float | None = 0.0 if self._sampling else IDLE_S
-        if block and not self._stepping:
-            wait = None
-        answered = False
-        for index, response in self._asking.responses(wait=wait):
-            answered = True
-            running = self._running[index]
-            running.env_seconds += perf_counter() - running.asked
-            game: Any = self._episodes[index]  # an episode asks no policy
-            self._go_on(index, running, game.asked(response))
-        return answered
 
     def _environment_answered(self, index: int, result: StepResult | EnvFailure) -> None:
         running, episode = self._running[index], self._episodes[index]
@@ -250,22 +229,20 @@ class Loop(Generic[_Result]):
         seconds[seat] = seconds.get(seat, 0.0) + perf_counter() - running.asked
         self._go_on(index, running, self._episodes[index].sampled(completion))
 
-    def _go_on(self, index: int, running: _Running, todo: Sample | Act | Ask | _Result) -> None:
+    def _go_on(self, index: int, running: _Running, todo: Sample | Act | _Result) -> None:
         running.asked = perf_counter()
         match todo:
             case Sample():
                 running.turns = turn = running.turns + 1
                 running.seat = todo.seat or 0
                 name = running.key if todo.seat is None else f"{index}.{todo.seat}"
-                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.model, todo.seen)
+                request = Request(name, todo.prompt_ids, todo.max_tokens, todo.seed, turn, todo.seen)
                 running.request = request.id
                 self._sampling[request.id] = index
                 self._engine.submit(request)
             case Act():
                 self._stepping.add(index)
                 self._pool.step(running.key, todo.action)
-            case Ask():
-                self._asking.ask(index, todo.policy)
             case _:
                 self._finish(index, todo)
 

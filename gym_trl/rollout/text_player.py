@@ -1,7 +1,6 @@
 """Episodes of text policies, without token ids: one of them, or a seat of a game."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TypeAlias
@@ -12,7 +11,7 @@ from gym_trl.errors import EngineError, PolicyError, described, raise_interrupt,
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, take_reset, take_step
 from gym_trl.kinds import check_option
-from gym_trl.rollout.episode import Act, Ask
+from gym_trl.rollout.episode import Act
 from gym_trl.rollout.log import EpisodeLog, as_response
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import Answer, EnvFailure, EpisodeResult, Message, Policy, StepResult, StopReason, Task
@@ -20,13 +19,6 @@ from gym_trl.types import Answer, EnvFailure, EpisodeResult, Message, Policy, St
 SeatPolicy: TypeAlias = Callable[[StepResult], str | Answer]
 """Function that plays one episode, or a seat of one game: from the result of its reset or its last step to a response.
 The observation and its ``info`` are those of the seat."""
-
-
-@dataclass(frozen=True, slots=True)
-class InThread:
-    """Policy that waits for something else, such as a server; in a game it is called in a thread."""
-
-    policy: SeatPolicy
 
 
 class TextPlayer:
@@ -43,7 +35,7 @@ class TextPlayer:
 
     Args:
         task: Task of the episode.
-        policy: Plays the episode; ``InThread`` if it is slow.
+        policy: Plays the episode.
         preamble: Messages before the first observation.
         max_observation: Maximum length of an observation in characters.
         max_action: Maximum length of an action in characters; a longer one is invalid and is not executed.
@@ -53,7 +45,7 @@ class TextPlayer:
     def __init__(
         self,
         task: Task,
-        policy: SeatPolicy | InThread,
+        policy: SeatPolicy,
         *,
         preamble: Sequence[Message] = (),
         max_observation: int | None = None,
@@ -63,16 +55,15 @@ class TextPlayer:
         self.task = task
         self.log = EpisodeLog(task, preamble=preamble, max_observation=max_observation)
         self.seconds = 0.0
-        """Seconds in the policy, but for one in a thread."""
-        self._slow = isinstance(policy, InThread)
-        self._policy = policy.policy if isinstance(policy, InThread) else policy
+        """Seconds in the policy."""
+        self._policy = policy
         self._max_action, self._turn_limit = max_action, turn_limit
 
-    def started(self, result: StepResult | EnvFailure) -> Act | Ask | EpisodeResult:
+    def started(self, result: StepResult | EnvFailure) -> Act | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
         return self._go_on() if self.log.begin(result) is None else self.log.result()
 
-    def stepped(self, result: StepResult | EnvFailure) -> Act | Ask | EpisodeResult:
+    def stepped(self, result: StepResult | EnvFailure) -> Act | EpisodeResult:
         """Process the result of the environment's step and return what to do next."""
         return self._go_on() if self.log.step(result) is None else self.log.result()
 
@@ -81,7 +72,7 @@ class TextPlayer:
         self.log.stop(reason, error)
         return self.log.result()
 
-    def asked(self, response: str | Answer | BaseException) -> Act | EpisodeResult:
+    def _asked(self, response: str | Answer | BaseException) -> Act | EpisodeResult:
         """Process what the policy has returned or raised, and return what to do next.
 
         Raises:
@@ -102,11 +93,9 @@ class TextPlayer:
         too_long = self._max_action is not None and len(text) > self._max_action
         return Act(as_response(text, cut=False, longest=self._max_action) if too_long else text)
 
-    def _go_on(self) -> Act | Ask | EpisodeResult:
+    def _go_on(self) -> Act | EpisodeResult:
         if len(self.log.turns) >= self._turn_limit:
             return self.stopped(StopReason.TURN_LIMIT)
-        if self._slow:
-            return Ask(partial(self._policy, self.log.last))
         began = perf_counter()
         try:
             response: str | Answer | BaseException = self._policy(self.log.last)
@@ -114,7 +103,7 @@ class TextPlayer:
             raise_interrupt(error)
             response = error
         self.seconds += perf_counter() - began
-        return self.asked(response)
+        return self._asked(response)
 
 
 OnTurn: TypeAlias = Callable[[str, StepResult | EnvFailure], None]
@@ -171,7 +160,6 @@ def drive(env: TextEnvironment, player: TextPlayer, *, on_turn: OnTurn | None = 
         if on_turn is not None:
             on_turn(todo.action, result)
         todo = player.stepped(result)
-    assert not isinstance(todo, Ask), "a policy in a thread plays seats of games only"
     return todo.timed(player.seconds, perf_counter() - began - player.seconds)
 
 

@@ -172,7 +172,7 @@ def diagnose(
     if options.seats is not None and not has_opponents(options):
         raise ConfigError(
             f"a model is diagnosed in one seat, and {options.env} plays no other: give it an opponent of its own, or "
-            "see gym-trl tournament"
+            "see gym-trl eval --against"
         )
     spec = make_spec(one_seat(options), args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}

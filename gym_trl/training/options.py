@@ -237,7 +237,7 @@ def read_options(folder: Path, *, allowed: Collection[str] | None = ()) -> Train
     try:
         stored_run = read_object(path)
         if "options" not in stored_run:
-            raise ConfigError("it has no options; the folder of an evaluation or a tournament is no run")
+            raise ConfigError("it has no options; the folder of an evaluation is no run")
         options = stored_run["options"]
         if allowed is not None:
             refuse_code(path, options, allowed)

@@ -307,7 +307,7 @@ class _Run(SessionCallback):
             return spec
         if has_opponents(self.options):
             return make_spec(one_seat(self.options), self.trainer.args, self.recorder.on_rollout)
-        self.display.note("The environment plays no seat itself: compare checkpoints with gym-trl tournament")
+        self.display.note("The environment plays no seat itself: see gym-trl eval --against")
         return None
 
     def _evaluate(self, temperature: float, *, must_score: bool = False) -> Score:

@@ -96,17 +96,6 @@ def saved_models(folder: Path, *, allowed: Collection[str] = ()) -> dict[str, Pa
     return {f"{folder}/checkpoint-{step}": folders[step] for step in sorted(folders)}
 
 
-def run_of(model: Path) -> Path | None:
-    """Return the run that a folder with a model is a part of: its final model or one of its checkpoints.
-
-    >>> run_of(Path("/nowhere/checkpoints/checkpoint-7")) is None
-    True
-    """
-    folder = model.parent.parent if model.parent.name == "checkpoints" else model.parent
-    inside = folder != model.parent or model.name == "model"
-    return folder if inside and (folder / "config.json").is_file() else None
-
-
 def wrapping(options: TrainOptions) -> dict[str, Any]:
     """Return the options of a run's episodes that are not the usual ones of an evaluation, by name."""
     usual = {**defaults(Text), **defaults(Rollout), "end_after_invalid": END_AFTER_INVALID}

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.trl, pytest.mark.processes, pytest.mark.timeout(600)]
 SCRIPT = Path(grid.__file__)
 
 HISTORIES = ("segments", "summaries", "all at once")
-CREDITS = ("credit", "summaries", "seats", "league", "all at once")
+CREDITS = ("credit", "summaries", "seats", "all at once")
 # Losses, the features that they are refused with, and what the message says.
 REFUSED = [
     (("bnpo",), HISTORIES, "loss_type='bnpo': it divides by the tokens of a micro-batch"),
@@ -54,7 +54,6 @@ SPREAD = [
     ("grpo", "summaries", "in parts"),
     ("luspo", "resampled", "twice"),
     ("sapo", "seats", "twice"),
-    ("dr_grpo", "league", "twice"),
     ("vespo", "credit", "twice"),
     ("grpo sequence", "truncated", "twice"),
     ("dapo sequence_mask", "segments", "whole"),

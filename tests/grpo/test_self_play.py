@@ -113,7 +113,7 @@ def test_groups_without_whole_games_are_refused(grpo, said, tmp_path):
         ({"curriculum": Curriculum([{}])}, "leave out curriculum or seats"),
         ({"env": "TrlEnv/Echo-v0"}, "has one seat"),
         ({"env_kwargs": {"opponent": "random"}}, "has one seat"),
-        ({"seats": "all"}, "^seats must be 'self' or a League, got 'all'"),
+        ({"seats": "all"}, "^seats must be 'self', got 'all'"),
     ],
 )
 def test_what_cannot_be_played_by_all_seats_is_refused(options, said):

@@ -16,7 +16,7 @@ from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.rollout import make_rollout_func
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.options import Cutoff, History, League
+from gym_trl.options import Cutoff, History
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.types import Task
 
@@ -245,7 +245,7 @@ def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():
 @pytest.mark.parametrize(
     "feature",
     [
-        {"seats": League(["solver", "random"])},
+        {"seats": "self"},
         {"history": History(last=2), "max_tokens_per_turn": 8},
     ],
 )

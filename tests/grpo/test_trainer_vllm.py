@@ -41,22 +41,6 @@ def splits(report):
     return [rollout["split"] for rollout in report["rollouts"]]
 
 
-class TestLeague:
-    pytestmark = needs_vllm
-
-    def test_the_trained_model_samples_with_vllm_and_its_past_beside_it(self, tmp_path):
-        grpo = {"max_steps": 3, "max_completion_length": 64}
-        report = run(tmp_path, env="TrlEnv/TicTacToe-v0", spec={"seats": {"every": 1, "self_play": 0}}, grpo=grpo)
-        first, second, third = (one for one in report["rollouts"] if one["split"] == "train")
-        assert set(first["opponent"]) == {""}
-        assert set(second["opponent"]) == {"step-1"}
-        assert set(third["opponent"]) <= {"step-1", "step-2"}
-        for rollout in (first, second, third):
-            assert rollout["difference"] < 2e-3
-            assert rollout["unfinished"] == 0
-            assert not any(rollout["error"])
-
-
 class TestTraining:
     pytestmark = needs_vllm
 

@@ -54,7 +54,7 @@ def main(folder, settings):
         return columns
 
     trainer.rollout_func = watched
-    trainer.train(resume_from_checkpoint=given.get("resume"))
+    trainer.train()
     logs = [log for log in trainer.state.log_history if "env/return" in log or "eval_env/return" in log]
     report = {"rollouts": rollouts, "advantages": advantages, "trl": trl.__version__, "logs": logs}
     tiny_trainer.end(folder, report)

@@ -28,7 +28,6 @@ from trl import GRPOTrainer
 from gym_trl import GymGRPOTrainer, GymSpec, Part
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
-from gym_trl.options import League
 from gym_trl.rollout import History
 from gym_trl.spaces import AnyText
 from gym_trl.testing import tiny_model, tiny_tokenizer
@@ -81,7 +80,6 @@ FEATURES: dict = {
     "segments": ({}, HISTORY, {}),
     "summaries": ({}, {**SUMMARY, "credit": "return_to_go"}, {"max_completion_length": 256, "scale_rewards": "none"}),
     "seats": ({}, {"seats": "self"}, {}),
-    "league": ({}, {"seats": League([demonstrate], self_play=0.4)}, {}),
     "resampled": ({"hopeless": True}, {"resample_dead_groups": 3}, {"scale_rewards": "batch"}),
     "truncated": ({}, {}, {"max_completion_length": 24, "mask_truncated_completions": True}),
     "all at once": (

@@ -86,7 +86,7 @@ def _head(card: Card) -> Iterator[str]:
         rows.insert(1, ("trained with", ", ".join(f"{name}={value!r}" for name, value in card.spec.items())))
     rows += [("observations", card.observations), ("actions", card.actions)]
     if card.num_seats > 1:
-        rows.append(("seats", f"{card.num_seats}; scores need opponents, see gym-trl tournament"))
+        rows.append(("seats", f"{card.num_seats}; scores need opponents, see gym-trl eval --against"))
     yield table(("", ""), rows)
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.credit.estimators import TurnRewards
-from gym_trl.grpo.league import kind_of
 from gym_trl.types import EpisodeResult
 
 
@@ -31,7 +30,7 @@ class TurnRow(NamedTuple):
     unplayed_costs: float = 0.0
     """Part of the last reward that was charged for actions that a budget cut off, as a positive number."""
     role: str | None = None
-    """Environment, seat and kind of opponent, in a game of several; baselines are per role."""
+    """Environment and seat, in a game of several; baselines are per role."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "TurnRow":
@@ -129,19 +128,15 @@ def turn_row(episode: EpisodeResult) -> TurnRow:
 
 
 def _task_key(episode: EpisodeResult) -> str:
-    """Return the name of the task; an opponent is a part of it, because states go on differently against another."""
-    opponent = [episode.opponent] if episode.opponent else []
+    """Return the name of the task."""
     if episode.task_key and episode.markov_keys:
-        return json.dumps([episode.task.env_id, episode.task_key, *opponent])
-    return json.dumps([episode.task.to_json(), *opponent]) if opponent else episode.task.to_json()
+        return json.dumps([episode.task.env_id, episode.task_key])
+    return episode.task.to_json()
 
 
 def _role(episode: EpisodeResult) -> str | None:
-    """Return the environment, the seat and the kind of opponent: returns against others have another mean."""
-    if episode.seat is None:
-        return None
-    against = f" against {kind_of(episode.opponent)}" if episode.opponent else ""
-    return f"{episode.task.env_id} seat {episode.seat}{against}"
+    """Return the environment and the seat, whose returns have a mean of their own."""
+    return None if episode.seat is None else f"{episode.task.env_id} seat {episode.seat}"
 
 
 def _spans(episode: EpisodeResult) -> list[tuple[int, int]]:

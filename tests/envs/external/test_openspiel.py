@@ -1,6 +1,5 @@
 import pickle
 import random
-from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -8,7 +7,6 @@ import pytest
 
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError
-from gym_trl.evaluation.exploitability import decisions, exploitability, strategy_of, strategy_of_model
 from gym_trl.wrappers import Seats
 
 pyspiel = pytest.importorskip("pyspiel", reason="OpenSpiel is not installed")
@@ -338,40 +336,8 @@ def test_a_model_can_play_all_seats():
     assert env.step("<action>bet</action>")[4]["to_move"] == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "states"),
-    [("kuhn_poker", 12), ("leduc_poker", 936), ("kuhn_poker(players=3)", 48), ("matrix_rps", 2)],
-)
-def test_a_strategy_can_be_estimated_and_judged(name, states):
-    spec = EnvSpec("External/OpenSpiel-v0", env_kwargs={"game": name, "opponent": "self"})
-    env = spec.make("External/OpenSpiel-v0")
-    rng = random.Random(0)
-    found = list(decisions(env))
-    assert len(found) == states
-    for decision in found:
-        assert tuple(told(decision.observations[-1])) == decision.actions
-        assert all(one != other for one, other in pairwise(decision.observations))
-        assert all(f"You are player {decision.seat}." in seen for seen in decision.observations)
-
-    def sample(conversations):
-        return [f"<action>{rng.choice(told(messages[-1].content))}</action>" for messages in conversations]
-
-    estimate = strategy_of_model(sample, env, samples=100)
-    assert estimate.invalid == 0
-    uniform = exploitability(name, lambda state, actions: dict.fromkeys(actions, 1 / len(actions))).exploitability
-    error = estimate.exploitability().exploitability - uniform
-    allowed = estimate.uncertainty(rounds=4)
-    assert abs(error) < 4 * allowed.standard_error + abs(allowed.bias)
-
-
 def test_both_ways_to_kuhn_poker_are_one_game():
     ours, theirs = make("TrlEnv/KuhnPoker-v0", opponent="self"), game("kuhn_poker", opponent="self")
-    one, other = list(decisions(ours)), list(decisions(theirs))
-    assert [(a.information_state, a.seat, a.actions) for a in one] == [
-        (b.information_state, b.seat, b.actions) for b in other
-    ]
-    bets = [strategy_of(lambda seen: "bet", env, samples=1).exploitability() for env in (ours, theirs)]
-    assert bets[0] == bets[1]
     for chance in ([0, 1], [1, 2], [2, 0]):
         for moves in (
             ["bet", "bet"],
@@ -385,8 +351,3 @@ def test_both_ways_to_kuhn_poker_are_one_game():
                 env.reset(options={"chance": chance})
                 ends.append([env.step(move)[4] for move in moves][-1]["payoffs"])
             assert ends[0] == ends[1]
-
-
-def test_a_game_whose_player_forgets_is_refused():
-    with pytest.raises(ConfigError, match="has no perfect recall"):
-        exploitability("liars_dice_ir(dice_sides=3)", lambda state, actions: {actions[0]: 1.0})
