@@ -3,16 +3,6 @@
 $ python recipes/kuhn_poker.py                              # no download and no GPU, under an hour on one core
 $ python recipes/kuhn_poker.py --steps 300                  # it has learned not to fold a king
 $ python recipes/kuhn_poker.py --model Qwen/Qwen3-0.6B      # a pretrained model, for a GPU
-
-Exploitability in chips per game, exact, of the model's own probabilities; 0.458 for random play, 0 for an equilibrium:
-
-    step      75   300   525   750   975  1200  1425
-    seed 0  0.36  0.16  0.10  0.06  0.06  0.05  0.05
-    seed 1  0.35  0.11  0.14  0.09  0.05  0.08  0.07
-    seed 2  0.33  0.17  0.11  0.08  0.11  0.07  0.08
-
-In 52 to 65 minutes beside other work. The moving average of the weights is steadier: 0.05, 0.04 and 0.05 at the end.
-(`python benchmarks/bench_self_play.py KuhnPoker/self`, 2026-11-23, two cores of an AMD EPYC: docs/results.md)
 """
 
 import argparse

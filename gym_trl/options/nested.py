@@ -158,6 +158,3 @@ class Curriculum(Options):
             )
         if not self.fall < self.rise <= 1:
             raise ConfigError(f"fall must be below rise, and rise at most 1; got fall={self.fall} and rise={self.rise}")
-
-
-@dataclass(frozen=True)
