@@ -13,16 +13,8 @@ from gym_trl.cli.values import read_pairs
 EXAMPLES = """
 gym-trl serve TrlEnv/GuessNumber-v0 --port 8000
 gym-trl serve CartPole-v1 --port 0 --sessions 256
-gym-trl serve TrlEnv/Wordle-v0 --idle-timeout 600
 """
-_BEARER_HELP = "Bearer token that clients must send. Default: none on this machine, a new one otherwise."
-
-_CONNECTIONS_HELP = (
-    "Maximum number of open connections; those that wait for a request give way. Default: twice the sessions and 64 "
-    "more, at most half of the file descriptors."
-)
-_REQUEST_HELP = "Seconds in which a request, or the first message of a session, must arrive."
-_IDLE_HELP = "Seconds that a session may wait for its next message; steps do not count."
+_BEARER_HELP = "Bearer token that clients must send; required for any address but this machine's own."
 
 
 @clear_errors
@@ -35,9 +27,6 @@ def serve(
     ] = "127.0.0.1",
     token: Annotated[str | None, Option(envvar="GYM_TRL_TOKEN", help=_BEARER_HELP)] = None,
     sessions: Annotated[int, Option(min=1, help="Maximum number of concurrent sessions.")] = 64,
-    connections: Annotated[int | None, Option(min=1, help=_CONNECTIONS_HELP)] = None,
-    request_timeout: Annotated[float, Option(help=_REQUEST_HELP)] = 20.0,
-    idle_timeout: Annotated[float, Option(help=_IDLE_HELP)] = 3600.0,
     env_kwargs: EnvKwargsOption = None,
     debug: DebugOption = False,
 ) -> None:
@@ -45,7 +34,7 @@ def serve(
 
     Each client has an instance of its own. gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a
     client. An action is {"message": TEXT}; reset accepts a seed and the environment's options. Messages over one
-    megabyte are rejected, slow clients disconnected. On a public address, put a proxy with TLS in front of it
+    megabyte are rejected. On a public address, put a proxy with TLS in front of it
     (docs/guides/openenv.md).
     """
     kwargs = read_pairs(env_kwargs)
@@ -59,8 +48,5 @@ def serve(
         port=port,
         sessions=sessions,
         token=token,
-        connections=connections,
-        request_timeout=request_timeout,
-        idle_timeout=idle_timeout,
         say=say,
     )

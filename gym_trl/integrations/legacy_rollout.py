@@ -15,7 +15,7 @@ from gym_trl.grpo.rollout import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
 from gym_trl.seeding import derive_seed
-from gym_trl.serving.threads import BoundedHTTPServer, RequestHandler
+from gym_trl.serving.threads import LocalServer, RequestHandler
 from gym_trl.types import Request
 
 LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
@@ -25,8 +25,6 @@ _LARGEST_BODY = 2**26
 """Maximum size of a request body in bytes."""
 _MOST_COMPLETIONS = 2**16
 """Maximum number of completions of a request."""
-_MOST_CONNECTIONS = 256
-_REQUEST_TIMEOUT = 60.0
 """Seconds in which a request must arrive, from a function in this process, which may be busy."""
 
 
@@ -124,9 +122,7 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
         raise ConfigError(f"generate_url must say a port, as http://0.0.0.0:8000/generate/ does, got {url!r}")
     handler = type("Handler", (_Handler,), {"generator": _Generator(trainer), "path_served": parts.path.rstrip("/")})
     try:
-        server = BoundedHTTPServer(
-            ("127.0.0.1", parts.port), handler, connections=_MOST_CONNECTIONS, request_timeout=_REQUEST_TIMEOUT
-        )
+        server = LocalServer(("127.0.0.1", parts.port), handler)
     except OSError as error:
         raise ConfigError(f"nothing can listen at {url}: {error}; is something else there?") from error
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

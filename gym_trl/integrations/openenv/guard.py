@@ -1,11 +1,9 @@
 """ASGI middleware that lets only well-formed messages of invited clients through to OpenEnv."""
 
-import asyncio
 import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import suppress
 from math import isfinite
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -18,22 +16,19 @@ _Send: TypeAlias = Callable[[_Message], Awaitable[None]]
 
 MAX_MESSAGE = 2**20
 """Maximum bytes of a message: the longest action, at twelve bytes per character in JSON, and its surroundings."""
-_REFUSED_BYTES, _REFUSED_S = 2**16, 1.0  # of a body that is not used
 _MAX_DEPTH = 64  # OpenEnv's answers, which repeat parts of messages, cannot hold more than about 200
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _OF_RESET = ("seed", "episode_id", "options")
 
 
 class Guard:
-    """Middleware that rejects missing tokens, other sites, slow clients, and messages that are not for OpenEnv.
+    """Middleware that rejects missing tokens, other sites, and messages that are not for OpenEnv.
 
     Args:
         app: The application.
         authorization: Value of the ``Authorization`` header that is required.
         hosts: Names that a request's ``Host`` must be one of. Default: any.
         status_of: Function that returns the status and the detail of the response for an exception of the application.
-        request_timeout: Seconds in which a request's body, or the first message of a socket, must arrive.
-        idle_timeout: Seconds in which every further message must arrive.
     """
 
     def __init__(
@@ -43,14 +38,11 @@ class Guard:
         authorization: bytes | None = None,
         hosts: frozenset[str] | None = None,
         status_of: Callable[[Exception], tuple[int, str]],
-        request_timeout: float,
-        idle_timeout: float,
     ) -> None:
         self._app = app
         self._authorization = authorization
         self._hosts = hosts
         self._status_of = status_of
-        self._request_timeout, self._idle_timeout = request_timeout, idle_timeout
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         """Answer a request or a socket, or pass it on."""
@@ -64,7 +56,7 @@ class Guard:
         elif scope["type"] == "http":
             await self._request(scope, receive, send)
         elif scope["type"] == "websocket":
-            socket = _Socket(receive, send, self._request_timeout, self._idle_timeout)
+            socket = _Socket(receive, send)
             await self._app(scope, socket.receive, socket.send)
 
     def _is_allowed(self, headers: Mapping[bytes, bytes]) -> bool:
@@ -78,22 +70,18 @@ class Guard:
     async def _request(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         body = bytearray()
         try:
-            async with asyncio.timeout(self._request_timeout):
-                more = True
-                while more:
-                    part = await receive()
-                    if part["type"] == "http.disconnect":
-                        return
-                    body += part.get("body", b"")
-                    more = part.get("more_body", False)
-                    if len(body) > MAX_MESSAGE:
-                        await _answer(send, 413, f"a request can have {MAX_MESSAGE} bytes")
-                        return
+            more = True
+            while more:
+                part = await receive()
+                if part["type"] == "http.disconnect":
+                    return
+                body += part.get("body", b"")
+                more = part.get("more_body", False)
+                if len(body) > MAX_MESSAGE:
+                    await _answer(send, 413, f"a request can have {MAX_MESSAGE} bytes")
+                    return
             if body:
                 body[:] = _checked(bytes(body).decode(), is_reset=scope["path"] == "/reset").encode()
-        except TimeoutError:
-            await _answer(send, 408, f"a request must arrive in {self._request_timeout:g} s")
-            return
         except (ValueError, RecursionError) as error:
             await _answer(send, 422, f"the body is not accepted: {error}")
             return
@@ -117,29 +105,17 @@ class Guard:
 
 
 class _Socket:
-    """WebSocket whose messages are JSON objects and arrive in time."""
+    """WebSocket whose messages are JSON objects."""
 
-    def __init__(self, receive: _Receive, send: _Send, first: float, others: float) -> None:
+    def __init__(self, receive: _Receive, send: _Send) -> None:
         self._receive, self._send = receive, send
-        self._seconds, self._others = first, others
-        self._closed = False
 
     async def receive(self) -> _Message:
         """Return the next message that the application can read."""
         while True:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    message = await self._receive()
-            except TimeoutError:
-                reason = f"no message in {self._seconds:g} s"
-                await self.send({"type": "websocket.close", "code": 1008, "reason": reason})
-                self._closed = True
-                return {"type": "websocket.disconnect", "code": 1008, "reason": reason}
-            if message["type"] == "websocket.disconnect":
-                self._closed = True
+            message = await self._receive()
             if message["type"] != "websocket.receive":
                 return message
-            self._seconds = self._others
             text = message.get("text")
             try:
                 if text is None:
@@ -150,9 +126,7 @@ class _Socket:
             await self.send({"type": "websocket.send", "text": json.dumps(error_message)})
 
     async def send(self, message: _Message) -> None:
-        """Send a message, unless the socket is closed."""
-        if self._closed:
-            return
+        """Send a message."""
         text = message.get("text") or ""
         if text.startswith('{"type":"error"') and '"VALIDATION_ERROR"' in text[:200]:
             message = {**message, "text": _explained(text)}
@@ -258,22 +232,11 @@ def _is_of_another_site(headers: Mapping[bytes, bytes]) -> bool:
 
 
 async def _refuse(scope: _Message, receive: _Receive, send: _Send, status: int, detail: str) -> None:
+    await receive()  # of a body the first part alone, without which some clients would lose the answer
     if scope["type"] == "http":
-        await _skip(receive)
         await _answer(send, status, detail)
-        return
-    await receive()
-    await send({"type": "websocket.close", "code": 1008})
-
-
-async def _skip(receive: _Receive) -> None:
-    """Receive a short body: a client that sends it to a connection that is closed may lose the answer."""
-    size, more = 0, True
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_REFUSED_S):
-            while more and size < _REFUSED_BYTES:
-                part = await receive()
-                size, more = size + len(part.get("body", b"")), part.get("more_body", False)
+    else:
+        await send({"type": "websocket.close", "code": 1008})
 
 
 async def _answer(send: _Send, status: int, detail: str) -> None:

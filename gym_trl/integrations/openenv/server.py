@@ -1,6 +1,5 @@
 """OpenEnv server for any environment with text observations and actions."""
 
-import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -16,15 +15,8 @@ from gym_trl.integrations.openenv.guard import MAX_MESSAGE, Guard
 from gym_trl.integrations.openenv.served import ServedEnv, can_be_of_a_client
 from gym_trl.integrations.openenv.session import is_loopback
 from gym_trl.registration import make_env
-from gym_trl.serving.connections import Connections, check_seconds, descriptors
-from gym_trl.serving.protocols import bounded
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.credentials import bearer
-
-REQUEST_TIMEOUT = 20.0
-"""Default seconds in which a request, or the first message of a session, must arrive."""
-IDLE_TIMEOUT = 3600.0
-"""Default seconds after which a session without a message ends."""
 
 
 def make_app(
@@ -34,8 +26,6 @@ def make_app(
     sessions: int = 64,
     token: str | None = None,
     hosts: frozenset[str] | None = None,
-    request_timeout: float = REQUEST_TIMEOUT,
-    idle_timeout: float = IDLE_TIMEOUT,
 ) -> Any:
     """Return an OpenEnv application (``create_app``) that serves an environment, with an instance per session.
 
@@ -62,18 +52,12 @@ def make_app(
     rejected with status 401, their body unused, and sockets before they are opened. An environment is made by a
     session's first reset. OpenEnv's routes for tools are removed, because there are no tools.
 
-    The time-outs here are those of bodies and messages. Those of headers, and the bound on connections, belong to the
-    server that runs the app: ``serve`` has them, ``uvicorn`` alone does not.
-
     Args:
         env_id: An id of Gymnasium, or a place such as ``"my_game.py:MyGame"``; converted to text with ``as_text``.
         env_kwargs: Arguments for ``gym.make``.
         sessions: Maximum number of open sessions; a further one gets an error, and its socket is closed.
         token: Token that clients must send as ``Authorization: Bearer TOKEN``.
         hosts: Names that a request's ``Host`` must be one of. Default: any.
-        request_timeout: Seconds in which a request's body, or a session's first message, must arrive (else status 408,
-            or closing code 1008).
-        idle_timeout: Seconds that a session may wait for its next message; the time of steps does not count.
 
     Returns:
         An ASGI application.
@@ -85,18 +69,10 @@ def make_app(
     with needs("openenv", "gym-trl serve"):
         from openenv.core.env_server import create_app
     check_counts(sessions=sessions)
-    check_seconds(request_timeout=request_timeout, idle_timeout=idle_timeout)
     environment, action, observation = _classes(env_id, partial(make_env, env_id, **(env_kwargs or {})))
     app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
-    app.add_middleware(
-        Guard,
-        authorization=_authorization(token),
-        hosts=hosts,
-        status_of=_status_of,
-        request_timeout=request_timeout,
-        idle_timeout=idle_timeout,
-    )
+    app.add_middleware(Guard, authorization=_authorization(token), hosts=hosts, status_of=_status_of)
     return app
 
 
@@ -108,114 +84,58 @@ def serve(
     port: int = 8000,
     sessions: int = 64,
     token: str | None = None,
-    connections: int | None = None,
-    request_timeout: float = REQUEST_TIMEOUT,
-    idle_timeout: float = IDLE_TIMEOUT,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve an environment until the process is interrupted; see ``make_app``.
 
-    Connections are bounded (``gym_trl.serving.connections``): at the bound, the one that has waited longest for its
-    request gives way to a new one, and if all are in use, the new one gets status 503. Half of the process's file
-    descriptors remain for environments.
-
     Args:
         env_id: An id of Gymnasium.
         env_kwargs: Arguments for ``gym.make``.
-        host: Address to listen at. The ``token`` is required for any address but this machine's loopback.
+        host: Address to listen at. Any address but this machine's loopback requires a ``token``.
         port: Port to listen at; 0 selects a free one.
-        sessions: Maximum number of open sessions.
-        token: Token that clients must send. By default one is made and printed for any ``host`` but the loopback; on
-            the loopback, requests must name it as their ``Host``.
-        connections: Maximum number of open connections. Default: twice the sessions and 64 more, or half of the file
-            descriptors (``ulimit -n``) if that is less.
-        request_timeout: Seconds in which a request (its headers, its body) or the first message of a session must
-            arrive, and in which a client must read a response.
-        idle_timeout: Seconds that a session may wait for its next message, as while a policy computes an action.
+        sessions: Maximum number of open sessions. Twice as many requests and 64 more are answered at the same time;
+            further ones get status 503.
+        token: Token that clients must send. Without one, requests must name the loopback as their ``Host``.
         say: Called with the address of the server.
 
     Raises:
         MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: a number is out of range, the address is not available, or a header cannot contain the token.
+        ConfigError: a number is out of range, the address is not available or needs a token, or a header cannot contain
+            the token.
     """
-    bound = _bound(sessions, connections)
-    made = None
     if token is None and not is_loopback(host):
-        token = made = secrets.token_urlsafe(24)
+        raise ConfigError(f"host={host!r} can be reached by others: give a token that clients must send")
     # Otherwise a web page whose name resolves to this machine (DNS rebinding) would count as this server's own.
     hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
-    app = make_app(
-        env_id,
-        env_kwargs=env_kwargs,
-        sessions=sessions,
-        token=token,
-        hosts=hosts,
-        request_timeout=request_timeout,
-        idle_timeout=idle_timeout,
-    )
+    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, token=token, hosts=hosts)
     import uvicorn
 
-    backlog = min(128, descriptors() // 8)  # so many are accepted at once, before the first is counted
-    config = _settings(app, Connections(bound, request_timeout=request_timeout), backlog)
-    with _listening(host, port, backlog) as listening:
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        http="h11",  # httptools does not limit the size of headers
+        ws_max_size=MAX_MESSAGE,
+        ws_per_message_deflate=False,  # a compressed message could expand beyond the limit
+        access_log=False,
+        limit_concurrency=2 * sessions + 64,
+        timeout_keep_alive=20,
+        timeout_graceful_shutdown=5,
+    )
+    with _listening(host, port) as listening:
         port = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         say(f"{env_id} for up to {sessions} OpenEnv sessions at http://{shown}:{port}; Ctrl-C stops it.")
-        if token is not None:
-            shown = made or "TOKEN, with the token that was given"
-            say(f"Clients must send the header Authorization: Bearer {shown}")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
 
 
-def _settings(app: Any, opened: Connections, backlog: int) -> Any:
-    """Return uvicorn's settings."""
-    import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-    from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
-
-    async def close_late() -> None:
-        opened.close_late()
-
-    return uvicorn.Config(
-        app,
-        log_level="warning",
-        http=bounded(H11Protocol, opened),  # httptools does not limit the size of headers
-        ws=bounded(AutoWebSocketsProtocol, opened),
-        ws_max_size=MAX_MESSAGE,
-        ws_per_message_deflate=False,  # a compressed message could expand beyond the limit
-        access_log=False,
-        backlog=backlog,
-        callback_notify=close_late,
-        timeout_notify=0,  # called every second
-        timeout_graceful_shutdown=5,
-    )
-
-
-def _listening(host: str, port: int, backlog: int) -> socket.socket:
+def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=backlog)
+        return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _bound(sessions: int, connections: int | None) -> int:
-    """Return the maximum number of connections, after checking what was given."""
-    check_counts(sessions=sessions)
-    most = descriptors() // 2
-    limit = f"half of the {descriptors()} file descriptors of this process (ulimit -n)"
-    if sessions > most:
-        raise ConfigError(f"sessions must be at most {most}, {limit}, got {sessions}")
-    if connections is None:
-        return min(2 * sessions + 64, most)
-    check_counts(connections=connections)
-    if connections > most:
-        raise ConfigError(f"connections must be at most {most}, {limit}, got {connections}")
-    if connections < sessions:
-        raise ConfigError(f"connections must be at least sessions ({sessions}), got {connections}")
-    return connections
 
 
 def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[Any], type[Any], type[Any]]:
