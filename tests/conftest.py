@@ -39,7 +39,7 @@ pytest_plugins = ["support.no_process_left"]
 # Programs that tests start: looking for doctests would import them, and they change what is imported after them.
 collect_ignore_glob = ["*/train_*.py"]
 # Scripts of tests that are skipped where it is not installed; looking for doctests imports everything.
-collect_ignore = [] if find_spec("openenv") else ["support/openenv_zoo.py", "compat/openenv_sessions.py"]
+collect_ignore = [] if find_spec("openenv") else ["support/openenv_zoo.py"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

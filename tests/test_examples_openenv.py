@@ -48,12 +48,9 @@ def printed(tmp_path_factory):
     own = {"model": folder / "tiny", "output_dir": folder / "page", "base_url": f"{url}/echo"}
     page = [f"--{name}={value}" for name, value in {**own, "generate_url": generate_url}.items()]
     runs.append([str(Path(__file__).parent / "compat" / "openenv_page.py"), *page])
-    sessions = {**own, "output_dir": folder / "sessions", "base_url": f"{url}/form"}
-    options = [f"--{name}={value}" for name, value in sessions.items()]
-    runs.append([str(Path(__file__).parent / "compat" / "openenv_sessions.py"), *options])
     printed = {}
     with contextlib.chdir(folder):
-        for name, run in zip((*NAMES, "page", "sessions"), runs, strict=True):
+        for name, run in zip((*NAMES, "page"), runs, strict=True):
             done = warm.run(*run, env={"TRL_EXPERIMENTAL_SILENCE": "1"})
             assert done.returncode == 0, done.stderr[-3000:]
             printed[name] = done.stdout
@@ -75,14 +72,6 @@ def test_the_example_of_trls_page_trains_on_the_rewards_of_echo(printed):
     assert len(rewards) == 2
     for reward, length in zip(rewards, lengths, strict=True):
         assert 0 < reward <= 0.1 * length + 1e-6  # a tenth for every character, and special tokens have none
-
-
-def test_openenvs_own_sessions_are_trained_on_with_one_seed_for_a_group(printed):
-    rewards = logged(printed["sessions"], "rewards/<lambda>/mean")
-    assert len(rewards) == 2
-    assert min(rewards) > 0
-    assert logged(printed["sessions"], "sessions") == [16]  # two steps of two groups of four
-    assert logged(printed["sessions"], "seeds") == [4]
 
 
 def logged(printed, name):

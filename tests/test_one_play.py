@@ -1,9 +1,7 @@
 """Law 21: the same actions give the same result, whoever plays the episode."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,14 +19,13 @@ from support.trainer_double import TrainerDouble
 
 from gym_trl.env_checker.play import play_one
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
-from gym_trl.errors import ConfigError, InfrastructureError
+from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors import GuardedPool, InlinePool, make_pool
 from gym_trl.grpo.environment_factory import EnvironmentFactory, outcomes
 from gym_trl.grpo.rollout import make_rollout_func
-from gym_trl.integrations.eval_protocol import GymRolloutProcessor
 from gym_trl.options import History
 from gym_trl.policies.interactive import ParallelEpisode
 from gym_trl.policies.model import LoadedModel, Model
@@ -139,20 +136,6 @@ def tools(play: Play, turns: int = 99, **factory: Any) -> Outcome:
     return Outcome(at["stop_reason"], numbers[0] is not None, *numbers)
 
 
-PROCESSOR: Any = GymRolloutProcessor("TrlEnv/Echo-v0")
-
-
-def eval_protocol(play: Play) -> Outcome:
-    PROCESSOR.make, words = play.make, play.policy()
-    row = SimpleNamespace(messages=[])
-    with ThreadPoolExecutor(1) as thread:
-        try:
-            played = asyncio.run(PROCESSOR._play(play.task, lambda said: words(""), 99, thread, row))
-        except InfrastructureError:  # the row's error, which Eval Protocol may repeat
-            return Outcome("env_error", False, None, None, ..., ...)
-    return Outcome.of(played)
-
-
 def person(play: Play) -> Outcome:
     episode = ParallelEpisode(play.make, play.task.seed, play.policy)
     episode.play()
@@ -175,7 +158,7 @@ def checker(play: Play) -> Outcome:
     return Outcome.of(play_one(play.make(), play.task.seed, lambda observation, info: words(observation)).result)
 
 
-PLAYERS = (trainer, segments, model, evaluation, score, tools, eval_protocol, person, search, checker)
+PLAYERS = (trainer, segments, model, evaluation, score, tools, person, search, checker)
 
 
 def disagreements(play: Play, players: Iterable[Callable[[Play], Outcome]] = PLAYERS) -> dict[str, object]:

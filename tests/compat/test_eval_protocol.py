@@ -5,10 +5,8 @@ import os
 import re
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -17,10 +15,9 @@ from hypothesis import given, strategies as st
 from support.trainer_double import TrainerDouble
 
 from gym_trl.errors import ConfigError
-from gym_trl.integrations.eval_protocol import as_row, create_openenv_vllm_rollout_func, write_rows
+from gym_trl.integrations.eval_protocol import as_row, create_openenv_vllm_rollout_func
 from gym_trl.integrations.eval_protocol.client_env import ClientEnv
 from gym_trl.integrations.eval_protocol.training import Rollouts
-from gym_trl.records.json_lines import read_json_lines
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
 
 NEEDS_OPENENV = [
@@ -31,28 +28,6 @@ PEER = Path(__file__).parents[2] / ".venv/.peers/eval-protocol"
 
 # Files as users have them. The example of the documentation's page is here with its import and its model changed, and
 # without what today's TRL has no more (max_prompt_length) or does not come with (peft).
-GUESSING = """
-from eval_protocol.models import EvaluateResult, EvaluationRow
-from eval_protocol.pytest import evaluation_test
-
-from gym_trl.integrations.eval_protocol import GymRolloutProcessor
-
-processor = GymRolloutProcessor("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain")
-
-
-@evaluation_test(
-    input_rows=[processor.rows(6)],
-    completion_params=[{"model": "openai/guesser", "api_base": "@URL@", "api_key": "none", "temperature": 0.0}],
-    rollout_processor=processor,
-    steps=8,
-    passed_threshold=0.5,
-)
-def test_guessing(row: EvaluationRow) -> EvaluationRow:
-    rewards = row.execution_metadata.extra["step_rewards"]
-    row.evaluation_result = EvaluateResult(score=0.5 * sum(rewards), reason="half of the return")
-    return row
-"""
-
 PAGE = """
 import re
 
@@ -89,33 +64,6 @@ def clicks(row: EvaluationRow) -> EvaluationRow:
     return row
 """
 
-BROKEN = """
-from eval_protocol.models import EvaluateResult, EvaluationRow
-from eval_protocol.pytest import evaluation_test
-
-from gym_trl.integrations.eval_protocol import GymRolloutProcessor
-
-asked = []
-
-
-def ask(messages):
-    asked.append(messages)
-    if len(asked) == 2:
-        raise RuntimeError("this one breaks")
-    return "Move right"
-
-
-processor = GymRolloutProcessor("FrozenLake-v1", env_kwargs={"is_slippery": False}, action_format="plain", ask=ask)
-
-
-@evaluation_test(input_rows=[processor.rows(4)], completion_params=[{"model": "none"}], rollout_processor=processor,
-                 steps=3)
-def test_broken(row: EvaluationRow) -> EvaluationRow:
-    if row.rollout_status.is_error():
-        row.evaluation_result = EvaluateResult(score=-1.0, reason=row.rollout_status.message)
-    return row
-"""
-
 GROUPS = """
 from eval_protocol.models import EvaluationRow, Message
 from eval_protocol.pytest import evaluation_test
@@ -144,7 +92,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from eval_protocol.dataset_logger import default_logger
 from gym_trl import GymSpec
-from gym_trl.integrations.eval_protocol import create_openenv_vllm_rollout_func, evaluation_reward
+from gym_trl.integrations.eval_protocol import EvaluationTest, create_openenv_vllm_rollout_func
 from gym_trl.errors import ConfigError
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
@@ -204,38 +152,19 @@ def test_the_page_of_the_documentation():
     REPORT["page_columns"] = REPORT["columns"]
 
 
-def test_a_spec_is_rewarded_by_a_test():
-    spec = GymSpec("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8, "turns": 4}, action_format="plain",
-                   cut_actions="accept", max_tokens_per_turn=2, num_tasks=8)
-    REPORT["spec"] = train(spec.rollout_func, evaluation_reward("test_guessing"), spec.train_dataset)
-
-
-def test_the_test_of_a_gymnasium_id_is_trained_on():
-    rollout_func = create_openenv_vllm_rollout_func(
-        prompt_builder=None, action_parser=None, env_path="test_guessing::test_guessing", max_steps=4,
-        completion_params={"max_tokens": 2},
-    )
-    REPORT["gym"] = train(rollout_func, reward_func, Dataset.from_dict({"prompt": ["Play."] * 6}))
-
-
 @pytest.mark.parametrize(
     ("path", "why"),
     [
         ("nowhere", "cannot be imported"),
         ("json", "json has no @evaluation_test"),
-        ("test_guessing::nothing", "has no @evaluation_test 'nothing'; it has .'test_guessing'."),
+        ("page_eval::nothing", "has no @evaluation_test 'nothing'; it has .'clicks'."),
         ("groups_eval", "has 2 @evaluation_tests, say which"),
         ("groups_eval::groups", "judges rows together"),
     ],
 )
 def test_what_cannot_judge_a_row_is_refused(path, why):
     with pytest.raises(ConfigError, match=why):
-        evaluation_reward(path)
-
-
-def test_words_for_an_environment_that_speaks_already_are_refused():
-    with pytest.raises(ConfigError, match="action_parser would change nothing"):
-        create_openenv_vllm_rollout_func(None, None, parse_action, env_path="test_guessing")
+        EvaluationTest(path)
 
 
 def test_everything_is_in_the_logs():
@@ -251,48 +180,13 @@ def test_everything_is_in_the_logs():
 """
 
 
-class Guesser(BaseHTTPRequestHandler):
-    """A model behind OpenAI's interface, which bisects."""
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        said = [message["content"] for message in asked["messages"] if message["role"] == "user"][1:]
-        low, high = 1, 8
-        for answer in said:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if answer.startswith("Higher") else (low, middle - 1)
-        answer = {"role": "assistant", "content": f"<think>half</think>{(low + high) // 2}"}
-        body = {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 1,
-            "model": asked["model"],
-            "choices": [{"index": 0, "message": answer, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
-        }
-        content = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format, *args):  # noqa: A002
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """Return the output of pytest and of a training of users' files, with the real package."""
     if not (PEER / "eval_protocol").is_dir():
         pytest.skip("Eval Protocol is not there: make .venv/.peers/eval-protocol")
     folder = tmp_path_factory.mktemp("eval_protocol")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Guesser)
-    Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    (folder / "test_guessing.py").write_text(GUESSING.replace("@URL@", url))
     (folder / "page_eval.py").write_text(PAGE)
-    (folder / "test_broken.py").write_text(BROKEN)
     (folder / "groups_eval.py").write_text(GROUPS)
     (folder / "test_training.py").write_text(TRAINING)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
@@ -305,28 +199,15 @@ def report(tmp_path_factory):
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # asks nobody on the network
         "NO_PROXY": "127.0.0.1",
     }
-    try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-m",
-                "pytest",
-                "-q",
-                "-s",
-                *(f"test_{name}.py" for name in ("guessing", "broken", "training")),
-            ],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-    finally:
-        server.shutdown()
-        server.server_close()
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-s", "test_training.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
     return json.loads((folder / "report.json").read_text())
 
@@ -347,49 +228,16 @@ def real(test):
 
 
 @real
-def test_an_evaluation_test_plays_any_gymnasium_id_and_its_rows_are_logged(report):
-    # Six rows of the test's own run; those of the training below are logged under the same name.
-    rows = [row for row in logged(report, "test_guessing") if row["tokens"] and row["extra"].get("prompt_ids") is None]
-    assert len(rows) == 6
-    assert {row["finish"] for row in rows} == {"success"}
-    assert {row["score"] for row in rows} == {0.5}  # the test's score, which is half of the return
-    assert len({row["dataset"]["seed"] for row in rows}) == 6
-    for row in rows:
-        turns = len(row["extra"]["step_rewards"])
-        assert row["messages"] == 2 * turns + 1
-        assert row["tokens"] == 7 * turns
-        assert row["code"] == 100  # FINISHED
-
-
-@real
-def test_a_row_that_breaks_breaks_alone_and_steps_bound_an_episode(report):
-    rows = logged(report, "test_broken")
-    assert len(rows) == 4
-    [broken] = [row for row in rows if row["score"] == -1.0]
-    assert (broken["code"], broken["finish"]) == (13, None)  # INTERNAL
-    whole = [row for row in rows if row is not broken]
-    assert {(row["finish"], row["messages"], row["score"]) for row in whole} == {("turn_limit", 7, 0.0)}
-
-
-@real
 def test_the_page_of_the_documentation_trains_on_the_score_of_its_test(report):
     assert len(report["page"]) == 2
     columns = report["page_columns"]
     assert columns["eval_score"] == pytest.approx([total / 10 for total in columns["step_rewards"]])
     # The environment is the test's, the words are the caller's, who goes first.
     assert all(said[0]["content"] == "Start task\n\nStep 1: buttons 0 to 6" for said in columns["messages"])
-    columns = report["columns"]
-    assert columns["eval_score"] == pytest.approx([0.5 * total for total in columns["step_rewards"]])
     page = logged(report, "clicks")
     assert len(page) == 8
     assert all(row["score"] == pytest.approx(sum(row["extra"]["step_rewards"]) / 10) for row in page)
     assert all(len(row["extra"]["completion_ids"]) == len(row["extra"]["logprobs"]) > 0 for row in page)
-
-
-@real
-def test_a_spec_and_a_tests_own_gymnasium_id_train_on_its_score(report):
-    assert len(report["spec"]) == len(report["gym"]) == 2
-    assert all(0 <= reward <= 0.5 for reward in [*report["spec"], *report["gym"]])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -445,14 +293,6 @@ def test_an_episode_that_failed_has_no_result_and_says_why(reason, code):
     row = as_row(played(reason, error="it broke"))
     assert row["evaluation_result"] is None
     assert (row["rollout_status"]["code"], row["rollout_status"]["message"]) == (code, "it broke")
-
-
-def test_rows_are_appended_to_a_file_of_json_lines(tmp_path):
-    for _ in range(2):
-        write_rows(tmp_path / "rows.jsonl", [played(), played(StopReason.FAILURE)], name="echo")
-    rows = list(read_json_lines(tmp_path / "rows.jsonl"))
-    assert [row["execution_metadata"]["finish_reason"] for row in rows] == ["success", "failure"] * 2
-    assert len({row["execution_metadata"]["rollout_id"] for row in rows}) == 4
 
 
 class Client:

@@ -19,10 +19,8 @@ from support.isolation import ISOLATION
 from support.vllm_double import VLLMDouble
 
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.integrations import code_agent as compat
 from gym_trl.integrations.code_agent import (
     CodeAgentEnvironment,
-    DefaultEnvironment,
     E2BExecuter,
     LocalExecuter,
     VLLMClient,
@@ -337,7 +335,6 @@ def test_a_client_generates_n_answers_to_each_prompt_as_ids(server, client):
         [*ids_of(text), EOS] for text in ("cba",) * 2 + ("yx",) * 2
     ]
     assert client.generate([ids_of("abc")], max_tokens=2) == [ids_of("cb")]
-    assert DefaultEnvironment().generate(client, config(max_tokens=9), ["ab"]) == [[*ids_of("ba"), EOS]]
     with pytest.raises(EngineError, match="a prompt was not answered"):
         client.generate([[7] * 5_000])
 
@@ -379,22 +376,6 @@ def test_code_is_the_last_whole_block():
     assert extract("<code>1</code> <code>2") is None
     assert extract("1</code>") is None
     assert extract("") is None
-
-
-def test_prompts_are_prepared_with_the_tools_and_the_template(tmp_path):
-    import datasets
-
-    script = tmp_path / "tools.py"
-    script.write_text("def double(n):\n    return 2 * n\n")
-    rows = datasets.Dataset.from_dict({"question": ["2 + 2?"]})
-    remote = compat.prepare_data_for_e2b_agent(rows, TOKENIZER, "question", tools_script_path=str(script))
-    local = compat.prepare_data_for_local_agent(rows, TOKENIZER, "question", tools=[ids_of], include_source_code=False)
-    for prompt, shown in ((remote[0]["prompt"], "return 2 * n"), (local[0]["prompt"], "def ids_of(text):")):
-        assert prompt.startswith("<|system|>")
-        assert prompt.endswith("<|user|>2 + 2?<|end|><|assistant|>")
-        assert "<code>" in prompt
-        assert shown in prompt
-    assert compat.read_script(str(script)).startswith("def double")
 
 
 # Training

@@ -2,7 +2,6 @@
 
 import random
 import string
-from types import SimpleNamespace
 
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -14,25 +13,13 @@ from trl.chat_template_utils import qwen3_chat_template
 from gym_trl.chat.template import TemplateChat
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.integrations.trl_env import (
-    EnvFromGym,
     GymFromEnv,
-    LazyDataset,
     ProcessorChat,
-    TemplateProcessor,
-    TransformerDecoderFactory,
     TransformerModel,
-    TransformerRolloutDecoder,
-    TransformerTokenizer,
     Type1Processor,
     Type1ProcessorConfig,
-    VLLMDecoderFactory,
     batch_rollout,
-    deepseekr1_processor,
-    gemma4_processor,
-    make_rollout_func,
     qwen3_instruct_processor,
-    qwen3_processor,
-    rollout,
 )
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Message
@@ -129,33 +116,6 @@ def test_draws_from_the_global_generator_follow_from_the_seed():
     assert random.getstate() == before
 
 
-@pytest.mark.parametrize("functional", [True, False])
-def test_any_gymnasium_id_is_an_env_in_both_protocols(functional):
-    env = EnvFromGym("FrozenLake-v1", functional=functional, is_slippery=False)
-
-    def said(answer):
-        if functional:
-            assert answer[0] is env
-            return answer[1]
-        return answer
-
-    assert "Answer with Move left, Move down, Move right or Move up." in said(env.reset("3"))
-    for action in ("Move down", "Move down", "Move right", "Move right", "Move down", "Move right"):
-        assert env.alive
-        delta = said(env.step(action))
-    assert (env.alive, env.reward) == (False, 1.0)
-    assert said(env.step("Move left")) == delta
-    assert env.reward == 1.0
-    env.close()
-
-
-def test_seeds_that_are_no_numbers_are_games_of_their_own():
-    env = EnvFromGym("TrlEnv/Echo-v0")
-    words = {seed: env.reset(seed)[1] for seed in ("a", "b", "-1", "99999999999999999999", "½")}
-    assert len(set(words.values())) == 5
-    assert env.reset("a")[1] == words["a"]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Processors
 # ---------------------------------------------------------------------------------------------------------------------
@@ -188,39 +148,27 @@ def test_the_preset_of_qwen_writes_the_ids_of_qwens_own_template(qwen, system, f
 
 
 def test_a_message_cannot_write_a_control_token(qwen):
-    chat = ProcessorChat(qwen3_processor, qwen)
+    chat = ProcessorChat(qwen3_instruct_processor, qwen)
     end = qwen.convert_tokens_to_ids("<|im_end|>")
     assert chat.reply("<|im_end|>", closed=True).count(end) == chat.reply("x", closed=True).count(end) == 1
 
 
 def test_an_answer_that_was_cut_off_is_closed_by_the_reply(qwen):
-    chat = ProcessorChat(qwen3_processor, qwen)
+    chat = ProcessorChat(qwen3_instruct_processor, qwen)
     end = qwen.convert_tokens_to_ids("<|im_end|>")
     assert not chat.closes(qwen.encode("cut"))
     assert chat.reply("x", closed=False) == [end, *chat.reply("x", closed=True)]
 
 
-def test_presets_split_thinking_from_answers():
-    assert gemma4_processor.parse_agent_output("<|channel>thought\nhm<channel|>4<turn|>x") == (
-        "<|channel>thought\nhm",
-        "4",
-    )
-    assert deepseekr1_processor.parse_agent_output("a</think>b</think>c") == ("a</think>b", "c")
-    assert qwen3_processor.parse_agent_output("no end of thinking") == ("", "no end of thinking")
+def test_a_preset_splits_thinking_from_answers():
+    assert qwen3_instruct_processor.parse_agent_output("a</think>b<|im_end|>x") == ("a", "b")
+    assert qwen3_instruct_processor.parse_agent_output("no end of thinking") == ("", "no end of thinking")
 
 
 def test_a_processor_whose_turns_nothing_ends_is_refused():
     marks = Type1ProcessorConfig("", "", "", "", "", "")
     with pytest.raises(ChatTemplateError, match="nothing ends the turns of Type1Processor"):
         ProcessorChat(Type1Processor(marks), type("Bare", (), {"encode": list, "decode": str, "eos_token": ""})())
-
-
-def test_a_template_becomes_a_processor_that_writes_what_the_template_does(qwen):
-    processor = TemplateProcessor(qwen, enable_thinking=False)
-    said = [Message("system", "Play."), Message("user", "1 to 8?")]
-    whole = processor.init_system_input("Play.") + processor.append_user_input("1 to 8?")
-    assert qwen.encode(whole, add_special_tokens=False) == TemplateChat(qwen, enable_thinking=False).open(said)
-    assert processor.parse_agent_output("4<|im_end|>") == ("", "4")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -298,95 +246,3 @@ def test_rows_of_a_transformers_model_do_not_depend_on_each_other():
     assert [len(ids) for ids in sampled] == [len(nats) for nats in logprobs]
     with pytest.raises(ConfigError, match="output_logits"):
         TransformerModel(tokenizer, model.model, {"output_logits": True})
-
-
-def test_a_second_engine_beside_the_trainer_is_refused():
-    class Settings:
-        use_vllm = False
-        args = type("Args", (), {"vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": False})
-
-    with pytest.raises(ConfigError, match=r"set GRPOConfig\(use_vllm=True"):
-        VLLMDecoderFactory(1.0, {1}, 8).check(Settings)
-    Settings.use_vllm = True
-    VLLMDecoderFactory(1.0, {1}, 8).check(Settings)
-    with pytest.raises(ConfigError, match=r"asks for 0.5, the trainer has GRPOConfig\(vllm_gpu_memory_utilization=0.3"):
-        VLLMDecoderFactory(1.0, {1}, 8, gpu_memory_utilization=0.5).check(Settings)
-    with pytest.raises(ConfigError, match="decoder_factory must be a TransformerDecoderFactory"):
-        make_rollout_func(tiny_processor(), tiny_tokenizer(), object(), Count, "", 100)  # type: ignore[arg-type]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Data
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_lazy_rows_are_made_on_access_and_the_same_each_time():
-    asked = []
-
-    def row(index):
-        asked.append(index)
-        return str(random.randint(0, 10**9))
-
-    data = LazyDataset(1000, row).map(lambda seed: {"prompt": seed})
-    assert asked == []
-    first = data[3]
-    random.seed(1)
-    assert data[3] == first == data.select([5, 3])[1]
-    assert data[4] != first
-    assert set(asked) <= {3, 4, 5}
-    with pytest.raises(IndexError):
-        data[1000]
-    assert data[-1] == data[999]
-    with pytest.raises(ConfigError, match="n must be an integer"):
-        LazyDataset(-1, row)
-
-
-def test_a_lazy_dataset_says_what_its_rows_are_as_trl_envs_examples_do():
-    rows = LazyDataset[str](n=3, f=str)  # type: ignore[misc]  # it is no generic class for mypy
-    assert isinstance(rows, LazyDataset)
-    assert [row["prompt"] for row in rows.map(lambda seed: {"prompt": seed})] == ["0", "1", "2"]
-
-
-def test_the_decoder_of_trl_envs_examples_plays_an_episode(qwen):
-    model = tiny_model(qwen, seed=0)
-    tokenizer, lines = TransformerTokenizer(qwen), []
-    assert tokenizer.tokenizer is qwen
-    decoder = TransformerRolloutDecoder(
-        model=model, temperature=0.6, eos_token_set={qwen.eos_token_id}, max_completion_length=5
-    )
-    state = rollout(
-        processor=qwen3_instruct_processor,
-        tokenizer=tokenizer,
-        decoder=decoder,
-        env=Count(),
-        seed="1",
-        system_prompt="Count.",
-        max_conversation_length=400,
-        conversation_logger=lambda role, content: lines.append(role),
-    )
-    assert state.reward == 0.75
-    assert lines[:3] == ["system", "user", "assistant"]
-    assert len(state.env_mask) == len(state.logprobs) == len(state.conversation) - state.initial_length
-
-
-def test_a_maker_of_decoders_is_what_a_decoder_factory_is():
-    trainer = SimpleNamespace(model=object())
-    arguments = {"processor": qwen3_processor, "tokenizer": tiny_tokenizer(), "env_factory": Count}
-    asked = []
-
-    def make_decoder(model):
-        asked.append(model)
-        return "no decoder"
-
-    play = make_rollout_func(**arguments, make_decoder=make_decoder, system_prompt="", max_conversation_length=99)
-    with pytest.raises(ConfigError, match="must make a TransformerRolloutDecoder, got str"):
-        play(["1"], trainer)
-    assert asked == [trainer.model]
-    with pytest.raises(ConfigError, match="either a decoder_factory or a make_decoder"):
-        make_rollout_func(**arguments)
-
-
-def test_a_decoder_factory_makes_a_decoder_of_the_trainers_model():
-    trainer = SimpleNamespace(model=object())
-    decoder = TransformerDecoderFactory(0.5, {1}, 8).make_decoder(trainer)
-    assert (decoder.model, decoder.temperature, decoder.max_completion_length) == (trainer.model, 0.5, 8)

@@ -13,7 +13,6 @@ import threading
 import time
 import types
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,19 +31,12 @@ from gym_trl.integrations.trl_env import (
     Action,
     Delta,
     Env,
-    EnvFromGym,
-    LazyDataset,
     Seed,
-    TemplateProcessor,
-    TrainConfig,
-    TransformerDecoderFactory,
-    TransformerModel,
     TransformerTokenizer,
     Type1Processor,
     Type1ProcessorConfig,
     make_reward_func,
     make_rollout_func,
-    train,
 )
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
@@ -65,25 +57,6 @@ class GuessEnv(Env):
         self.alive = guess != self.target and self.turn < 3
         self.reward = max(self.reward, 0.0 if guess is None else 1 / (1 + abs(guess - self.target)))
         return self, "no number" if guess is None else "too low" if guess < self.target else "too high"
-
-
-class OldGuessEnv(Env):
-    """Environment in the protocol of trl-env 0.1.8."""
-
-    def __init__(self):
-        self.env = GuessEnv()
-
-    def reset(self, seed: Seed) -> Delta:
-        _, delta = self.env.reset(seed)
-        return self._answer(delta)
-
-    def step(self, action: Action) -> Delta:
-        _, delta = self.env.step(action)
-        return self._answer(delta)
-
-    def _answer(self, delta: Delta) -> Delta:
-        self.reward, self.alive = self.env.reward, self.env.alive
-        return delta
 
 
 class Trained:
@@ -165,57 +138,21 @@ def trl_env(folder):
     tokenizer = TransformerTokenizer(tiny_tokenizer())
     tokenizer.processing_class.apply_chat_template = fail_apply_chat_template
     marks = Type1ProcessorConfig("<|system|>", "<|end|>", "<|user|>", "<|end|><|assistant|>", "</think>", "<|end|>")
-    data = LazyDataset(40, lambda i: str(random.randint(1, 9)))
+    data = Dataset.from_dict({"prompt": [str(random.randint(1, 9)) for _ in range(40)]})
     return go(
         folder,
         make_rollout_func(
             processor=Type1Processor(marks),
             tokenizer=tokenizer,
             env_factory=GuessEnv,
-            decoder_factory=TransformerDecoderFactory(
-                temperature=1.0, eos_token_set={tokenizer.processing_class.eos_token_id}, max_completion_length=3
-            ),
+            max_tokens_per_turn=3,
             system_prompt="At most 3 tokens a turn.",
             max_conversation_length=120,
         ),
         make_reward_func(),
-        data.map(lambda input_text: {"prompt": input_text}),
+        data,
         tokenizer=tokenizer.processing_class,
     )
-
-
-def trl_env_config(folder, mode):
-    tokenizer = tiny_tokenizer()
-    model = model_that_stops(tokenizer)
-    before = {name: weight.clone() for name, weight in model.named_parameters()}
-    lines: list[str] = []
-    config = TrainConfig(
-        mode=mode,
-        output_dir=str(folder / "trl_env"),
-        processor=TemplateProcessor(tokenizer),
-        system_prompt="Guess.",
-        model=TransformerModel(
-            tokenizer=tokenizer, model=model, generation_kwargs={"max_new_tokens": 3, "temperature": 0.9}
-        ),
-        data=LazyDataset(2, lambda i: str(i + 1)),
-        env_factory=OldGuessEnv,
-        max_turn_length=3,
-        per_device_batch_size=4,
-        num_generations=4,
-        max_conversation_length=100,
-        gradient_accumulation_steps=1,
-        train_config_kwargs={"report_to": [], "disable_tqdm": True},
-        save_every_seconds=0,
-        logger=lines.append,
-    )
-    result = train(config)
-    changed = any(not torch.equal(weight, before[name]) for name, weight in model.named_parameters())
-    report = {"changed": changed, "lines": lines, "folders": sorted(p.name for p in (folder / "trl_env").iterdir())}
-    return {**report, "steps": result.state.global_step, "temperature": result.args.temperature}
-
-
-def trl_env_train(folder):
-    return trl_env_config(folder, "train")
 
 
 def legacy(folder):
@@ -419,51 +356,49 @@ def real_trl_env(folder):
         exec(compile(source, str(package / f"{name}.py"), "exec"), module.__dict__)
     theirs = sys.modules["trl_env.rollout"]
     tokenizer = TransformerTokenizer(tiny_tokenizer())
-    presets = {}
-    for name in ("qwen3", "qwen3_instruct", "gemma4", "gemma4_instruct", "deepseekr1"):
-        mine, other = (
-            getattr(module, f"{name}_processor").config for module in (ours, sys.modules["trl_env.processor"])
-        )
-        presets[name] = [
-            {field: value for field, value in vars(config).items() if field != "after_answer"}
-            for config in (mine, other)
-        ]
-    played = []
-    for module in (theirs, ours):
-        said: list[tuple[str, str]] = []
-        state = module.rollout(
-            processor=TemplateProcessor(tokenizer.processing_class),
-            tokenizer=tokenizer,
-            decoder=Bisecting(tokenizer),
-            env=EnvFromGym("TrlEnv/GuessNumber-v0", high=8, turns=4),
-            system_prompt="Play.",
-            max_conversation_length=1000,
-            seed="5",
-            conversation_logger=partial(_append, said),
-        )
-        names = ("initial_length", "conversation", "env_mask", "logprobs", "reward")
-        played.append({name: getattr(state, name) for name in names} | {"said": said})
-    return {"presets": presets, "played": played}
-
-
-def _append(said, role, content):
-    said.append((role, content))
+    preset = [
+        {
+            field: value
+            for field, value in vars(module.qwen3_instruct_processor.config).items()
+            if field != "after_answer"
+        }
+        for module in (ours, sys.modules["trl_env.processor"])
+    ]
+    given = {"system_prompt": "Play.", "max_conversation_length": 1000}
+    marks = Type1ProcessorConfig("<|system|>", "<|end|>", "<|user|>", "<|end|><|assistant|>", "</think>", "<|end|>")
+    decoder, processor = Bisecting(tokenizer), Type1Processor(marks)
+    other = theirs.rollout(
+        processor=processor, tokenizer=tokenizer, decoder=decoder, env=GuessEnv(), seed="5",
+        conversation_logger=lambda role, content: None, **given,
+    )  # fmt: skip
+    [mine] = ours.batch_rollout(decoder, processor, GuessEnv, seed_list=["5"], **given)
+    names = ("initial_length", "conversation", "env_mask", "logprobs", "reward")
+    return {"preset": preset, "played": [{name: getattr(one, name) for name in names} for one in (other, mine)]}
 
 
 class Bisecting:
-    """Decoder that plays GuessNumber without a model."""
+    """Decoder of trl-env, and model of ours, that guesses without one."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
 
     def generate(self, input_ids):
-        answers = re.findall(r"(Higher|Lower)", self.tokenizer.decode(input_ids).partition("in 4 tries.")[2])
-        low, high = 1, 8
-        for answer in answers:
+        low, high = 1, 9
+        for answer in re.findall(r"too (low|high)", self.tokenizer.decode(input_ids)):
             middle = (low + high) // 2
-            low, high = (middle + 1, high) if answer == "Higher" else (low, middle - 1)
+            low, high = (middle + 1, high) if answer == "low" else (low, middle - 1)
         ids = self.tokenizer.encode(f"{(low + high) // 2}<|end|>")
         return ids, [-0.5] * len(ids)
+
+    def tokenizer_encode(self, text):
+        return self.tokenizer.encode(text)
+
+    def tokenizer_decode(self, ids):
+        return self.tokenizer.decode(ids)
+
+    def model_batch_generate(self, rows):
+        sampled, logprobs = zip(*map(self.generate, rows), strict=True)
+        return list(sampled), list(logprobs)
 
 
 if __name__ == "__main__":

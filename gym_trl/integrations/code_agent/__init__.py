@@ -16,19 +16,12 @@ if TYPE_CHECKING:
     )
     from gym_trl.integrations.code_agent.environments import (
         CodeAgentEnvironment as CodeAgentEnvironment,
-        DefaultEnvironment as DefaultEnvironment,
         Environment as Environment,
     )
     from gym_trl.integrations.code_agent.executers import (
         E2BExecuter as E2BExecuter,
         LocalExecuter as LocalExecuter,
-        Localexecuter as Localexecuter,
         SessionExecuter as SessionExecuter,
-    )
-    from gym_trl.integrations.code_agent.prompts import (
-        prepare_data_for_e2b_agent as prepare_data_for_e2b_agent,
-        prepare_data_for_local_agent as prepare_data_for_local_agent,
-        read_script as read_script,
     )
     from gym_trl.integrations.code_agent.trainer import GRPOConfig as GRPOConfig, GRPOTrainer as GRPOTrainer
 

@@ -101,17 +101,6 @@ class Environment(ABC):
         return columns
 
 
-class DefaultEnvironment(Environment):
-    """Environment that generates one response to each prompt."""
-
-    def generate(
-        self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
-    ) -> list[TokenIds]:
-        """Return the ids of the responses."""
-        ids: list[TokenIds] = vllm_client.generate(prompts=prompts, **vars(generation_config))
-        return ids
-
-
 class CodeAgentEnvironment(Environment):
     """Environment in which the model writes programs in its response and reads their output.
 

@@ -74,7 +74,6 @@ class LocalExecuter(SessionExecuter):
         return _LocalSession(Sandbox(self.limits, isolation=self.isolation))
 
 
-Localexecuter = LocalExecuter
 """Alias with the spelling of the pull request's last revision."""
 
 

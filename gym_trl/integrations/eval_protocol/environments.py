@@ -8,7 +8,6 @@ import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.eval_protocol.client_env import ClientEnv
-from gym_trl.integrations.eval_protocol.processor import GymRolloutProcessor
 from gym_trl.integrations.eval_protocol.rows import EvaluationTest
 from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -38,13 +37,6 @@ def environments(
     arguments = _set(all_arguments)
     processor = test.rollout_processor if test is not None else None
     says_what = arguments.keys() & {"env_factory", "env_client_cls", "env_base_url", "docker_image", "hub_repo_id"}
-    if isinstance(processor, GymRolloutProcessor) and not says_what:
-        if arguments:
-            raise ConfigError(
-                f"the test plays {processor.env_id}, which speaks text itself: {min(arguments)} would change nothing; "
-                "GymRolloutProcessor takes observe=, act= and action_format="
-            )
-        return lambda env_id: TurnLimit(processor.make(), max_steps), []
     if not says_what:
         # The environment is defined by the test; arguments given here override the test's.
         arguments = {**_processor_settings(processor), **arguments}

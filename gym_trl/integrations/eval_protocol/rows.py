@@ -3,17 +3,15 @@
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import import_module
 from math import nan
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.records.json_lines import JsonLinesWriter
 from gym_trl.types import EpisodeResult, StopReason
 
 # google.rpc.Code, and Eval Protocol's own (eval_protocol/models.py, 0.3.33).
@@ -92,19 +90,6 @@ def as_row(
         "created_at": datetime.now(UTC).isoformat(),
         "pid": os.getpid(),
     }
-
-
-def write_rows(path: str | Path, episodes: Iterable[EpisodeResult], **options: Any) -> None:
-    """Append episodes to a JSONL file that Eval Protocol reads as a dataset of rows (``EP_JSONL_PATH``).
-
-    Args:
-        path: Path of the file.
-        episodes: Episodes, such as those of a ``Rollout``.
-        options: Arguments for ``as_row``.
-    """
-    with JsonLinesWriter(Path(path)) as file:
-        for played in episodes:
-            file.write(as_row(played, **options))
 
 
 def _messages(played: EpisodeResult) -> list[dict[str, Any]]:

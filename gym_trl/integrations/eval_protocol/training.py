@@ -18,9 +18,8 @@ from gym_trl.grpo.rollout import RolloutFunc, make_rollout_func
 from gym_trl.grpo.trl_versions import server_url
 from gym_trl.integrations.eval_protocol.environments import ARGUMENTS, ENV_ID, environments
 from gym_trl.integrations.eval_protocol.rows import EvaluationTest, as_row, score_of
-from gym_trl.rollout.log import EpisodeLog
 from gym_trl.seeding import task_seed
-from gym_trl.types import Answer, EpisodeResult, Message, StepResult, StopReason, Task
+from gym_trl.types import EpisodeResult, Message, Task
 
 
 def create_openenv_vllm_rollout_func(
@@ -287,54 +286,3 @@ def _logger() -> Callable[[Any], None] | None:
 
     log: Callable[[Any], None] = default_logger.log
     return log
-
-
-def evaluation_reward(env_path: str) -> Callable[..., list[float]]:
-    """Return a reward function for ``GRPOTrainer``: an ``@evaluation_test``'s score of the episodes of a ``GymSpec``.
-
-    ::
-
-        GRPOTrainer(..., rollout_func=spec.rollout_func, reward_funcs=evaluation_reward("tests.test_tone"))
-
-    Args:
-        env_path: Module of the test, followed by ``::`` and its name if the module has several.
-
-    Raises:
-        MissingDependencyError: Eval Protocol is not installed.
-        ConfigError: The test does not exist, or it judges several rows at once.
-    """
-    test = EvaluationTest(env_path)
-
-    def evaluation_score(
-        *,
-        messages: Sequence[Sequence[Mapping[str, str]]],
-        step_rewards: Sequence[Sequence[float]],
-        stop_reason: Sequence[str],
-        task: Sequence[str],
-        **columns: Any,
-    ) -> list[float]:
-        episodes = [_from_columns(*row) for row in zip(messages, step_rewards, stop_reason, task, strict=True)]
-        return test.scores(episodes)
-
-    return evaluation_score
-
-
-def _from_columns(
-    messages: Sequence[Mapping[str, str]], rewards: Sequence[float], reason: str, task: str
-) -> EpisodeResult:
-    conversation = [
-        Message(message["role"], message["content"], reasoning_content=message.get("reasoning_content") or "")
-        for message in messages
-    ]
-    answers = [
-        Answer(message.reasoning_content, message.content) for message in conversation if message.role == "assistant"
-    ]
-    observations = [message.content for message in conversation if message.role == "user"]
-    log = EpisodeLog(Task.from_json(task))
-    log.begin(StepResult(observations[0] if observations else ""))
-    for answer, reward, observation in zip(answers, rewards, [*observations[1:], ""], strict=False):
-        log.answer(answer)
-        log.step(StepResult(observation, reward))
-    log.messages = conversation
-    log.stop(StopReason(reason))
-    return log.result()

@@ -19,6 +19,5 @@ if TYPE_CHECKING:
         TextArenaAction as TextArenaAction,
         TextArenaEnv as TextArenaEnv,
     )
-    from gym_trl.integrations.openenv.harness import build_harness_rollout_func as build_harness_rollout_func
 
 __getattr__, __dir__ = exports(__name__)

@@ -1,15 +1,9 @@
 """Environments of trl-env as Gymnasium's, and Gymnasium's as trl-env's."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, Self, TypeAlias
-
-import gymnasium as gym
+from typing import Any, Protocol, TypeAlias
 
 from gym_trl.envs.external.adapter import Adapter, Played
-from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.seeding import derive_seed
-from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.inner import instructions_of
 
 Action: TypeAlias = str
 Delta: TypeAlias = str
@@ -94,59 +88,3 @@ class GymFromEnv(Adapter):
         if isinstance(result, tuple):
             self._env, result = result
         return str(result)
-
-
-class EnvFromGym:
-    """trl-env environment around any Gymnasium environment.
-
-    >>> env = EnvFromGym("TrlEnv/GuessNumber-v0", high=8, turns=4)
-    >>> env, delta = env.reset("7")
-    >>> print(delta.splitlines()[-1])
-    Guess 1 to 8 in 4 tries.
-    >>> env, delta = env.step("4")
-    >>> delta, env.reward, env.alive
-    ('Higher.', 0.0, True)
-    >>> EnvFromGym("TrlEnv/Echo-v0", functional=False).reset("a word")[-5:]  # as trl-env 0.1.8 wants it
-    'ltsbz'
-
-    The instructions precede the first observation. A seed of digits is used as the environment's seed; any other text
-    is hashed to a seed. The reward is the return so far. After the end every action returns the last observation again.
-
-    Args:
-        env: Environment id, or a function that makes an environment.
-        functional: Return the environment with each delta, as trl-env does since 0.1.10.
-        env_kwargs: Arguments for ``gym.make``.
-    """
-
-    def __init__(
-        self, env: str | Callable[[], gym.Env[Any, Any]], *, functional: bool = True, **env_kwargs: Any
-    ) -> None:
-        self._env: TextEnvironment = as_text(gym.make(env, **env_kwargs) if isinstance(env, str) else env(**env_kwargs))
-        self._functional = functional
-        self._last = ""
-        self.reward = 0.0
-        self.alive = False
-
-    def reset(self, seed: Seed) -> Any:
-        """Start an episode."""
-        number = int(seed) if seed.isdecimal() and int(seed) < 2**63 else derive_seed("trl-env", seed)
-        observation, _ = self._env.reset(seed=number)
-        self.reward, self.alive = 0.0, True
-        return self._answer("\n\n".join(part for part in (instructions_of(self._env), observation) if part))
-
-    def step(self, action: Action) -> Any:
-        """Step with an action."""
-        if not self.alive:
-            return self._answer(self._last)
-        observation, reward, terminated, truncated, _ = self._env.step(action)
-        self.reward += float(reward)
-        self.alive = not (terminated or truncated)
-        return self._answer(observation)
-
-    def close(self) -> None:
-        """Close the Gymnasium environment."""
-        self._env.close()
-
-    def _answer(self, delta: str) -> "str | tuple[Self, str]":
-        self._last = delta
-        return (self, delta) if self._functional else delta

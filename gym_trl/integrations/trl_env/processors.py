@@ -6,7 +6,6 @@ from typing import Any, Protocol, TypeAlias
 
 from gym_trl.chat.codec import Codec
 from gym_trl.chat.protocol import Chat
-from gym_trl.chat.template import TemplateChat
 from gym_trl.chat.tokenizer_codec import tokenizer_codec
 from gym_trl.errors import ChatTemplateError
 from gym_trl.types import Answer, Message, TokenIds
@@ -71,48 +70,18 @@ class Type1Processor:
         return thinking, answer
 
 
-def _qwen(prompt: str) -> Type1Processor:
-    return Type1Processor(
-        Type1ProcessorConfig(
-            prefix_system="<|im_start|>system\n",
-            suffix_system="<|im_end|>\n",
-            prefix_user="<|im_start|>user\n",
-            suffix_user=f"<|im_end|>\n<|im_start|>assistant\n{prompt}",
-            begin_answer="</think>",
-            end_answer="<|im_end|>",
-            after_answer="\n",
-        )
-    )
-
-
-def _gemma(system: str) -> Type1Processor:
-    return Type1Processor(
-        Type1ProcessorConfig(
-            prefix_system=f"<bos><|turn>system\n{system}",
-            suffix_system="<turn|>\n",
-            prefix_user="<|turn>user\n",
-            suffix_user="<turn|>\n<|turn>model\n",
-            begin_answer="<channel|>",
-            end_answer="<turn|>",
-            after_answer="\n",
-        )
-    )
-
-
-qwen3_processor = _qwen("<think>\n")
-qwen3_instruct_processor = _qwen("<think>\n\n</think>\n\n")
-gemma4_processor = _gemma("<|think|>\n")
-gemma4_instruct_processor = _gemma("")
-deepseekr1_processor = Type1Processor(
+qwen3_instruct_processor = Type1Processor(
     Type1ProcessorConfig(
-        prefix_system="<\uff5cbegin\u2581of\u2581sentence\uff5c>",
-        suffix_system="",
-        prefix_user="<\uff5cUser\uff5c>",
-        suffix_user="<\uff5cAssistant\uff5c><think>\n",
+        prefix_system="<|im_start|>system\n",
+        suffix_system="<|im_end|>\n",
+        prefix_user="<|im_start|>user\n",
+        suffix_user="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
         begin_answer="</think>",
-        end_answer="<\uff5cend\u2581of\u2581sentence\uff5c>",
+        end_answer="<|im_end|>",
+        after_answer="\n",
     )
 )
+"""Marks of Qwen3, which does not think."""
 
 
 class ProcessorChat(Chat):
@@ -203,48 +172,3 @@ class ProcessorChat(Chat):
         except Exception:  # of a custom processor: pass the whole text on to the environment
             thinking, answer = "", response.removesuffix(self._end)
         return Answer(thinking.strip(), answer.strip())
-
-
-class TemplateProcessor:
-    """``Processor`` made from a tokenizer's chat template.
-
-    >>> from gym_trl.testing import tiny_tokenizer
-    >>> processor = TemplateProcessor(tiny_tokenizer())
-    >>> processor.init_system_input("Play.") + processor.append_user_input("1 to 8?")
-    '<|system|>Play.<|end|><|user|>1 to 8?<|end|><|assistant|>'
-    >>> processor.parse_agent_output("<think>Half.</think>4<|end|>")
-    Answer(thinking='Half.', text='4')
-
-    Args:
-        tokenizer: Tokenizer with a chat template.
-        chat_template_kwargs: Arguments for the template, such as ``enable_thinking=False``.
-
-    Raises:
-        ChatTemplateError: The template cannot be extended turn by turn, or has no separate system message.
-    """
-
-    def __init__(self, tokenizer: Any, **chat_template_kwargs: Any) -> None:
-        self._tokenizer = tokenizer
-        self._chat = TemplateChat(tokenizer, **chat_template_kwargs)
-
-    def init_system_input(self, prompt: Language) -> str:
-        """Return the beginning of a conversation."""
-        opening = self._decode(self._chat.open([Message("system", prompt), Message("user", "?")]))
-        question = self.append_user_input("?")
-        if not opening.endswith(question):
-            raise ChatTemplateError(
-                "the template writes the first user message otherwise than later ones, which a Processor cannot: use "
-                "the template itself, GymSpec(...) does"
-            )
-        return opening.removesuffix(question)
-
-    def append_user_input(self, prompt: Language) -> str:
-        """Return the environment's text and the beginning of the model's turn."""
-        return self._decode(self._chat.reply(prompt, closed=True))
-
-    def parse_agent_output(self, completion: Language) -> tuple[str, str]:
-        """Return the model's thinking and its response."""
-        return self._chat.text(self._tokenizer.encode(completion, add_special_tokens=False))
-
-    def _decode(self, ids: TokenIds) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))

@@ -12,7 +12,6 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo import rollout as grpo
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.parts.part import Rollout
-from gym_trl.integrations.trl_env.decoders import TransformerDecoder, TransformerDecoderFactory
 from gym_trl.integrations.trl_env.environments import EnvFactory, GymFromEnv, Seed
 from gym_trl.integrations.trl_env.processors import Processor, ProcessorChat
 from gym_trl.rollout.episode import Episode
@@ -218,32 +217,6 @@ def batch_rollout(
     return _play(chat, engine, env_factory, system_prompt, limits, seed_list, finished)
 
 
-def rollout(
-    processor: Processor,
-    tokenizer: Any,
-    decoder: Any,
-    env: Any,
-    system_prompt: str,
-    max_conversation_length: int,
-    seed: Seed,
-    conversation_logger: Callable[[str, str], Any] | None = None,
-) -> RolloutState:
-    """Play one episode on ``env`` with a decoder that has ``generate(ids) -> (ids, logprobs)``."""
-
-    def generate(prompts: list[TokenIds]) -> tuple[list[TokenIds], list[Logprobs]]:
-        sampled, logprobs = zip(*(decoder.generate(prompt) for prompt in prompts), strict=True)
-        return list(sampled), list(logprobs)
-
-    def finished(_: int, played: EpisodeResult) -> None:
-        for message in played.messages if conversation_logger is not None else ():
-            conversation_logger(message.role, message.content)  # type: ignore[misc]  # it is not None
-
-    limits = Limits(context=max_conversation_length)
-    chat, engine = ProcessorChat(processor, tokenizer), _CallEngine(generate)
-    [state] = _play(chat, engine, lambda: env, system_prompt, limits, [seed], finished)
-    return state
-
-
 def _play(
     chat: ProcessorChat,
     engine: Any,
@@ -270,107 +243,39 @@ def _task(seed: str) -> Task:
 def make_rollout_func(
     processor: Processor,
     tokenizer: Any,
-    decoder_factory: TransformerDecoderFactory | None = None,
-    env_factory: EnvFactory | None = None,
+    env_factory: EnvFactory,
     system_prompt: str = "",
     max_conversation_length: int | None = None,
     *,
-    make_decoder: Callable[[Any], TransformerDecoder] | None = None,
+    max_tokens_per_turn: int | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
 ) -> grpo.RolloutFunc:
     """Return a ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
 
     Rows are in order, with trl-env's column ``reward`` for ``make_reward_func`` in addition to this library's columns.
     An unscored episode has the reward ``None``, which TRL excludes from its group. All episodes are played
-    concurrently.
+    concurrently, and the trainer's own engine samples as ``GRPOConfig`` says.
 
     Args:
         processor: Processor that marks up text.
         tokenizer: ``TransformerTokenizer``, or a Hugging Face tokenizer.
-        decoder_factory: Sampling options: temperature, end tokens and maximum tokens of a turn.
         env_factory: Function that makes environments, which are reused.
         system_prompt: First message.
         max_conversation_length: Maximum tokens of prompt and completion together; the trainer's
             ``max_completion_length`` bounds the completion.
-        make_decoder: Replacement of ``decoder_factory`` up to trl-env 0.1.19: a function from the model to a
-            ``TransformerRolloutDecoder``, of which only the options are used; the trainer's own engine samples.
+        max_tokens_per_turn: Maximum tokens of a response.
         on_rollout: Callback that receives every finished rollout.
-
-    Raises:
-        ConfigError: ``env_factory`` is missing, or not exactly one of ``decoder_factory`` and ``make_decoder`` is
-            given, or it has another type; a decoder of another type is reported at the first rollout.
     """
-    if env_factory is None or (decoder_factory is None) == (make_decoder is None):
-        raise ConfigError("make_rollout_func needs an env_factory, and either a decoder_factory or a make_decoder")
-    if make_decoder is not None:
-        return _with_made_decoder(
-            make_decoder,
-            processor=processor,
-            tokenizer=tokenizer,
-            env_factory=env_factory,
-            system_prompt=system_prompt,
-            max_conversation_length=max_conversation_length,
-            on_rollout=on_rollout,
-        )
-    if not isinstance(decoder_factory, TransformerDecoderFactory):
-        raise ConfigError(
-            "decoder_factory must be a TransformerDecoderFactory or a VLLMDecoderFactory, got "
-            f"{type(decoder_factory).__name__}: the trainer's own engine samples, so that its weights are the newest"
-        )
-    ends = sorted(decoder_factory.eos_token_set)
-    return _trainer_rollout(
-        ProcessorChat(processor, tokenizer),
-        env_factory,
-        system_prompt,
-        check=decoder_factory.check,
-        sampling={"temperature": decoder_factory.temperature, "stop_token_ids": ends},
-        max_tokens_per_turn=decoder_factory.max_completion_length,
+    play = grpo.make_rollout_func(
+        lambda _: GymFromEnv(env_factory),
+        assign=lambda split, number: _task(str(number)),  # never called: every prompt has a task
+        chat=ProcessorChat(processor, tokenizer),
+        max_tokens_per_turn=max_tokens_per_turn,
         max_context=max_conversation_length,
         on_rollout=on_rollout,
     )
 
-
-def _with_made_decoder(make_decoder: Callable[[Any], TransformerDecoder], **others: Any) -> grpo.RolloutFunc:
-    """Return the ``rollout_func`` with the options of the decoder that is made of the first trainer's model."""
-    play: grpo.RolloutFunc | None = None
-
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        nonlocal play
-        if play is None:
-            decoder = make_decoder(trainer.model)
-            if not isinstance(decoder, TransformerDecoder):
-                raise ConfigError(
-                    f"make_decoder must make a TransformerRolloutDecoder, got {type(decoder).__name__}: the trainer's "
-                    "own engine samples, so that its weights are the newest"
-                )
-            options = decoder.temperature, decoder.eos_token_set, decoder.max_completion_length
-            play = make_rollout_func(decoder_factory=TransformerDecoderFactory(*options), **others)
-        return play(prompts, trainer)
-
-    return rollout_func
-
-
-make_rollout_func_mp = make_rollout_func
-"""Alias: trl-env starts a process per row, which is unnecessary here because episodes run concurrently."""
-
-
-def _trainer_rollout(
-    chat: ProcessorChat,
-    env_factory: EnvFactory,
-    system_prompt: str,
-    *,
-    check: Callable[[Any], None] = lambda trainer: None,
-    **options: Any,
-) -> grpo.RolloutFunc:
-    play = grpo.make_rollout_func(
-        lambda _: GymFromEnv(env_factory),
-        assign=lambda split, number: _task(str(number)),  # never called: every prompt has a task
-        chat=chat,
-        **options,
-    )
-
-    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
-        check(trainer)
         columns = play([_with_task(prompt, system_prompt) for prompt in prompts], trainer)
         return {**columns, "reward": columns["episode_return"]}
 
@@ -397,43 +302,3 @@ def make_reward_func() -> Callable[..., list[float | None]]:
         return list(reward)
 
     return reward_func
-
-
-class RolloutWithLog:
-    """trl-env 0.1.8's rollout for a trainer, with the attributes ``rollout_func`` and ``reward_func``.
-
-    The model in training samples with ``model.generation_kwargs``.
-    """
-
-    def __init__(
-        self,
-        model: TransformerModel,
-        processor: Processor,
-        env_factory: EnvFactory,
-        system_prompt: str,
-        max_conversation_length: int,
-        log: Callable[[str], Any],
-        *,
-        max_turn_length: int | None = None,
-        sampling: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.count = 0
-        self.log = log
-        turn = model.max_new_tokens if max_turn_length is None else max_turn_length
-        self.rollout_func = _trainer_rollout(
-            ProcessorChat(processor, model.tokenizer),
-            env_factory,
-            system_prompt,
-            sampling={**model.sampling, "stop_token_ids": sorted(model.eos_token_ids), **(sampling or {})},
-            max_tokens_per_turn=turn,
-            max_context=max_conversation_length,
-            on_rollout=self._write,
-        )
-        self.reward_func = make_reward_func()
-
-    def _write(self, played: Rollout) -> None:
-        self.count += 1
-        for index, episode in enumerate(played.episodes):
-            for message in episode.messages:
-                self.log(f"[experiment_{self.count}] {message.role}_{index}>\t{message.content}\n")
-            self.log(f"[experiment_{self.count}] log_{index}>\treward: {episode.episode_return}\n")
