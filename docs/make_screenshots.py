@@ -4,7 +4,7 @@
     python docs/make_screenshots.py group    # only this one
 
 It needs requirements-browser.txt and Debian's chromium and chromium-driver; fonts-inter and fonts-jetbrains-mono make
-the screenshots look like the page on most desktops. The first run, whose curves are shown, is ``gym-trl train
+the screenshots look like the page on most desktops. The first run, whose curves and table are shown, is ``gym-trl train
 TrlEnv/Echo-v0``. The second run, whose episodes are shown, trains a tiny model with GRPO. The model was first trained
 on games of an imperfect binary search that states its thinking.
 """
@@ -40,7 +40,7 @@ PICTURES = [
     ("table", "light"),
     ("tokens", "dark"),
 ]
-SHOWN = {"curves": ECHO}
+SHOWN = {"curves": ECHO, "table": ECHO}
 """Runs of the pictures; those of the others are of ``RUN``."""
 
 
@@ -132,7 +132,7 @@ def shoot(wanted: Collection[str]) -> None:
     pictures = [(name, scheme) for name, scheme in PICTURES if name in wanted]
     for folder in {SHOWN.get(name, RUN) for name in wanted}:
         write_page(folder, folder / "view.html")
-    places = {**(choose(RUN) if {*wanted} - {*SHOWN} else {}), "curves": "#/"}
+    places = {**(choose(RUN) if {*wanted} - {*SHOWN} else {}), "curves": "#/", "table": "#/episodes?q=train%20failure"}
     for name, scheme in pictures:
         with chromium("--hide-scrollbars") as look:
             media = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -141,6 +141,7 @@ def shoot(wanted: Collection[str]) -> None:
             look.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
             page = SHOWN.get(name, RUN) / "view.html"
             look.open(f"{page.resolve().as_uri()}{places[name]}")
+            look.until("!document.querySelector('#shown')?.textContent.includes('searching')")
             time.sleep(0.5)
             opened = "true" if name == "group" else "i < 2"
             look.js(f"document.querySelectorAll('.think').forEach((one, i) => {{ one.open = {opened} }})")
@@ -166,7 +167,6 @@ def choose(folder: Path) -> dict[str, str]:
     members = max(late, key=lambda members: sum(columns["turns"][i] for i in members if columns["success"][i]))
     won = max((i for i in members if columns["success"][i]), key=lambda i: int(columns["turns"][i]), default=members[0])
     return {
-        "table": "#/episodes?q=train%20success%20higher&sort=-turns",
         "episode": f"#/episode/{won}",
         "tokens": f"#/episode/{won}/tokens",
         "group": f"#/group/{won}",
@@ -178,7 +178,7 @@ def main() -> int:
     from gym_trl.training.run import train
 
     wanted = {*sys.argv[1:]} or {name for name, _ in PICTURES}
-    if "curves" in wanted and not ECHO.exists():
+    if wanted & {*SHOWN} and not ECHO.exists():
         train(training_options.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)
     if wanted - {*SHOWN} and not RUN.exists():
         train_run()
