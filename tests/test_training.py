@@ -194,8 +194,6 @@ def test_a_run_that_plays_all_seats_keeps_whole_games(tmp_path: Path, records_pe
         games.setdefault((record["step"], record["group"], record["game"]), []).append(record)
     for seats in games.values():
         assert [record["seat"] for record in seats] == [0, 1]
-        order = sorted(place for record in seats for place in record["order"])
-        assert order == list(range(sum(record["num_turns"] for record in seats)))
         assert len({record["task"]["id"] for record in seats}) == 1
 
 

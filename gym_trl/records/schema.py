@@ -81,7 +81,6 @@ class Record(_Return):
     attempt: int
     game: int | None
     seat: int | None
-    order: list[int] | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
     last_observation: str | None
@@ -245,7 +244,6 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
     last = messages[-1 if unanswered is None else -2] if turns and messages else Message("", "")
     return {
         "seat": episode.seat,
-        "order": None if episode.seat is None else list(episode.order),
         "opening": [message.as_dict() for message in opening],
         "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
         # The observations before the last one are in the turns.
