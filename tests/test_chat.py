@@ -125,12 +125,44 @@ TURNS = [("7", "Higher.\n"), ("I say\n\n9!", "Lower"), ("8", "Yes.")]
 
 
 @every_template
-def test_the_opening_is_what_the_template_renders(name: str) -> None:
-    chat, _ = make_chat(name)
-    assert chat.open(OPENING) == tokenize(name, OPENING)
-    if name not in REFUSES_SYSTEM:
-        opening = [Message("system", "Play well."), *OPENING]
-        assert chat.open(opening) == tokenize(name, opening)
+def test_a_template_opens_replies_ends_and_is_read(name: str) -> None:
+    chat, tokenizer = make_chat(name)
+    system = Message("system", "Play well.")
+    opened = chat.open(OPENING)
+    assert opened == tokenize(name, OPENING)
+    folded = [Message("user", "Play well.\n\nGuess a number.")]
+    assert chat.open([system, *OPENING]) == tokenize(name, folded if name in REFUSES_SYSTEM else [system, *OPENING])
+
+    transcript, messages = play(name, OPENING, TURNS)
+    whole = transcript.prompt_ids + transcript.completion_ids[:-1]
+    assert (whole == tokenize(name, messages)) == (name in KEEPS_HISTORY)
+
+    cut, closed = chat.reply("Higher.", closed=False), chat.reply("Higher.", closed=True)
+    assert cut[-len(closed) :] == closed
+    end = cut[: -len(closed)]
+    assert chat.closes(end)
+    assert decode(tokenizer, cut) == decode(tokenizer, end) + decode(tokenizer, closed)
+    assert tokenizer.bos_token_id not in cut
+    assert opened.count(tokenizer.bos_token_id) <= 1
+
+    assert chat.closes(encode(tokenizer, "7" + ending(name)))
+    assert not any(map(chat.closes, ([], encode(tokenizer, "7"), encode(tokenizer, "7<eos>"))))
+    if name in ENDS_TURNS_WITH:
+        assert chat.stop_ids == {tokenizer.convert_tokens_to_ids(ENDS_TURNS_WITH[name])}
+        assert chat.stop_strings == ()
+
+    said = chat.say("I say <action>7</action>.")
+    assert chat.text(said).text == "I say <action>7</action>."
+    assert split_thinking(decode(tokenizer, said)).thinking == ""
+    assert {said[-1]} == chat.stop_ids
+    assert chat.closes(said)
+    assert not chat.stop_ids & {*said[:-1]}
+    if name in KEEPS_HISTORY - {"qwen3"}:
+        conversation = [*OPENING, Message("assistant", "7"), Message("user", "Higher.")]
+        assert opened + chat.say("7") + closed == tokenize(name, conversation)
+
+    thought = "</think>" if decode(tokenizer, opened).endswith("<think>\n") else ""
+    assert chat.text(encode(tokenizer, thought + "It is 7." + ending(name))).text == "It is 7."
 
 
 def test_equal_openings_are_equal_lists_that_share_nothing() -> None:
@@ -163,13 +195,6 @@ def test_a_transcript_equals_one_rendering_of_the_whole_conversation(
 
 
 @every_template
-def test_which_templates_keep_what_was_sampled(name: str) -> None:
-    transcript, messages = play(name, OPENING, TURNS)
-    whole = transcript.prompt_ids + transcript.completion_ids[:-1]
-    assert (whole == tokenize(name, messages)) == (name in KEEPS_HISTORY)
-
-
-@every_template
 @examples(5)
 @given(observation=texts, turns=st.lists(st.tuples(answers, texts), max_size=2))
 def test_a_reply_is_what_the_template_puts_around_the_new_message(
@@ -180,33 +205,6 @@ def test_a_reply_is_what_the_template_puts_around_the_new_message(
     messages = [*before, *OPENING, Message("assistant", "It is 7."), Message("user", observation)]
     reply = chat.reply(observation, closed=False)
     assert render(name, messages).endswith("It is 7." + decode(tokenizer, reply))
-
-
-@every_template
-def test_a_turn_that_ran_out_of_tokens_is_closed_by_the_template(name: str) -> None:
-    chat, tokenizer = make_chat(name)
-    cut, whole = chat.reply("Higher.", closed=False), chat.reply("Higher.", closed=True)
-    assert cut[-len(whole) :] == whole
-    end = cut[: -len(whole)]
-    assert end
-    assert chat.closes(end)
-    assert decode(tokenizer, cut) == decode(tokenizer, end) + decode(tokenizer, whole)
-
-
-@every_template
-def test_a_sampled_end_of_turn_closes_it(name: str) -> None:
-    chat, tokenizer = make_chat(name)
-    assert chat.closes(encode(tokenizer, "7" + ending(name)))
-    assert not chat.closes(encode(tokenizer, "7"))
-    assert not chat.closes(encode(tokenizer, "7<eos>"))
-    assert not chat.closes([])
-
-
-@pytest.mark.parametrize("name", sorted(ENDS_TURNS_WITH.keys() & TEMPLATES.keys()))
-def test_engines_stop_where_the_model_ends_its_turn(name: str) -> None:
-    chat, tokenizer = make_chat(name)
-    assert chat.stop_ids == {tokenizer.convert_tokens_to_ids(ENDS_TURNS_WITH[name])}
-    assert chat.stop_strings == ()
 
 
 ENDINGS = st.lists(st.sampled_from(["<|end|>", "<|close|>", "<|eos|>", "\n", ""]), max_size=3, unique=True).map("".join)
@@ -273,26 +271,6 @@ def test_a_header_that_ends_the_turn_is_kept_where_another_end_was_sampled() -> 
         assert decode(tokenizer, chat.reply("8", closed=closed)) == reply
 
 
-@every_template
-def test_what_is_said_is_what_a_model_samples_for_it(name: str) -> None:
-    chat, tokenizer = make_chat(name)
-    ids = chat.say("I say <action>7</action>.")
-    assert chat.text(ids).text == "I say <action>7</action>."
-    assert split_thinking(decode(tokenizer, ids)).thinking == ""
-    assert {ids[-1]} == chat.stop_ids
-    assert chat.closes(ids)
-    assert not chat.stop_ids & {*ids[:-1]}
-
-
-@pytest.mark.parametrize("name", sorted(KEEPS_HISTORY - {"qwen3"} & TEMPLATES.keys()))
-def test_what_is_said_is_what_the_template_writes_for_an_answer(name: str) -> None:
-    chat, _tokenizer = make_chat(name)
-    conversation = [*OPENING, Message("assistant", "7"), Message("user", "Higher.")]
-    prompt = chat.open(OPENING)
-    said = chat.say("7")
-    assert prompt + said + chat.reply("Higher.", closed=True) == tokenize(name, conversation)
-
-
 @pytest.mark.parametrize(
     ("name", "response"),
     [
@@ -321,13 +299,6 @@ def test_a_response_without_an_end_is_refused() -> None:
     tokenizer.eos_token = None
     with pytest.raises(ChatTemplateError, match="has no eos_token"):
         TemplateChat(tokenizer).say("7")
-
-
-@every_template
-def test_no_reply_starts_the_sequence_again(name: str) -> None:
-    chat, tokenizer = make_chat(name)
-    assert tokenizer.bos_token_id not in chat.reply("Higher.", closed=False)
-    assert chat.open(OPENING).count(tokenizer.bos_token_id) <= 1
 
 
 @pytest.mark.parametrize("sentencepiece", [False, True])
@@ -385,14 +356,6 @@ def test_options_reach_every_rendering() -> None:
     for ids in (chat.open(OPENING), chat.reply("Higher.", closed=True)):
         assert decode(tokenizer, ids).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert chat.text(encode(tokenizer, "7<|im_end|>")) == Answer("", "7")
-
-
-@pytest.mark.parametrize("name", sorted(REFUSES_SYSTEM & TEMPLATES.keys()))
-def test_a_refused_system_message_goes_in_front_of_the_first_user_message(name: str) -> None:
-    chat, _ = make_chat(name)
-    folded = tokenize(name, [Message("user", "Play well.\n\nGuess a number.")])
-    assert chat.open([Message("system", "Play well."), *OPENING]) == folded
-    assert chat.open([Message("system", "Play well.\n\nGuess a number.")]) == folded
 
 
 def test_a_system_message_that_would_be_dropped_goes_in_front_too() -> None:
@@ -466,13 +429,6 @@ def test_thinking_is_kept_apart_from_the_answer(name: str, said: str) -> None:
 def test_thinking_that_the_prompt_opened_and_nobody_closed_is_thinking(name: str) -> None:
     chat, tokenizer = make_chat(name)
     assert chat.text(encode(tokenizer, "it could be 7")) == Answer("it could be 7", "")
-
-
-@every_template
-def test_an_answer_is_read_without_control_tokens(name: str) -> None:
-    chat, tokenizer = make_chat(name)
-    closed = "</think>" if decode(tokenizer, chat.open(OPENING)).endswith("<think>\n") else ""
-    assert chat.text(encode(tokenizer, closed + "It is 7." + ending(name))).text == "It is 7."
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,3 @@
-import errno
 import math
 import os
 import random
@@ -20,12 +19,11 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from rich.console import Console
-from support import slow_policy, warm
+from support import slow_policy
 
 from gym_trl.cli.app import app
-from gym_trl.envs.echo import Echo
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError, EngineError, PolicyError
+from gym_trl.errors import ConfigError, PolicyError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import (
     Score,
@@ -44,7 +42,6 @@ from gym_trl.records.schema import Record
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
-from gym_trl.rollout.text_player import play
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine, save_tiny
 from gym_trl.training.findings import Played, scores
@@ -140,30 +137,6 @@ def test_a_definition_of_success_is_that_of_random_play_too() -> None:
     assert (won["success_random"], won["episodes_random"]) == (1.0, 1_000)
 
 
-def test_play_refuses_what_is_no_environment_task_or_policy() -> None:
-    env: Any = gym.make("TrlEnv/Echo-v0")
-    task, policy = Task("TrlEnv/Echo-v0", 3), lambda env: str
-    wrong: dict[str, tuple[Any, ...]] = {
-        "env must be an Env, got 'TrlEnv/Echo-v0'": ("TrlEnv/Echo-v0", task, policy),
-        "task must be a Task, got 3": (env, 3, policy),
-        "policy must be a function, got 'solver'": (env, task, "solver"),
-    }
-    for told, arguments in wrong.items():
-        with pytest.raises(ConfigError, match=told):
-            play(*arguments)
-
-
-def test_a_slow_environment_has_few_episodes_of_random_play() -> None:
-    class Slow(Echo):
-        def _act(self, action: str) -> Any:
-            time.sleep(0.05)
-            return super()._act(action)
-
-    found = random_reference(lambda _: Slow(word_length=6), GUESS_ID, seconds=0.3)
-    assert found is not None
-    assert found.episodes <= 6
-
-
 def test_an_environment_that_knows_no_random_policy_has_no_random_score() -> None:
     assert random_reference(bare, "Bare-v0") is None
     assert optimum(Bare()) == (None, None)
@@ -256,19 +229,6 @@ def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
         evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path)
 
 
-def test_a_folder_that_cannot_be_locked_is_evaluated_into_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import fcntl
-
-    def no_locks(file: Any, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    with pytest.warns(UserWarning, match=r"cannot be locked .*No locks available"):
-        assert evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path).played == 4
-
-
 def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
     def while_it_plays(record: Record, board: Scoreboard) -> None:
         with pytest.raises(ConfigError, match="another process is evaluating into"):
@@ -289,9 +249,6 @@ MARKING = TextPolicy("marking", lambda env, seed: lambda observation: "<action>2
         ({"policy": "nothing:here"}, "'nothing:here' names no function"),
         ({"policy": "http://localhost:1"}, "is a server"),
         ({"env": "TrlEnv/Gues-v0"}, "there is no environment 'TrlEnv/Gues-v0'"),
-        ({"policy": MARKING, "num_tasks": 3}, "there is no option num_tasks"),
-        ({"policy": MARKING, "penalty": 3}, "there is no option penalty"),
-        ({"policy": MARKING, "action_format": "xml"}, "format"),
         ({"env_kwargs": {"high": 3, GUESS_ID: {}}, "env": [GUESS_ID, "TrlEnv/Echo-v0"]}, "'high' is none of the ids"),
     ],
 )
@@ -363,40 +320,20 @@ def of_the_observation(observation: Any) -> str:
     return "win" if "Go" in str(observation) else "on"
 
 
-def of_a_method(observation: Any) -> Any:
-    return lambda text: observation.strip()
-
-
 def of_numbers(env: Any) -> Any:
     return lambda observation: 3
-
-
-def of_nothing(env: Any) -> Any:
-    return lambda observation: None
 
 
 def of_a_mistake(env: Any) -> Any:
     return lambda observation: str(1 / 0)
 
 
-def of_a_mistake_before(env: Any) -> Any:
-    raise KeyError("missing")
-
-
-def of_a_missing_file(env: Any) -> Any:
-    return lambda observation: Path("/no/such/file").read_text()
-
-
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
         (of_the_observation, "'of_the_observation' must return a function from observation to action when .* got 'on'"),
-        (of_a_method, r"'of_a_method' raised AttributeError: .*line \d+, in "),
         (of_numbers, "'of_numbers' must return an action as text, got 3 of type int"),
-        (of_nothing, "'of_nothing' must return an action as text, got None"),
         (of_a_mistake, r"'of_a_mistake' raised ZeroDivisionError: .*test_evaluation.py, line \d+.*1 / 0"),
-        (of_a_mistake_before, r"'of_a_mistake_before' raised KeyError: .*test_evaluation.py, line \d+"),
-        (of_a_missing_file, "'of_a_missing_file' raised FileNotFoundError"),
     ],
 )
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -464,26 +401,6 @@ def test_success_info_is_refused_where_no_info_ever_has_it() -> None:
     assert evaluate("TrlEnv/Echo-v0", saying("b"), episodes=2, success="info").rows[0].success.mean == 0.0
 
 
-class Listing(gym.Env[str, str]):
-    """Environment that lists its actions, takes no others, and says only at its end if it was solved."""
-
-    observation_space = action_space = AnyText()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        self.turn = 0
-        return "go", {"admissible_actions": ["pull the lever 0"]}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        valid = action == f"pull the lever {self.turn}"
-        self.turn += valid
-        listed = {"admissible_actions": [f"pull the lever {self.turn}"], "action_valid": valid}
-        return "on", 0.0, self.turn == 3, False, {"success": True} if self.turn == 3 else listed
-
-
-def test_success_info_is_seen_in_random_play_of_listed_actions() -> None:
-    assert evaluate(Listing, ["random"], episodes=2, success="info").rows[0].success.mean == 1.0
-
-
 def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
     save_tiny(tmp_path)
     policies: list[Any] = [Model(str(tmp_path), max_tokens_per_turn=2, max_completion_length=60, label="tiny"), cliff]
@@ -535,28 +452,15 @@ def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None
     ("options", "said"),
     [
         ({"turn_limt": 2}, "there is no option turn_limt; did you mean 'turn_limit'?"),
-        ({"num_tasks": 2}, "there is no option num_tasks"),
         ({"seats": "self"}, "there is no option seats"),
         ({"fail_under": 0.5}, "fail_under is not an option of evaluate"),
         ({"history": {"last": 2}}, "history requires a model in this process, and 'solver' is none"),
-        ({"max_tokens_per_turn": 2}, "max_tokens_per_turn requires a model in this process, and 'solver' is none"),
-        ({"action_format": "boxed"}, "action_format requires a language model"),
         ({"step_timeout": 1.0}, "step_timeout requires a model in this process"),
     ],
 )
 def test_an_option_that_does_nothing_is_refused_for_every_policy(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         evaluate(GUESS_ID, ["solver", saying("1")], episodes=1, **options)
-
-
-def test_an_option_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    wrong: list[dict[str, Any]] = [{"turn_limt": 2}, {"step_timeout": 1.0}]
-    for options, said in zip(wrong, ("there is no option turn_limt", "step_timeout does not limit"), strict=True):
-        with pytest.raises(ConfigError, match=said):
-            evaluate(GUESS_ID, ["solver", Model(str(tmp_path))], episodes=1, **options)
-    with pytest.raises(ConfigError, match="there is no option turn_limt"):
-        Model(str(tmp_path), **wrong[0])
 
 
 class OfAnotherSpec(Bare):
@@ -643,14 +547,6 @@ def test_threads_play_what_one_plays(tmp_path: Path) -> None:
     assert first == second
 
 
-def test_what_a_thread_raises_ends_the_evaluation() -> None:
-    def make(env: Any, seed: int) -> Any:
-        raise EngineError("the server is gone")
-
-    with pytest.raises(EngineError, match="the server is gone"):
-        evaluate(GUESS_ID, TextPolicy("gone", make, concurrency=3), episodes=20)
-
-
 def test_time_is_split_between_policy_and_environment() -> None:
     def policy_for(env: Any) -> Any:
         def policy(observation: str) -> str:
@@ -676,28 +572,7 @@ def eval_command(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
-class Warm:
-    """The same in a fork of a process that has imported what a model needs, which takes seconds otherwise."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        program = Path(__file__).parents[1] / "gym_trl" / "__main__.py"
-        command = [program, "eval", GUESS_ID, "--out", str(folder), *options]
-        self._process: Any = warm.start(*command, env=ONE_THREAD, said=folder.with_suffix(".said"))
-
-    def poll(self) -> int | None:
-        return None if self._process.is_alive() else self._process.exitcode
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def wait(self, timeout: float) -> int | None:
-        self._process.join(timeout)
-        assert not self._process.is_alive(), "it goes on and on"
-        exitcode: int | None = self._process.exitcode
-        return exitcode
-
-
-def kill_after(process: "subprocess.Popen[bytes] | Warm", folder: Path, lines: int, seconds: float) -> None:
+def kill_after(process: "subprocess.Popen[bytes]", folder: Path, lines: int, seconds: float) -> None:
     """Send SIGKILL when so many more episodes are written, and a moment later."""
     path, deadline = folder / "rollouts.jsonl", time.monotonic() + 120
     before = path.read_bytes().count(b"\n") if path.exists() else 0
@@ -712,68 +587,19 @@ def kill_after(process: "subprocess.Popen[bytes] | Warm", folder: Path, lines: i
 
 @pytest.mark.full
 @pytest.mark.processes
-def test_an_evaluation_killed_eight_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_an_evaluation_killed_three_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """A thousand episodes by the command line: the same command again and again, until it ends by itself."""
     options = ["--policy", "support.slow_policy:solver", "--episodes", "1000", "--attempts", "2"]
     rng = random.Random(0)
-    for kill in range(8):
+    for kill in range(3):
         kill_after(eval_command(tmp_path, *options), tmp_path, rng.randint(0, 30), rng.uniform(0, 0.01))
-        if kill % 4 == 3:  # a machine that dies with the process tears a line
+        if kill == 1:  # a machine that dies with the process tears a line
             with (tmp_path / "rollouts.jsonl").open("ab") as file:
                 file.write(b'{"version": 1, "task": {"id"')
     before = len(list(read_records(tmp_path)))
-    assert 20 < before < 1000
+    assert 0 < before < 1000
     assert eval_command(tmp_path, *options).wait(timeout=120) == 0
     assert len(keys(tmp_path)) == len(set(keys(tmp_path))) == 1000
     player = TextPolicy("support.slow_policy:solver", lambda env, seed: slow_policy.solver(env))
     undisturbed = evaluate(GUESS_ID, player, episodes=1000, attempts=2)
     assert tables(Scoreboard(read_records(tmp_path)).rows()) == tables(undisturbed.rows)
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(1500)
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("episodes", "begin"), [(320, Warm), pytest.param(1000, eval_command, marks=pytest.mark.nightly)]
-)
-def test_a_models_evaluation_killed_eight_times_has_the_same_table(episodes: int, begin: Any, tmp_path: Path) -> None:
-    """A real model of Transformers; a third of the episodes, in forks, where it must not take minutes."""
-    kills = 8
-    save_tiny(tmp_path / "tiny")
-    options = ["--model", str(tmp_path / "tiny"), "--episodes", str(episodes), "--attempts", "4"]
-    options += [
-        "--action-format",
-        "plain",
-        "--env-kwargs",
-        "high=8",
-        "--env-kwargs",
-        "turns=4",
-        "--instructions",
-        "",
-        "--max-tokens-per-turn",
-        "1",
-    ]
-    options += ["--concurrency", "8", "--tokens"]
-    rng = random.Random(0)
-    for _ in range(kills):  # after some of the first eight games, which end almost at once
-        kill_after(begin(tmp_path / "killed", *options), tmp_path / "killed", rng.randint(1, 8), 0.0)
-    assert kills <= len(list(read_records(tmp_path / "killed"))) < episodes
-    assert begin(tmp_path / "killed", *options).wait(timeout=240) == 0
-    assert len(keys(tmp_path / "killed")) == len(set(keys(tmp_path / "killed"))) == episodes
-    undisturbed = evaluate(
-        GUESS_ID,
-        Model(str(tmp_path / "tiny"), max_tokens_per_turn=1, concurrency=8),
-        episodes=episodes,
-        attempts=4,
-        env_kwargs={"high": 8, "turns": 4},
-        action_format="plain",
-        instructions="",
-    )
-    assert tables(Scoreboard(read_records(tmp_path / "killed")).rows()) == tables(undisturbed.rows)
-    for record in read_records(tmp_path / "killed"):
-        assert record["mask"] is not None
-        assert record["completion_ids"] is not None
-        assert sum(record["mask"]) == record["sampled_tokens"] == record["num_turns"]
-        assert [record["mask"][turn["start"]] for turn in record["turns"] if turn["start"] is not None] == [1] * record[
-            "num_turns"
-        ]

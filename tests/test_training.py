@@ -114,16 +114,6 @@ def test_a_step_keeps_whole_groups_and_says_who_played_how(finished: Path) -> No
     assert {len(group) for group in groups.values()} == {options().num_generations}
 
 
-@pytest.mark.full
-def test_no_two_episodes_of_an_evaluation_have_one_place(tmp_path: Path) -> None:
-    """Twenty held-out episodes are played in batches of as many as a step has, which is eight."""
-    train(options(steps=1, eval_episodes=20), out=tmp_path / "run", console=silent())
-    held_out = [record for record in read_records(tmp_path / "run") if record["split"] == "eval"]
-    places = [(record["step"], record["greedy"], record["group"], record["attempt"]) for record in held_out]
-    assert len(set(places)) == len(places) == 60  # before, after, and after with the likeliest tokens
-    assert {record["group"] for record in held_out} == set(range(20))
-
-
 def test_replaced_groups_are_recorded_as_groups_of_their_own_and_marked(tmp_path: Path) -> None:
     # A number that is hardly ever guessed: with this seed all groups are dead in all rounds.
     numbers = {"high": 400, "turns": 1}
@@ -163,17 +153,6 @@ def test_the_saved_model_loads_and_has_a_chat_template(finished: Path) -> None:
 
     assert AutoModelForCausalLM.from_pretrained(finished / "model").num_parameters() < 500_000
     assert AutoTokenizer.from_pretrained(finished / "model").chat_template
-
-
-@pytest.mark.full
-def test_a_run_is_named_after_its_environment_and_limits_its_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    train(options(steps=1, records_per_step=3), console=silent())
-    [folder] = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("Fused-v0-")
-    assert sum(record["split"] == "train" for record in lines(folder, "rollouts.jsonl")) == 3
 
 
 @pytest.mark.parametrize("records_per_step", [3, 8])
@@ -258,19 +237,6 @@ def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: 
 
 
 @pytest.mark.full
-def test_an_environment_of_somebody_else_trains_and_its_unknown_levels_are_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = train(options("Tests/Stranger-v0", steps=2), out=tmp_path / "run")
-    assert [told[f"success_{level}"] for level in ("random", "optimum")] == [None, None]
-    assert told["return_after"] > 0
-    shown = capsys.readouterr()
-    assert "step 2/2  return" in shown.out
-    assert "before" in shown.out
-    assert shown.err == ""
-
-
-@pytest.mark.full
 def test_a_run_with_a_history_trains_records_and_evaluates_segments(tmp_path: Path) -> None:
     given = {**SMALL, "steps": 1, "eval_episodes": 4}
     run = choose("TrlEnv/GuessNumber-v0", history={"last": 0, "most": 1}, **given)
@@ -302,14 +268,6 @@ def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path
 # ---------------------------------------------------------------------------------------------------------------------
 # Options and errors
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.full
-def test_the_tiny_model_has_a_reference_model_where_one_is_asked_for(tmp_path: Path) -> None:
-    train(options(steps=2, eval_episodes=1, grpo={"beta": 0.1}), out=tmp_path / "run", console=silent())
-    divergence = [line["kl"] for line in lines(tmp_path / "run")]
-    assert divergence[0] == pytest.approx(0.0, abs=1e-6)  # the same weights at first
-    assert divergence[1] > 0
 
 
 def test_the_report_says_how_many_games_of_the_evaluation_are_trained_on(finished: Path) -> None:
@@ -361,15 +319,6 @@ def conversation(record: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.full
-def test_training_takes_a_system_prompt_and_any_argument_of_gymspec(prompted: Path) -> None:
-    record = next(iter(read_records(prompted)))
-    assert record["opening"][0] == {"role": "system", "content": "Be brief."}
-    assert record["opening"][1]["content"].startswith("Go on.")
-    assert (record["spec"]["turn_limit"], record["spec"]["action_format"]) == (2, "boxed")
-    assert read_options(prompted).turn_limit == 2
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("ids", [[], ["TrlEnv/Echo-v0"]], ids=str)
 def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: Path, ids: list[str]) -> None:
     arguments = ["eval", *ids, "--model", str(prompted), "--policy", "solver", "--episodes", "2"]
@@ -388,27 +337,6 @@ def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: 
     now = {str(conversation(one)) for one in read_records(tmp_path / "e") if one["policy"] == str(prompted)}
     assert then == now
     assert len(now) == 1
-
-
-@pytest.mark.full
-def test_what_is_given_overrides_what_a_run_was_trained_with(prompted: Path) -> None:
-    changed = trained(prompted, max_tokens_per_turn=9, sampling={"temperature": 0}, turn_limit=4)
-    assert (changed.max_tokens_per_turn, changed.greedy, changed.sampling["top_k"]) == (9, True, 7)
-    assert (changed.options["turn_limit"], changed.options["action_format"]) == (4, "boxed")
-    arguments = [
-        "--episodes",
-        "1",
-        "--json",
-        "--action-format",
-        "plain",
-        "--turn-limit",
-        "1",
-        "--env-kwargs",
-        "turns=3",
-    ]
-    ran = CliRunner().invoke(app, ["eval", "--model", str(prompted), *arguments])
-    [row] = json.loads(ran.stdout)["rows"]
-    assert (row["env_kwargs"]["turns"], row["turns"]) == (3, 1)
 
 
 def test_a_folder_that_is_in_use_is_refused(finished: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gym_trl.policies.weights import is_run, load_weights, read_adapter
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.model_checks import ROWS_AT_ONCE, MicroBatch, choose_micro_batch
-from gym_trl.training.models import ModelChoice, model_choice
+from gym_trl.training.models import ModelChoice
 from gym_trl.training.options import PRETRAINED, choose, read_options
 from gym_trl.training.run import resume, train
 
@@ -74,18 +74,6 @@ def test_the_model_of_the_run_is_an_adapter_that_names_its_base(finished: Path, 
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_its_options_are_recorded(finished: Path) -> None:
-    options = read_options(finished)
-    assert (options.lora, options.dtype, options.lora_targets) == (4, None, ())
-    choice = model_choice(options)
-    assert choice is not None
-    assert choice.lora == 4
-    assert options.grpo["per_device_train_batch_size"] == 8
-    assert options.grpo["gradient_checkpointing"] is False
-    said = (finished.parent / "said").read_text()
-    assert "Micro-batches of 8 rows: about" in said
-
-
 def test_a_resumed_run_ends_with_the_same_adapter_to_the_last_bit(finished: Path, base: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(options(base, steps=2), out=out, console=Console(quiet=True))
@@ -97,21 +85,6 @@ def test_a_resumed_run_ends_with_the_same_adapter_to_the_last_bit(finished: Path
     assert any(logged[0])
 
 
-def test_a_run_without_its_last_evaluation_loads_its_checkpoints_adapter(finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    for file in finished.rglob("*"):
-        if file.is_file():
-            copy = out / file.relative_to(finished)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
-    summary = json.loads((out / "summary.json").read_text())
-    del summary["success_after_greedy"]
-    (out / "summary.json").write_text(json.dumps(summary))
-    assert resume(out, console=Console(quiet=True))["steps"] == 4
-    again, whole = weights(out / "model"), weights(finished / "model")
-    assert all(torch.equal(again[name], whole[name]) for name in whole)
-
-
 def test_eval_and_export_take_the_run(finished: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["eval", "--model", str(finished), "--episodes", "4", "--json"])
     assert done.exit_code == 0, done.output
@@ -119,14 +92,6 @@ def test_eval_and_export_take_the_run(finished: Path, tmp_path: Path) -> None:
     assert exported.exit_code == 0, exported.output
     merged, whole = weights(finished / "model"), weights(tmp_path / "whole")
     assert all(torch.equal(merged[name], whole[name]) for name in merged)
-
-
-def test_the_adapter_of_a_run_is_trained_further(finished: Path, base: Path, tmp_path: Path) -> None:
-    further = options(finished / "model", lora=None, steps=1)
-    train(further, out=tmp_path / "run", console=Console(quiet=True))
-    adapter = read_adapter(str(tmp_path / "run" / "model"))
-    assert adapter is not None
-    assert adapter.base == str(base.resolve())
 
 
 @pytest.mark.full

@@ -1,6 +1,5 @@
 """A training that was killed, interrupted or stopped goes on as if nothing had happened."""
 
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ from support.fused_game import (
     FUSED,
     LEVELS,
     learnt,
-    lines,
     options,
     played,
     registered,
@@ -27,9 +25,8 @@ from support.fused_game import (
 )
 
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.checkpoints import UNFINISHED
 from gym_trl.training.run import resume, train
-from gym_trl.training.run_folder import Checkpoint, last_checkpoint
+from gym_trl.training.run_folder import last_checkpoint
 
 pytestmark = pytest.mark.trl
 
@@ -128,18 +125,6 @@ def test_a_second_interrupt_aborts_and_the_last_checkpoint_remains(tmp_path: Pat
     assert steps(folder) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.full
-def test_a_run_that_died_in_its_last_evaluation_plays_no_further_step(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    told = {name: value for name, value in summary(folder).items() if "after" not in name}
-    (folder / "summary.json").write_text(json.dumps(told))
-    shutil.rmtree(folder / "model")
-    assert resume(folder, console=silent()) == summary(finished)
-    assert learnt(folder) == learnt(finished)
-    assert played(folder) == played(finished)
-
-
 def test_a_run_without_a_checkpoint_begins_again_and_keeps_no_record_twice(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -171,27 +156,6 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(finished: P
     torn = last_checkpoint(folder)
     assert torn is not None
     assert torn.step == 4
-
-
-def test_a_half_deleted_checkpoint_is_worse_than_one_without_episodes(finished: Path, tmp_path: Path) -> None:
-    shutil.copytree(finished, tmp_path / "run")
-    last, before = (tmp_path / "run" / "checkpoints" / f"checkpoint-{step}" for step in (5, 4))
-    state = json.loads((last / "trainer_state.json").read_text())
-    state["stateful_callbacks"] = {UNFINISHED: {"unfinished": True, "micro_steps": 1, "processes": 1}}
-    (last / "trainer_state.json").write_text(json.dumps(state))
-    assert last_checkpoint(tmp_path / "run") == Checkpoint(before, 4)
-    (before / "model.safetensors").unlink()
-    assert last_checkpoint(tmp_path / "run") == Checkpoint(last, 5)
-
-
-@pytest.mark.full
-def test_a_finished_run_whose_checkpoints_were_deleted_keeps_its_records(finished: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(finished, folder)
-    shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(ConfigError, match="finished and has no checkpoint"):
-        resume(folder, steps=9, console=silent())
-    assert lines(folder) == lines(finished)
 
 
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:

@@ -76,10 +76,12 @@ def begin(env: TextEnvironment, task: Task) -> StepResult:
     'woadw'
 
     Raises:
-        TypeError: the observation is not text.
+        TypeError: the observation is not text, or ``info`` is no mapping.
         BaseException: ``reset`` raised.
     """
     observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
+    if not isinstance(info, Mapping):
+        raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
     result = StepResult(
         text_of(observation),
         info={name: info[name] for name in _TOLD_AT_RESET if name in info},

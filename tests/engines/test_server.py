@@ -4,11 +4,9 @@ Whatever a server does, every request comes back once, with its ids or with the 
 one that notices.
 """
 
-import asyncio
 import gc
 import math
 import os
-import random
 import sys
 import threading
 import time
@@ -22,7 +20,7 @@ from support.vllm_double import CHAT, LOGPROB, VLLMDouble, guess
 
 from gym_trl.engines import server_client
 from gym_trl.engines.server import ServerEngine, context_length
-from gym_trl.errors import ConfigError, EngineError, MissingDependencyError
+from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.rollout.episode import Episode
@@ -291,40 +289,6 @@ def test_a_hanging_server_costs_one_request_its_deadline(stack):
     until(lambda: vllm.working == 0)
 
 
-def test_the_wait_for_room_does_not_count_before_a_repetition_either(monkeypatch):
-    """Of 60 s the first try took 20; then somebody else had the room for as long as it liked."""
-
-    async def ask():
-        place = server_client.Server("http://127.0.0.1:1", 1, None)
-        clock = [1000.0]
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
-        async with asyncio.timeout(None) as deadline:
-            async with server_client._room(place, deadline, 60.0):
-                assert deadline.when() == 1060.0
-                clock[0] += 20.0
-            await place.room.acquire()
-            waiting = asyncio.create_task(enter(place, deadline))
-            await asyncio.sleep(0)
-            assert deadline.when() is None
-            clock[0] += 500.0
-            place.room.release()
-            assert await waiting == 1520.0 + 40.0
-
-    async def enter(place, deadline):
-        async with server_client._room(place, deadline, 60.0):
-            return deadline.when()
-
-    asyncio.run(ask())
-
-
-def test_a_server_that_answers_no_request_costs_its_deadline_once(stack):
-    vllm = double(stack, fault=lambda body, attempt: "hang")
-    completions = sample(engine(stack, vllm, check=False, concurrency=1, deadline_s=0.3), requests(50))
-    assert len(vllm.bodies) == 1
-    assert completions.pop("0-1").finish is FinishReason.TIMEOUT
-    assert {one.error for one in completions.values()} == {f"{vllm.url} hangs: it has answered no request for 0.3 s"}
-
-
 def test_requests_that_wait_for_a_hanging_server_go_to_another(stack):
     pair = [double(stack, fault=lambda body, attempt: "hang"), double(stack)]
     made = engine(stack, *pair, check=False, concurrency=1, deadline_s=0.3)
@@ -417,13 +381,6 @@ def test_raw_logprobs_of_a_shaped_distribution_are_refused(stack):
         engine(stack, vllm, sampling={"temperature": 0.5, "top_p": 0.9}).check()
 
 
-def test_raw_logprobs_are_warned_of_where_nothing_shapes_the_distribution(stack):
-    made = engine(stack, double(stack, mode="raw_logprobs"), sampling={"temperature": 1.0, "stop": "a"})
-    with pytest.warns(UserWarning, match="--logprobs-mode processed_logprobs"):
-        made.check()
-    sample(made, [request()])  # and not once more
-
-
 def test_refused_options_are_reported_before_the_first_request(stack):
     with pytest.raises(ConfigError, match="top_p must be in"):
         engine(stack, double(stack), sampling={"top_p": 4}).check()
@@ -449,13 +406,6 @@ def test_invalid_arguments_are_refused(options):
         ServerEngine(**{"base_urls": "http://127.0.0.1:1", **options})
 
 
-@pytest.mark.parametrize("missing", ["aiohttp", "httpx"])
-def test_a_bare_install_is_told_what_to_install(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingDependencyError, match=r"gym-trl\[server\]"):
-        ServerEngine("http://127.0.0.1:1")
-
-
 # Where requests go, and how many
 
 
@@ -476,14 +426,6 @@ def test_an_episode_stays_on_its_server_and_new_ones_are_spread(stack):
         [bool(seeds_of(index, turns=len(game.turns)) & seeds) for seeds in seen] for index, game in enumerate(played)
     ]
     assert Counter(map(tuple, places)) == {(True, False): 32, (False, True): 32}
-
-
-def test_min_tokens_is_lowered_for_a_last_turn_with_less_room(stack):
-    vllm = double(stack)
-    made = engine(stack, vllm, sampling={"min_tokens": 8})  # which is checked with one token
-    asked = [request("0-1", max_tokens=5), request("1-1", max_tokens=9, seed=1)]
-    assert {one.finish for one in sample(made, asked).values()} <= {FinishReason.STOP, FinishReason.LENGTH}
-    assert {body["max_tokens"]: body["min_tokens"] for body in vllm.bodies if body["max_tokens"] > 1} == {5: 5, 9: 8}
 
 
 def test_the_episodes_of_a_server_that_dies_move_on(stack):
@@ -597,14 +539,6 @@ def test_an_engine_that_nobody_holds_ends_its_thread(stack):
     gc.collect()
     assert gone() is None
     until(lambda: not vllm._writers)
-
-
-def test_an_engine_that_is_finalized_on_its_own_thread_ends_it(stack):
-    """A garbage collection runs on whichever thread causes it."""
-    made = engine(stack, double(stack))
-    sample(made, requests(3))
-    made._sender._loop.call_soon_threadsafe(made._finalizer)
-    until(lambda: not made._sender.alive)
 
 
 def test_a_context_is_as_long_as_the_server_says(stack):

@@ -1,6 +1,5 @@
 """The engine against the real vLLM server, on a CPU: exact tokens, measured logprobs, and a server that is killed."""
 
-import math
 import re
 import sys
 import threading
@@ -17,8 +16,8 @@ from support import vllm_cpu, vllm_run
 from support.vllm_serve import CONTEXT, TRL, Server
 
 from gym_trl.chat.template import TemplateChat
-from gym_trl.engines.server import ServerEngine, context_length
-from gym_trl.errors import ConfigError, EngineError
+from gym_trl.engines.server import ServerEngine
+from gym_trl.errors import EngineError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.rollout.episode import Episode
@@ -215,29 +214,6 @@ def test_a_stop_string_ends_an_answer_and_stays_in_it(server, tiny, stop):
         assert completion.ids == free[key].ids[: len(completion.ids)]
 
 
-def test_options_shape_the_sampling(server, tiny):
-    asked = requests(tiny, ["go"] * 100, max_tokens=1)
-    three = sample(server, asked, sampling={"top_k": 3, "min_p": None}).values()
-    assert len({one.ids[0] for one in three}) == 3
-    assert sum({one.ids[0]: math.exp(one.logprobs[0]) for one in three}.values()) == pytest.approx(1.0, abs=1e-4)
-    digits = sample(server, asked[:9], sampling={"structured_outputs": {"regex": "[0-9]"}}).values()
-    assert all(tiny.tokenizer.decode(one.ids).isdigit() for one in digits)
-
-
-def test_a_request_that_does_not_fit_into_the_context_fails_alone(server, tiny):
-    long = Request("long", [7] * (CONTEXT + 1), 4, 0, turn=1)
-    completions = sample(server, [long, *requests(tiny, ["go"] * 3)])
-    assert completions["long-1"].finish is FinishReason.ERROR
-    assert "maximum context length is 512 tokens" in completions["long-1"].error
-    assert all(completions[f"{index}-1"].ids for index in range(3))
-
-
-def test_an_answer_that_does_not_fit_into_the_context_ends_there(server, tiny):
-    (completion,) = sample(server, [Request("0", [7] * (CONTEXT - 3), 100, 0, turn=1)], eos_ids=[]).values()
-    assert len(completion.ids) <= 3
-    assert completion.finish in (FinishReason.LENGTH, FinishReason.STOP)
-
-
 def tokens_until_cancelled(server, tiny, seed):
     """Return the number of ``CONTEXT`` tokens generated of an answer that is cancelled as soon as it has begun."""
     with ServerEngine(server.url, concurrency=1, sampling={"ignore_eos": True}, check=False) as engine:
@@ -265,26 +241,6 @@ def test_the_second_turn_of_an_episode_finds_the_first_in_the_cache(server, tiny
     sample(server, [Request("0", prompt, 4, 0, turn=1)])
     sample(server, [Request("0", [*prompt, 9, 9, 9], 4, 0, turn=2)])
     assert server.metric("prefix_cache_hits_total") - before >= len(prompt) // vllm_cpu.BLOCK * vllm_cpu.BLOCK
-
-
-def test_the_check_names_what_is_wrong(server, raw):
-    assert context_length(server.url) == CONTEXT
-    with ServerEngine(server.url, model="huge") as engine, pytest.raises(EngineError, match="'tiny' and not 'huge'"):
-        engine.check()
-    with (
-        ServerEngine(server.url, sampling={"top_kk": 3}) as engine,
-        pytest.raises(ConfigError, match="does not know the sampling option 'top_kk'"),
-    ):
-        engine.check()
-    with ServerEngine(server.url, sampling={"top_p": 3}) as engine, pytest.raises(ConfigError, match="top_p must be"):
-        engine.check()
-    with (
-        ServerEngine(raw.url, sampling={"temperature": 0.5}) as engine,
-        pytest.raises(EngineError, match=r"before temperature.*--logprobs-mode processed_logprobs"),
-    ):
-        engine.check()
-    with ServerEngine(raw.url) as engine, pytest.warns(UserWarning, match="--logprobs-mode processed_logprobs"):
-        engine.check()
 
 
 def test_a_server_without_weight_transfer_is_refused_at_once(server, raw):
@@ -350,11 +306,6 @@ def test_a_server_killed_and_started_again_costs_no_episode(server, tiny, capsys
     with capsys.disabled():
         sys.stdout.write(f"\nvLLM was away for {late[0]:.1f} s; the first answer came {late[1]:.1f} s after that\n")
     assert 0 <= late[1] < 30  # which its first computation is a part of
-
-
-def test_the_episodes_of_a_server_that_is_killed_move_on_to_another(server, raw, tiny):
-    with Noting([server.url, raw.url], eos_ids=tiny.chat.stop_ids, check=False, retries=2) as engine:
-        assert all(game.scored for game in play_and_meanwhile(tiny, engine, raw.kill))
 
 
 def test_episodes_that_no_server_is_left_for_are_unscorable_and_counted(server, tiny):
