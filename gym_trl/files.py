@@ -43,7 +43,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            beside.unlink()
 
 
 def replace_bytes(path: Path, content: bytes | memoryview) -> None:
