@@ -7,6 +7,7 @@ one that notices.
 import gc
 import math
 import os
+import random
 import sys
 import threading
 import time
