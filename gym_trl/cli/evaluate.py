@@ -103,9 +103,9 @@ def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool) 
     for name, run in runs.items():
         say_aside(_as_trained(name, run, kwargs, options.env))
     if options.against is not None:
-        own = {name: vars(options)[name] for name in ("episodes", "attempts", "seed")} | played
+        counts = {name: vars(options)[name] for name in ("episodes", "attempts", "seed")}
         other = find_policy(options.against, allowed=options.env)
-        _play_against(kwargs, policies, other, own, as_json=as_json)
+        _play_against(kwargs, policies, other, counts | played, as_json=as_json)
         return
     console = Console(quiet=True) if "person" in options.policy else lasting_console(sys.stderr)
     with Count("episode", console, resumes=options.out is not None) as count:

@@ -60,9 +60,13 @@ def play_against(
     for seat, found in enumerate(games):
         seated = partial(_seated, policy=other, begin=begin, seat=seat)
         own = {**options, "wrappers": [*options.get("wrappers", ()), seated], "episodes": -(-episodes // seats)}
-        evaluate(env, scored, env_kwargs=kwargs, on_episode=lambda record, _, to=found: to.append(record), **own)
+        evaluate(env, scored, env_kwargs=kwargs, on_episode=partial(_keep, found), **own)
     scores = [_score(scored.name, seat, found) for seat, found in enumerate(games)]
     return [*scores, _score(scored.name, None, [record for found in games for record in found])]
+
+
+def _keep(found: list[Record], record: Record, board: object) -> None:
+    found.append(record)
 
 
 def _seated(env: Any, *, policy: NamedPolicy, begin: PolicyMaker, seat: int) -> Opponent:
