@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
 from gym_trl.records import json_lines
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, to_json
 from gym_trl.records.schema import (
     CreditRecord,
-    Record,
     TaskRecord,
     TurnRecord,
     as_record,
@@ -28,7 +26,6 @@ from gym_trl.records.schema import (
     task_id,
 )
 from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
-from gym_trl.wrappers import RecordTranscript
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
@@ -285,19 +282,6 @@ def test_what_is_no_record_is_an_error_that_names_the_line(tmp_path: Path, line:
     path.write_text(f"{to_json(as_record(trajectory()))}\n{line}\n")
     with pytest.raises(ConfigError, match=said):
         list(read_records(path))
-
-
-def test_what_a_writer_left_out_has_its_default_and_what_it_added_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "played.jsonl"
-    env = RecordTranscript(GuessNumber(), str(path))
-    env.reset(seed=3)
-    env.step("many")
-    env.close()
-    [record] = read_records(path)
-    assert set(record) == {*Record.__annotations__, "instructions"}
-    assert record["task"]["id"] == "None#3"
-    assert (record["num_turns"], record["invalid_actions"], record["prompt_ids"], record["spec"]) == (1, 1, None, {})
-    assert record["turns"][0]["start"] is None
 
 
 def test_the_conversation_is_that_of_the_episode() -> None:

@@ -18,7 +18,7 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import ENDED, EpisodeResult, StopReason, Task
-from gym_trl.wrappers import CutoffReturn, Discount, MultiAction, Opponent, ParseAction, StateKey, Tools, TurnLimit
+from gym_trl.wrappers import CutoffReturn, Discount, Opponent, ParseAction, StateKey, Tools, TurnLimit
 from gym_trl.wrappers.state_key import as_text_key
 
 
@@ -239,8 +239,6 @@ class TestAWrapper:
         assert played(spec, "left").state_keys[:2] == ("(0, 4)", "(-1, 3)")
         near = auto(lambda: gym.wrappers.TimeLimit(Line(), 3), turn_limit=4)
         assert played(near, "left").state_keys[:2] == ("(0, 3, 4)", "(-1, 2, 3)")
-        several = auto(lambda: gym.wrappers.TimeLimit(Line(), 9), wrappers=[MultiAction], turn_limit=4)
-        assert played(several, "left").state_keys[0] == "(0, 9, 4)"
 
     @pytest.mark.parametrize(
         ("wrap", "markov"),

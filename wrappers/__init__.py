@@ -10,10 +10,8 @@ from gym_trl.wrappers.as_text import TextAction, TextObservation, as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
-from gym_trl.wrappers.multi_action import MultiAction
 from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.parse_action import ParseAction
-from gym_trl.wrappers.record_transcript import RecordTranscript
 from gym_trl.wrappers.reward import (
     CutoffReturn,
     Discount,
@@ -35,11 +33,9 @@ __all__ = [
     "Instructions",
     "InvalidActionPenalty",
     "Levels",
-    "MultiAction",
     "Opponent",
     "ParseAction",
     "PotentialShaping",
-    "RecordTranscript",
     "Seats",
     "StateKey",
     "StepPenalty",

@@ -16,9 +16,8 @@ from gym_trl.types import StopReason
 def read_records(path: Path) -> Iterator[Record]:
     """Yield the episodes of a JSON Lines file, or of a run's folder.
 
-    In a folder, the episodes of ``rollouts.jsonl`` come first, then those of ``failures.jsonl``. Missing fields, such
-    as tokens in files of ``RecordTranscript``, get their defaults; unknown fields are kept. Only one episode is held in
-    memory.
+    In a folder, the episodes of ``rollouts.jsonl`` come first, then those of ``failures.jsonl``. Missing fields
+    get their defaults; unknown fields are kept. Only one episode is held in memory.
 
     ``success`` is what statistics count (``gym_trl.success.counted_successes``): where any of these episodes declares
     success, scored ones of the same environment without a declaration have failed, also those that were written before.

@@ -14,7 +14,7 @@ import time
 import types
 import warnings
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
@@ -364,7 +364,7 @@ def real_trl_env(folder):
         }
         for module in (ours, sys.modules["trl_env.processor"])
     ]
-    given = {"system_prompt": "Play.", "max_conversation_length": 1000}
+    given: dict[str, Any] = {"system_prompt": "Play.", "max_conversation_length": 1000}
     marks = Type1ProcessorConfig("<|system|>", "<|end|>", "<|user|>", "<|end|><|assistant|>", "</think>", "<|end|>")
     decoder, processor = Bisecting(tokenizer), Type1Processor(marks)
     other = theirs.rollout(

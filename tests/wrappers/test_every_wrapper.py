@@ -38,7 +38,6 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"levels": [{"turns": 4}, {"high": 8}]},
         {"levels": [{"turns": 4}, {"high": 8, "turns": 5}], "level": 1},
     ],
-    "MultiAction": [{}, {"limit": 2, "separator": "a"}],
     "Opponent": [
         {"policy": "support.wrapper_arguments:Guesser"},
         {"policy": "support.wrapper_arguments:Guesser", "seat": None},
@@ -48,7 +47,6 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"potential": "support.wrapper_arguments:guesses_made"},
         {"potential": "support.wrapper_arguments:guesses_made", "gamma": 0.5},
     ],
-    "RecordTranscript": [{}],
     "StateKey": [{}, {"key": "support.wrapper_arguments:guesses_made"}],
     "StepPenalty": [{}, {"penalty": 0.5}],
     "SuccessReward": [{}],
@@ -88,10 +86,9 @@ Wrap = Callable[..., gym.Wrapper[str, str, str, str]]
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *(
         (name, {argument: value}, f"{argument} must be an integer of at least 1")
-        for name, argument in (("AdmissibleActions", "max_length"), ("MultiAction", "limit"), ("TurnLimit", "turns"))
+        for name, argument in (("AdmissibleActions", "max_length"), ("TurnLimit", "turns"))
         for value in (0, -1, 1.5, "3", True, None)
     ),
-    *(("MultiAction", {"separator": value}, "separator must be text") for value in ("", None)),
     ("Instructions", {"text": None}, "instructions must be text, got NoneType"),
     *(("Opponent", {"seat": value}, "seat must be 0, 1 or None") for value in (2, -1, True, "first")),
     ("ParseAction", {"format": "xml"}, "format"),
@@ -104,7 +101,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *(("Discount", {"gamma": value}, "gamma must be between 0 and 1") for value in (1.1, float("nan"))),
     ("PotentialShaping", {"potential": len, "gamma": -0.1}, "gamma must be between 0 and 1"),
 ]
-READS_TEXT = {"MultiAction", "Opponent", "ParseAction", "RecordTranscript", "TextAction", "Tools"}
+READS_TEXT = {"Opponent", "ParseAction", "TextAction", "Tools"}
 NEEDS_TEXT = (READS_TEXT - {"TextAction"}) | {"AdmissibleActions"}
 
 

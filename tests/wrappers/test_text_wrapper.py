@@ -9,7 +9,7 @@ from support.lanes import examples
 
 import gym_trl.wrappers
 from gym_trl.errors import ConfigError
-from gym_trl.wrappers import MultiAction, ParseAction, PotentialShaping, StateKey, StepPenalty, TurnLimit
+from gym_trl.wrappers import ParseAction, PotentialShaping, StateKey, StepPenalty, TurnLimit
 from gym_trl.wrappers.settlement import settlement
 from gym_trl.wrappers.text_wrapper import TextWrapper
 from gym_trl.wrappers.traits import LayerTraits, layer_traits
@@ -17,7 +17,6 @@ from gym_trl.wrappers.traits import LayerTraits, layer_traits
 STACK = {
     "step penalty": lambda env: StepPenalty(env, penalty=0.25),
     "shaping": lambda env: PotentialShaping(env, potential=lambda game: 0.5),
-    "several": lambda env: MultiAction(env, limit=2),
     "parse": lambda env: ParseAction(env, "plain", penalty=0.5, end_after=3),
     "limit": lambda env: TurnLimit(env, 4),
     "time limit": lambda env: gym.wrappers.TimeLimit(env, 3),
