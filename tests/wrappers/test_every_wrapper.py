@@ -90,7 +90,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         for value in (0, -1, 1.5, "3", True, None)
     ),
     ("Instructions", {"text": None}, "instructions must be text, got NoneType"),
-    *(("Opponent", {"seat": value}, "seat must be 0, 1 or None") for value in (2, -1, True, "first")),
+    *(("Opponent", {"seat": value}, "seat must be an integer from 0 to 1 or None") for value in (2, -1, True, "first")),
     ("ParseAction", {"format": "xml"}, "format"),
     ("ParseAction", {"end_after": 0}, "end_after must be"),
     *(
