@@ -213,7 +213,8 @@ def test_what_records_name_is_shown_and_not_used(mark: Path) -> None:
 # Damaged files
 # ---------------------------------------------------------------------------------------------------------------------
 
-DAMAGES = st.sampled_from([None, True, -1, 1e400, 10**400, "", "\ud800", "\0", [], {}, [[[]]], {"": 0}])
+_VALUES: list[Any] = [None, True, -1, 1e400, 10**400, "", "\ud800", "\0", [], {}, [[[]]], {"": 0}]
+DAMAGES = st.sampled_from(_VALUES)
 
 
 @st.composite
