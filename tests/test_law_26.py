@@ -26,7 +26,7 @@ from gym_trl.registration import EXTERNAL, GAMES
 from gym_trl.rollout import Limits
 from gym_trl.testing.tiny import tiny_tokenizer
 from gym_trl.training.options import choose, read_options
-from gym_trl.training.run_folder import last_checkpoint, read_summary, saved_models, trained
+from gym_trl.training.run_folder import last_checkpoint, read_summary, trained
 from gym_trl.training.sources import collect, find_source
 from gym_trl.trust import refuse_code
 from gym_trl.viewer.page import write_page
@@ -99,7 +99,7 @@ def test_the_usual_options_of_a_training_are_used(mark: Path) -> None:
 @pytest.mark.parametrize("env", [*IDS, [ECHO, "stranger:Game"], {"stranger:Game": 1.0}])
 def test_an_id_that_is_not_registered_is_refused(env: Any, mark: Path) -> None:
     run = write_run(Path("run"), env=env)
-    for read in (read_options, trained, saved_models):
+    for read in (read_options, trained):
         with pytest.raises(UntrustedError, match=r"config.json' names the environment .*, which is not registered"):
             read(run)
     assert not mark.exists()

@@ -24,7 +24,7 @@ from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.option_args import ModelArgs
 from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
 from gym_trl.policies.model import Model
-from gym_trl.policies.weights import has_model, is_run, read_adapter, saving
+from gym_trl.policies.weights import read_adapter, saving
 from gym_trl.records.fields import as_number
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_json_lines, read_object, to_json
@@ -74,26 +74,6 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
 def _trainers_files(checkpoint: Checkpoint) -> set[str]:
     assert checkpoint.path is not None
     return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
-
-
-def saved_models(folder: Path, *, allowed: Collection[str] = ()) -> dict[str, Path]:
-    """Return the folders of all models of a run, or in the output folder of a trainer, by name and in order of steps.
-
-    The name of a checkpoint is ``{folder}/checkpoint-{step}``; so is that of a run's final model, unless there is a
-    checkpoint of the same step.
-
-    >>> saved_models(Path("/nowhere"))
-    {}
-    """
-    folders: dict[int, Path] = {}
-    if is_run(folder):
-        steps = read_summary(folder).get("steps")
-        folders[steps if type(steps) is int else read_options(folder, allowed=allowed).steps] = folder / "model"
-    for path in (*folder.glob("checkpoint-*"), *(folder / "checkpoints").glob("checkpoint-*")):
-        step = path.name.removeprefix("checkpoint-")
-        if step.isdecimal() and has_model(path):
-            folders[int(step)] = path
-    return {f"{folder}/checkpoint-{step}": folders[step] for step in sorted(folders)}
 
 
 def wrapping(options: TrainOptions) -> dict[str, Any]:
