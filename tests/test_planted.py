@@ -74,12 +74,6 @@ def test_a_sound_environment_passes_every_check_of_validate(name) -> None:
     assert not [one for one in found if one.verdict == PROBLEM]
 
 
-def test_the_page_of_the_checks_has_every_check_and_fault() -> None:
-    page = Path(__file__).parent.parent / "docs" / "guides" / "checks.md"
-    reasons = {name: CHECKS[name].why for name in CHECKS} | {name: CARD_CHECKS[name].why for name in CARD_CHECKS}
-    assert planted.tables(reasons) in page.read_text(encoding="utf-8")
-
-
 def command(name, place, options) -> dict[str, dict[str, str]]:
     """Return the findings that ``gym-trl validate`` or ``gym-trl card`` prints."""
     given = write_flags(options, Text)

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gym_trl.env_checker.leaks import SeatGame
 from gym_trl.errors import SeatError, described, place_of, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import Witness, take_reset, take_step
@@ -131,6 +130,30 @@ def play_one(
         malformed = shortened(log.error.partition(" raised ")[2])
         game.error = malformed if witness.error is None else describe_error(witness.error)
     return game
+
+
+@dataclass
+class SeatGame:
+    """Observations of one random game."""
+
+    seed: int
+    shown: list[tuple[int, str]] = field(default_factory=list)
+    """Seat and observation: of the reset, and of each valid action that does not end the game."""
+    payoffs: tuple[float, ...] = ()
+    """Sum of the payoffs of each seat."""
+    successes: tuple[bool, ...] = ()
+    ended: bool = False
+    error: str | None = None
+
+    def add(self, result: StepResult) -> None:
+        """Note the result of the reset, or of a step."""
+        info = result.info
+        payoffs = info.get("payoffs", ())
+        self.payoffs = tuple(map(sum, zip(self.payoffs or (0.0,) * len(payoffs), payoffs, strict=True)))
+        if result.terminated or result.truncated:
+            self.ended, self.successes = True, tuple(info["successes"])
+        elif info.get("action_valid", True):
+            self.shown.append((int(info["to_move"]), result.observation))
 
 
 def play_seats(env: TextEnvironment, seed: int, act: Actor, most: int = MOST_TURNS) -> SeatGame:

@@ -9,8 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.env_checker.leaks import SeatGame
-from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, play_one, play_seats
+from gym_trl.env_checker.play import MOST_TURNS, PlayedEpisode, SeatGame, play_one, play_seats
 from gym_trl.env_checker.survey import NotCheckedError, Survey, skip, survey_resets, survey_steps
 from gym_trl.evaluation.as_trained import as_trained, text_env
 from gym_trl.evaluation.blind import SECONDS, STEPS

@@ -63,26 +63,23 @@ def played(env: StateKey, seed: int, *actions: str) -> list[str]:
 
 @every_game
 def test_states_of_a_game_that_share_a_key_behave_alike(env_id: str) -> None:
-    players = [partial(legal, seed=seed) for seed in range(4)]
-    amount = in_full(40, fast=8)
-    found = search_keys(
-        partial(made, env_id), [*players, solving], range(in_full(5, fast=1)), walks=amount, pairs=amount
-    )
+    players = [partial(legal, seed=seed) for seed in range(in_full(40, fast=8))]
+    found = search_keys(partial(made, env_id), [*players, solving], range(in_full(5, fast=1)))
     assert (found.declared, found.markov, found.counterexample) == (True, True, None)
 
 
 @pytest.mark.parametrize("reward", ["efficient", "shaped"])
 @pytest.mark.parametrize("env_id", ["TrlEnv/GuessNumber-v0", "TrlEnv/TowerOfHanoi-v0", "TrlEnv/Hangman-v0"])
 def test_they_do_whatever_is_paid(env_id: str, reward: str) -> None:
-    players = [partial(legal, seed=seed) for seed in range(4)]
-    found = search_keys(partial(made, env_id, reward=reward), [*players, solving], range(2), walks=20, pairs=20)
+    players = [partial(legal, seed=seed) for seed in range(16)]
+    found = search_keys(partial(made, env_id, reward=reward), [*players, solving], range(2))
     assert (found.markov, found.counterexample) == (True, None)
 
 
 @pytest.mark.parametrize(("env_id", "arguments"), TOYS, ids=str)
 def test_states_of_gymnasiums_own_games_that_share_a_key_behave_alike(env_id: str, arguments: dict[str, Any]) -> None:
-    players = [partial(legal, seed=seed) for seed in range(4)]
-    found = search_keys(partial(made, env_id, **arguments), players, range(2), walks=20, pairs=20)
+    players = [partial(legal, seed=seed) for seed in range(16)]
+    found = search_keys(partial(made, env_id, **arguments), players, range(2))
     assert (found.declared, found.markov, found.counterexample) == (True, True, None)
 
 

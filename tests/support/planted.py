@@ -8,7 +8,6 @@
 
 import random
 import time
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -47,7 +46,7 @@ from support.faulty import (
     with_info,
     with_reward,
 )
-from support.seat_games import HighCard
+from support.seat_games import HighCard, Observed
 from support.sound_spaces import SOUND, Aim, Bits, Click, Flip, Lock, Picture, Steer, Whole
 from support.sound_text import Catch, Coin, Fuse, Higher, Hundreds, Lift, Price, Reverse, Signs, Strictly, Sum, Walker
 
@@ -151,10 +150,10 @@ PLANTED = [
         "seats", "a seat is paid that was never asked", partial(HighCard, "pays without being asked"), "text, two seats"
     ),
     Planted(
-        "hidden information",
+        "seats",
         "shows a card of the other seat at times",
-        partial(HighCard, "sometimes a line"),
-        "text, two seats",
+        partial(Observed, "sometimes a line"),
+        "text, two seats, observe()",
     ),
     Planted("success", "is not declared", with_info(Steer, lambda self, info: {}), "Box"),
     Planted("success", "is the text 'no'", with_info(Lock, lambda self, info: {"success": "no"}), "MultiDiscrete"),
@@ -265,8 +264,10 @@ REPORTED: dict[str, tuple[str, ...]] = {
         "problem: they are bytes b'Click.'",
         "warning: 5,000 characters",
     ),
-    "seats": ("problem: seat 1 is paid 1 before it was ever to move, in turn 1, of seat 0",),
-    "hidden information": ("problem: is shown 'Your card: ",),
+    "seats": (
+        "problem: seat 1 is paid 1 before it was ever to move, in turn 1, of seat 0",
+        "problem: is shown 'You are player ",
+    ),
     "success": (
         "warning: evaluations report returns only",
         "problem: gave info['success'] = str 'no'",
@@ -275,7 +276,7 @@ REPORTED: dict[str, tuple[str, ...]] = {
     "reward": ("warning: of random play, always the same",),
     "blind baseline": ("warning: with always '9'", "warning: with always 'south'"),
     "solver": ("problem: , less than random play", "problem: but the declared optimum is 0.500"),
-    "state key": ("problem: lead to the key", "problem: a state key must be hashable"),
+    "state key": ("problem: after the key", "problem: a state key must be hashable"),
     "info": (
         "problem: does not pickle: ",
         "warning: 200 kB a step",
@@ -314,23 +315,3 @@ for _number, _sound in enumerate(SOUND.values()):
     setattr(Named, f"sound_{_number}", staticmethod(_sound.make))
 for _number, _planted in enumerate(PLANTED):
     setattr(Named, f"fault_{_number}", staticmethod(_planted.make))
-
-
-def tables(reasons: Mapping[str, str]) -> str:
-    """Return the tables of the documentation.
-
-    Args:
-        reasons: Reason of each check, by its name.
-    """
-    faults = "\n".join(
-        f"| {check} | {why} | {'; '.join(f'{one.fault} ({one.kind})' for one in PLANTED if one.check == check)} |"
-        for check, why in reasons.items()
-    )
-    sound = "\n".join(f"| {name} | {one.kind} | {', '.join(sorted(one.lacks))} |" for name, one in SOUND.items())
-    return (
-        f"| check | reason | planted faults (spaces) |\n|---|---|---|\n{faults}\n\n"
-        "## Sound environments\n\n"
-        "No check has a problem or a warning, except for what the last column names: what is not declared, or that\n"
-        "observations cannot help.\n\n"
-        f"| environment | spaces and ends | said |\n|---|---|---|\n{sound}\n"
-    )

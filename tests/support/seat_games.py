@@ -20,21 +20,12 @@ from gym_trl.types import Request, Task
 CHAT = ByteChat()
 LIMITS = Limits(tokens_per_turn=8, tokens=4000)
 
-STYLES: dict[str, Callable[[int, str, str], str]] = {
-    "names and cards": lambda seat, card, played: f"You are player {seat}.\nYour card: {card}. Played: {played}.",
-    "cards": lambda seat, card, played: f"Your card: {card}\nPlayed: {played}",
-    "one line": lambda seat, card, played: f"Player {seat} (you), you hold {card}, played {played}",
-    "without a person": lambda seat, card, played: f"Player {seat}\nCard: {card}\nPlayed: {played}",
-}
-"""Ways to write an observation."""
-
 
 class HighCard(gym.Env[str, str]):
     """Each player gets a card, all bet or pass in turn, and the highest card wins.
 
     Args:
         fault: Kind of a fault, or an empty string.
-        style: One of ``STYLES``.
         seats: Number of seats.
         rate: Probability of faults that happen once in a while, per turn.
         turns: Fewest and most turns of a game.
@@ -50,19 +41,19 @@ class HighCard(gym.Env[str, str]):
         self,
         fault: str = "",
         *,
-        style: str = "names and cards",
         seats: int = 2,
         rate: float = 0.05,
         turns: tuple[int, int] = (4, 8),
         cards: int = 9,
         alike: bool = False,
     ) -> None:
-        self.fault, self.style, self.num_seats = fault, style, seats
+        self.fault, self.num_seats = fault, seats
         self.rate, self.turns, self.cards, self.alike = rate, turns, cards, alike
 
     def view(self, seat: int) -> str:
         """Return what a seat sees."""
-        return STYLES[self.style](seat + 1, f"{self.hands[seat]:02}", " ".join(self.played) or "nothing")
+        played = " ".join(self.played) or "nothing"
+        return f"You are player {seat + 1}.\nYour card: {self.hands[seat]:02}. Played: {played}."
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
@@ -95,7 +86,7 @@ class HighCard(gym.Env[str, str]):
         if self.fault == "of the seat that acted" or (self.fault == "sometimes of the seat that acted" and once):
             seen = self.view(player)
         elif self.fault == "sometimes a line" and once:
-            seen += f"\n{self.view(player).splitlines()[self.style == 'names and cards']}"
+            seen += f"\n{self.view(player).splitlines()[1]}"
         told = {**info, "to_move": self.to_move}
         if self.fault == "pays without being asked" and len(self.played) == 1:
             return seen, 0.0, False, False, {**told, "payoffs": [-1.0, 1.0]}

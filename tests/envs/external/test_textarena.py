@@ -294,13 +294,12 @@ def test_a_number_of_players_that_a_game_is_not_for_is_said():
 
 
 @pytest.mark.parametrize("game", ["KuhnPoker-v0", "SimpleBlindAuction-v0"])
-def test_validate_finds_the_seats_and_no_leak(game):
+def test_validate_finds_the_seats(game):
     from functools import partial
 
     from gym_trl.env_checker.inspector import Inspector
 
     made = partial(make, "External/TextArena-v0", game=game, players=2, opponent="self")
     inspector = Inspector(made, episodes=5)
-    assert inspector.look_at("seats").got.startswith("2 seats, ")
-    found = inspector.look_at("hidden information")
-    assert found.verdict == "ok", found
+    found = inspector.look_at("seats")
+    assert (found.verdict, found.got[:9]) == ("ok", "2 seats, "), found
