@@ -5,15 +5,12 @@ $ python benchmarks/bench_executors.py
 * round trip: one environment with observations of 1 KB, one step after the other;
 * beside a slow one: 63 environments that respond at once and one that takes 100 ms a step; microseconds per step of
   the fast ones;
-* default: 24 episodes of an environment that declares nothing and sleeps for 100 ms a step, with no option and with two
-  executors chosen by hand; medians of alternating rounds;
 * sleepers: up to 256 environments that sleep for 20 ms a step, in a process or a thread each: the share of the ideal
   number of steps, and processor time per step in this process and in the others.
 
 Run it on an idle machine. The load is in the results.
 """
 
-import logging
 import os
 import statistics
 import time
@@ -27,26 +24,18 @@ import psutil
 from gymnasium.vector import AsyncVectorEnv
 from report import QUICK, Column, Table, medians, publish, run
 
-from gym_trl import GymSpec
-from gym_trl.executors.adaptive import AdaptivePool
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.process import ProcessPool
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
 from gym_trl.spaces import AnyText
-from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import Task
 
 KILOBYTE = "x" * 1024
 SLOW_S, SLEEP_S = 0.1, 0.02
-TURNS, ROUNDS, EPISODES = 6, 1 if QUICK else 3, 4 if QUICK else 24
 SLEEPERS, SLEEPERS_S = (16,) if QUICK else (16, 64, 256), 1.0 if QUICK else 3.0
 POOLS: tuple[tuple[str, Callable[..., Any], dict[str, int]], ...] = (
     ("inline", InlinePool, {}),
-    ("inline, measured while it is played", AdaptivePool, {}),
     ("thread", ThreadPool, {}),
     ("process", ProcessPool, {"workers": 1}),
 )
@@ -148,26 +137,6 @@ def sleeping(pool: EnvPool, number: int) -> dict[str, float]:
     return {"share": done * SLEEP_S / number / (now - began), **cost}
 
 
-def whole_rollout(executor: str | None) -> float:
-    """Return the seconds of all episodes of six steps, from a new ``GymSpec`` on, with an immediate engine."""
-    spec = GymSpec("Benchmarks/Slow-v0", num_tasks=EPISODES, num_eval_tasks=0, action_format=None, executor=executor)
-    chat, limits = ByteChat(), Limits(tokens_per_turn=9)
-    episodes = [Episode(task, chat=chat, limits=limits) for task in spec.tasks("train")]
-    began = time.perf_counter()
-    with spec.make_pool() as pool:
-        played = run_episodes(episodes, pool=pool, engine=ScriptedEngine(lambda request: chat.say("go")))
-    assert all(len(one.turns) == TURNS for one in played)
-    return time.perf_counter() - began
-
-
-def by_default() -> dict[str, list[float]]:
-    """Return the seconds of each round, alternating the ways."""
-    gym.register("Benchmarks/Slow-v0", partial(Sleeper, SLOW_S), max_episode_steps=TURNS)
-    ways = {"no option": None, "thread, by hand": "thread", "inline, by hand": "inline"}
-    rounds = [{name: whole_rollout(executor) for name, executor in ways.items()} for _ in range(ROUNDS)]
-    return {name: [seconds[name] for seconds in rounds] for name in ways}
-
-
 def processor(processes: list[psutil.Process]) -> float:
     return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
@@ -181,24 +150,15 @@ def main() -> None:
     round_trips["AsyncVectorEnv"] = vector_round_trip()
     with ProcessPool(make, workers=8) as pool:
         beside = {"process, 8 workers": beside_a_slow_one(pool), "AsyncVectorEnv": vector_beside_a_slow_one()}
-    logging.getLogger("gym_trl.executors.adaptive").setLevel(logging.ERROR)  # it logs its choice for each pool
-    rounds = by_default()
     slept = {}
     for number in SLEEPERS:
-        for name, start, _ in POOLS[:1:-1]:
+        for name, start, _ in POOLS[:0:-1]:
             with start(make, workers=number) as pool:
                 slept[f"{number}, a {name} each"] = sleepers(pool, number)
     steps = [
         [what, name, f"{value:.0f} µs"]
         for what, found in {"a step and its answer": round_trips, "a step beside a slow one": beside}.items()
         for name, value in found.items()
-    ]
-    middle = {name: statistics.median(seconds) for name, seconds in rounds.items()}
-    default: list[Column] = [
-        (f"{EPISODES} episodes of 100 ms a step", lambda name: name),
-        ("median", lambda name: f"{middle[name]:.2f} s"),
-        ("least to most", lambda name: f"{min(rounds[name]):.2f} to {max(rounds[name]):.2f}"),
-        ("of threads by hand", lambda name: f"{middle[name] / middle['thread, by hand']:.2f}"),
     ]
     sleeping: list[Column] = [
         ("environments", lambda name: name),
@@ -212,12 +172,10 @@ def main() -> None:
             "load": load,
             "round_trip_us": round_trips,
             "beside_a_slow_one_us": beside,
-            "default_s": rounds,
             "sleepers": slept,
         },
         tables=[
             Table("executors", ["", "where", "median or mean"], steps),
-            Table.of("default", default, rounds),
             Table.of("sleepers", sleeping, slept),
         ],
     )

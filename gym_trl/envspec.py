@@ -15,8 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
-from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
-from gym_trl.executors.probe import choose_executor, why_not_picklable
+from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable, why_not_picklable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
@@ -179,7 +178,7 @@ class EnvSpec(Text):
                 if self.success == "info":
                     self._check_info(env_id)
                 if stepping.executor is None:
-                    preferred = choose_executor(env_id, env, self.make).executor
+                    preferred = traits(env).preferred_executor or "thread"
                     if preferred not in EXECUTORS:
                         raise ConfigError(
                             f"{env_id!r} has the preferred_executor {preferred!r}, not one of {tuple(EXECUTORS)}"
@@ -214,7 +213,7 @@ class EnvSpec(Text):
 
     def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
         """Reset and step an environment that was made with watched functions, as far as ``probe`` says."""
-        executor = stepping.executor or traits(env).preferred_executor or "auto"
+        executor = stepping.executor or traits(env).preferred_executor or "thread"
         kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
         is_safe = kind is not None and not kind.processes and not (stepping.reset_timeout or stepping.step_timeout)
         given = self.success

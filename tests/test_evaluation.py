@@ -485,7 +485,7 @@ def test_the_users_mistake_is_raised_by_whoever_plays(where: str) -> None:
     chat, said = ByteChat(), r"^folder must be a folder with tasks$"
     with pytest.raises(ConfigError, match=said):
         evaluate(OfAnotherSpec, saying("a"), episodes=2, env_kwargs={"where": where})
-    for executor in ("inline", "thread", "process", "auto"):
+    for executor in ("inline", "thread", "process"):
         stepping = ExecutorConfig(executor=executor)
         episodes = [Episode(task, chat=chat, limits=Limits(tokens_per_turn=9)) for task in BARE]
         engine = ScriptedEngine(lambda request: chat.say("a"))

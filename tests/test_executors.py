@@ -356,16 +356,6 @@ def test_processes_are_closed_where_no_thread_can_be_started_any_more(monkeypatc
     assert all(map(gone, pids))
 
 
-def test_a_process_is_replaced_when_it_holds_too_much_memory(kind):
-    with kind(lambda env_id: Obedient(), workers=1, memory_limit_mb=180) as pool:
-        first = begin(pool)
-        pool.release("a")
-        assert begin(pool) == first
-        step(pool, "leak")
-        pool.release("a")
-        assert begin(pool) != first
-
-
 def test_closing_ends_all_processes_and_the_pool_can_be_used_again(kind):
     pool = kind(lambda env_id: Obedient(), workers=2)
     for _ in range(2):

@@ -16,7 +16,6 @@ from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError, PolicyError, caused_by_model, described, safe_str
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
-from gym_trl.executors.adaptive import AdaptivePool
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.process import ProcessPool
 from gym_trl.executors.protocol import EnvFactory
@@ -70,7 +69,6 @@ def fails(seed):
 
 POOLS: dict[str, Callable[[EnvFactory], Any]] = {
     "inline": InlinePool,
-    "auto": AdaptivePool,
     "thread": partial(ThreadPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
     "process": partial(ProcessPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
 }

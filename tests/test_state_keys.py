@@ -89,7 +89,7 @@ def test_no_key_is_computed_if_nobody_asks() -> None:
     assert (result.state_keys, result.markov_keys) == ((), False)
 
 
-@pytest.mark.parametrize("executor", ["thread", "process", "auto"])
+@pytest.mark.parametrize("executor", ["thread", "process"])
 def test_every_executor_brings_the_same_keys(executor: str) -> None:
     for spec in (auto(Line, turn_limit=4), auto(Nameless, turn_limit=4)):
         here, there = (played(spec, "right", "left", executor=where) for where in ("inline", executor))

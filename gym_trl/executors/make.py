@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeAlias
 
+from gym_trl.errors import described, raise_interrupt
 from gym_trl.executors.guards import GuardedPool, OrderedPool
 from gym_trl.executors.protocol import EnvFactory
 from gym_trl.kinds import option_types
@@ -25,7 +26,6 @@ class ExecutorKind(NamedTuple):
 
 EXECUTORS: dict[ExecutorName, ExecutorKind] = {
     "inline": ExecutorKind("gym_trl.executors.inline:InlinePool", processes=False),
-    "auto": ExecutorKind("gym_trl.executors.adaptive:AdaptivePool", processes=False),
     "thread": ExecutorKind("gym_trl.executors.thread:ThreadPool", processes=False),
     "process": ExecutorKind("gym_trl.executors.process:ProcessPool", processes=True),
     "ray": ExecutorKind("gym_trl.executors.ray:RayPool", processes=True),
@@ -42,14 +42,14 @@ class ExecutorConfig(Stepping):
     >>> ExecutorConfig("fork")
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: executor must be 'inline', 'auto', ... or a function ..., got 'fork'
+    gym_trl.errors.ConfigError: executor must be 'inline', 'thread', ... or a function ..., got 'fork'
 
     Raises:
         ConfigError: An unknown executor, or an option that it does not support.
     """
 
     executor: Executor | None = "inline"
-    """Name of an executor, or a function that makes a pool; ``None`` lets ``EnvSpec.probe`` choose."""
+    """Name of an executor, or a function that makes a pool; ``None`` is what the environments declare."""
 
     @property
     def kind(self) -> ExecutorKind | None:
@@ -66,10 +66,22 @@ class ExecutorConfig(Stepping):
 def most_capable(names: Iterable[ExecutorName]) -> ExecutorName:
     """Return the one of these executors that meets the needs of all.
 
-    >>> most_capable(["thread", "inline", "auto"])
+    >>> most_capable(["thread", "inline"])
     'thread'
     """
     return max(names, key=lambda name: list(EXECUTORS).index(name))
+
+
+def why_not_picklable(make: EnvFactory) -> str | None:
+    """Return the error with which pickling what makes environments fails, or ``None``."""
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(make)
+    except BaseException as error:  # pickling can raise anything
+        raise_interrupt(error)
+        return described(error)
+    return None
 
 
 def make_pool(

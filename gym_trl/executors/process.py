@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from threading import Thread
 from time import monotonic
@@ -231,10 +230,8 @@ class ProcessPool(WorkerPool["_Process"]):
         return idle
 
     def _worn(self, process: "_Process") -> bool:
-        episodes, megabytes = self._options.recycle_after, self._options.memory_limit_mb
-        if episodes is not None and process.played >= episodes:
-            return True
-        return megabytes is not None and _megabytes(process.worker.pid) > megabytes
+        episodes = self._options.recycle_after
+        return episodes is not None and process.played >= episodes
 
 
 @dataclass(eq=False)
@@ -337,11 +334,3 @@ def _end_all(processes: list[_Process]) -> None:
             threads.append(thread)
     for thread in threads:
         thread.join()
-
-
-def _megabytes(pid: int) -> float:
-    """Return the memory of a process in megabytes; 0 if the system does not report it."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    except (OSError, ValueError, IndexError):
-        return 0.0

@@ -211,12 +211,8 @@ class ProcessOptions:
     recycle_after: int | None = None
     """Replace a process after this many episodes. One process at a time is replaced: it gets no new episodes, and
     another process starts while its last ones are played."""
-    memory_limit_mb: float | None = None
-    """Replace a process in the same way if it uses more megabytes than this when an episode has ended."""
 
     def __post_init__(self) -> None:
         counts = {"workers": self.workers, "recycle_after": self.recycle_after}
         check_counts(**{name: value for name, value in counts.items() if value is not None})
-        check_timeouts(
-            reset_timeout=self.reset_timeout, step_timeout=self.step_timeout, memory_limit_mb=self.memory_limit_mb
-        )
+        check_timeouts(reset_timeout=self.reset_timeout, step_timeout=self.step_timeout)

@@ -254,9 +254,7 @@ class GymSpec:
                 "trainer spec.rollout_func"
             )
         stepping = self._probed.executor
-        if stepping.executor == "auto":  # TRL's loop waits for each object's one environment anyway
-            stepping = ExecutorConfig("inline")
-        elif has_workers(stepping.executor):
+        if has_workers(stepping.executor):
             stepping = replace(stepping, workers=1)  # an object has one environment
         pool = partial(make_pool, config=stepping)
         tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark

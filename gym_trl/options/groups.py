@@ -40,7 +40,7 @@ PartSource: TypeAlias = Annotated[
 ]
 WithWorkers: TypeAlias = Literal["thread", "process", "ray"]
 """Executors that have workers, so that they take the options ``workers``, ``reset_timeout`` and ``step_timeout``."""
-ExecutorName: TypeAlias = Literal["inline", "auto", WithWorkers]
+ExecutorName: TypeAlias = Literal["inline", WithWorkers]
 CreditName: TypeAlias = Literal["episode", "return_to_go", "pool"]
 CutActions: TypeAlias = Literal["reject", "accept"]
 """Treatment of an action that ``max_tokens_per_turn`` cut off."""
@@ -218,9 +218,8 @@ class Stepping(Options):
     executor: ExecutorName | Function | None = option(
         None,
         "Where environments are stepped: inline; thread if they wait for something outside Python; process if they "
-        "compute, hang, leak or crash; ray for the machines of a cluster; auto chooses inline or threads after the "
-        "first steps; or a function that makes a pool.",
-        "the environment's own choice, or the result of a short measurement",
+        "compute, hang, leak or crash; ray for the machines of a cluster; or a function that makes a pool.",
+        "what the environment declares, or thread",
     )
     workers: Count | None = option(None, "Number of threads or processes.", "1,024 threads, or one process per core")
     reset_timeout: Seconds | None = option(

@@ -14,7 +14,7 @@ from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
-from gym_trl.options import TrainOptions, has_workers
+from gym_trl.options import TrainOptions
 from gym_trl.policies.model import declared_ends, end_ids, transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer, load_weights
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
@@ -187,7 +187,7 @@ def diagnose(
     rehearsal = _rehearse(options, spec, args, choice=choice, template=template, groups=groups, on_episode=on_episode)
     played, tokenizer = rehearsal.played, rehearsal.tokenizer
     levels = references(options)
-    here = isinstance(spec.executor, str) and not has_workers(spec.executor)
+    here = spec.executor in ("inline", "thread") and options.step_timeout is options.reset_timeout is None
     with Judge(spec.env_spec, seconds=_SECONDS_OF_JUDGING) if here else nullcontext() as judge:
         readable = readable_actions(played, options.action_format, cut_actions=options.cut_actions, judge=judge)
     prompt = next((tokenizer.decode(one.prompt_ids) for one in played.results if one.turns), "")
