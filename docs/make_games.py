@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 
@@ -46,7 +47,8 @@ def row(env_id: str) -> str:
 
 def made(env_id: str, difficulty: str | None) -> TextEnv:
     """Make a game with one of its presets, at its first task."""
-    env = gym.make(env_id, **({} if difficulty is None else {"difficulty": difficulty})).unwrapped
+    arguments: dict[str, Any] = {} if difficulty is None else {"difficulty": difficulty}
+    env = gym.make(env_id, **arguments).unwrapped
     assert isinstance(env, TextEnv)
     env.reset(seed=0, options={"instance": 0} if env.num_instances else None)
     return env

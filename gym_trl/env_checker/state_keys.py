@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gym_trl.env_checker.play import shortened
 from gym_trl.executors.protocol import TextEnvironment
@@ -84,9 +85,13 @@ def keys_of(
     >>> keys_of(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4), 0, ["2", "3"])
     ['((1, 8), 4)', '((3, 8), 3)']
     """
-    env, left = StateKey(make(), key), iter(actions)
+    env, left = StateKey(make(), key), iter([*actions, None])
+
+    def act(observation: str, info: object) -> Any:
+        return next(left)
+
     try:
-        return [state.key for state, _, _ in _walk(env, seed, lambda observation, info: next(left, None))]
+        return [state.key for state, _, _ in _walk(env, seed, act)]
     finally:
         close_env(env)
 
