@@ -164,7 +164,7 @@ def server(folder: str) -> dict[str, Any]:
     from support.vllm_serve import TRL, Server
     from transformers import AutoTokenizer
 
-    from gym_trl.chat.template import TemplateChat
+    from gym_trl.chat import Chat
 
     bench_server.EPISODES, bench_server.ROUNDS, bench_server.TOKENS = EPISODES, ROUNDS, SERVED_TOKENS
     # The bare client does not retry if an idle connection was closed by the server.
@@ -177,7 +177,7 @@ def server(folder: str) -> dict[str, Any]:
         try:
             started.start()
             started.wait(PATIENCE_S / 3)
-            chat = TemplateChat(AutoTokenizer.from_pretrained(folder))
+            chat = Chat(AutoTokenizer.from_pretrained(folder))
             requests, rounds = bench_server.measure(started, chat, only=["ours", "bare", "by turns"])
         except AssertionError as error:
             log = next(Path(scratch).glob("*.log")).read_text(encoding="utf-8", errors="replace")
@@ -283,12 +283,12 @@ def model_on_vllm(folder: str, **options: Any) -> Iterator[Any]:
     from support import vllm_cpu
     from talk import Model
 
-    from gym_trl.chat.template import TemplateChat
+    from gym_trl.chat import Chat
     from gym_trl.rollout.limits import Limits
 
     def made(llm: Any) -> Model:
         tokenizer = llm.get_tokenizer()
-        chat = TemplateChat(tokenizer)
+        chat = Chat(tokenizer)
         ends = chat.stop_ids | ({tokenizer.eos_token_id} - {None})
         return Model(llm, chat, ends, Limits(tokens_per_turn=TURN, context=CONTEXT))
 

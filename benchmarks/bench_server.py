@@ -35,7 +35,7 @@ from report import QUICK, Column, Table, medians, publish, require, run
 from support import vllm_cpu
 from support.vllm_serve import CONTEXT, TRL, Server
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.server import ServerEngine
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout.episode import Episode
@@ -69,7 +69,7 @@ def make(env_id: str) -> gym.Env[str, str]:
     return ParseAction(gym.make(env_id, high=100, turns=4), format=None, cut_actions="accept")
 
 
-def play(engine: ServerEngine, chat: TemplateChat) -> int:
+def play(engine: ServerEngine, chat: Chat) -> int:
     """Play all episodes; return the number of sampled tokens."""
     episodes = [
         Episode(
@@ -142,9 +142,7 @@ def by_turns(work: list[list[bytes]]) -> list[list[bytes]]:
     return [[chain[turn] for chain in work if turn < len(chain)] for turn in range(longest)]
 
 
-def measure(
-    server: Server, chat: TemplateChat, only: Collection[str] = ()
-) -> tuple[int, dict[str, list[dict[str, float]]]]:
+def measure(server: Server, chat: Chat, only: Collection[str] = ()) -> tuple[int, dict[str, list[dict[str, float]]]]:
     """Return the number of requests, and the rounds of each way, or of some."""
     # This also warms up the server.
     with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES, seeded=False) as engine:
@@ -200,7 +198,7 @@ def main() -> None:
         try:
             server.start()
             server.wait()
-            requests, rounds = measure(server, TemplateChat(tokenizer))
+            requests, rounds = measure(server, Chat(tokenizer))
         finally:
             server.close()
     ways = [

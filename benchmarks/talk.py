@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from report import QUICK
 from support import vllm_cpu
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.vllm import VLLMEngine
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout.episode import Act, Episode, Sample
@@ -88,14 +88,14 @@ class Model:
     """Real vLLM with a model, by default for turns of up to 40 tokens."""
 
     llm: Any
-    chat: TemplateChat
+    chat: Chat
     eos_ids: frozenset[int]
     limits: Limits = LIMITS
 
     @classmethod
     def tiny(cls, llm: Any, tokenizer: Any) -> Self:
         """Return the tiny model, for which ten ids of a hundred end a turn, so that turns have one to forty tokens."""
-        chat = TemplateChat(tokenizer)
+        chat = Chat(tokenizer)
         return cls(llm, chat, chat.stop_ids | {*tokenizer.encode("etaoinshr", add_special_tokens=False)})
 
     def episodes(self, indices: Iterable[int] = range(EPISODES)) -> list[Episode]:

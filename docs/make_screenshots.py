@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.viewer_runs import chromium
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.testing import tiny_tokenizer
 from gym_trl.training import options as training_options
 from gym_trl.types import Message
@@ -44,7 +44,7 @@ SHOWN = {"curves": ECHO, "table": ECHO}
 """Runs of the pictures; those of the others are of ``RUN``."""
 
 
-def lesson(env: Any, rng: random.Random, chat: TemplateChat, tokenizer: Any) -> tuple[list[int], list[int]]:
+def lesson(env: Any, rng: random.Random, chat: Chat, tokenizer: Any) -> tuple[list[int], list[int]]:
     """Return ids and mask of a game played by an imperfect binary search that states its thinking."""
     observation, _ = env.reset(seed=rng.randrange(2**31))
     ids = chat.open([Message("user", observation)])
@@ -83,7 +83,7 @@ def teach(folder: Path, *, steps: int = 600, rows: int = 16) -> None:
     )
     torch.manual_seed(0)
     model = Olmo2ForCausalLM(config)
-    chat, rng, env = TemplateChat(tokenizer), random.Random(0), gym.make(GAME, high=HIGH, turns=TURNS)
+    chat, rng, env = Chat(tokenizer), random.Random(0), gym.make(GAME, high=HIGH, turns=TURNS)
     games = [lesson(env, rng, chat, tokenizer) for _ in range(4_000)]
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps)

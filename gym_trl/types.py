@@ -351,8 +351,6 @@ class EpisodeResult:
     """Success as the environment or the spec declares it; see ``success``."""
     cut_observations: int = 0
     """Number of observations that were longer than the limit and shown in part."""
-    template_differences: int = 0
-    """Number of turns that the chat template writes differently after what was said; see ``TemplateChat.follow``."""
     state_keys: tuple[str, ...] = ()
     """Key of the state before each turn, and ``ENDED`` after the last; empty where state keys are off."""
     markov_keys: bool = False

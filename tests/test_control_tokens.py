@@ -11,9 +11,7 @@ from hypothesis import example, given, strategies as st
 from support.lanes import examples
 from support.templates import ADDED, CHATML, SPECIAL, TEMPLATES
 
-from gym_trl.chat.delimiter import DelimiterChat
-from gym_trl.chat.protocol import Chat
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.errors import ChatTemplateError
 from gym_trl.types import Message, TokenIds
 
@@ -82,9 +80,10 @@ def make_tokenizer(template: str, normalizer: str, *, words: bool = False) -> An
 
 
 @cache
-def make_chat(template: str, normalizer: str, *, words: bool = False) -> TemplateChat | None:
+def make_chat(template: str, normalizer: str, *, words: bool = False) -> Chat | None:
     try:
-        return TemplateChat(make_tokenizer(template, normalizer, words=words))
+        chat = Chat(make_tokenizer(template, normalizer, words=words))
+        return None if chat.refusal else chat
     except ChatTemplateError:  # a template that loses messages is none of this law's
         return None
 
@@ -140,7 +139,7 @@ def check(chat: Chat, control: set[int], said: str) -> None:
 def test_only_the_template_and_the_model_write_control_tokens(name: str, normalizer: str, said: str) -> None:
     template = HOSTILE[name]
     if (chat := make_chat(template, normalizer)) is not None:
-        check(chat, control_of(chat._text.tokenizer, template), said)
+        check(chat, control_of(make_tokenizer(template, normalizer), template), said)
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES)[::2])
@@ -152,17 +151,9 @@ def test_only_the_templates_of_trl_and_the_model_write_control_tokens(name: str,
     said = data.draw(observations(marks))
     chat = make_chat(template, "all")
     assert chat is not None
-    control = control_of(chat._text.tokenizer, template)
+    control = control_of(make_tokenizer(template, "all"), template)
     harmless, forged = (chat.reply(text, closed=True) for text in ("Hi", said))
     assert [id_ for id_ in forged if id_ in control] == [id_ for id_ in harmless if id_ in control]
-
-
-@examples(30)
-@given(said=observations(MARKS), normalizer=st.sampled_from(sorted(NORMALIZERS)))
-def test_messages_between_hand_written_marks_write_no_control_tokens(said: str, normalizer: str) -> None:
-    tokenizer = make_tokenizer(CHATML, normalizer)
-    chat = DelimiterChat(tokenizer, bos="<bos>", user=("<|im_start|>user\n", "<|im_end|>\n"), assistant=("", "<eos>"))
-    check(chat, set(tokenizer.all_special_ids), said)
 
 
 @examples(20)
@@ -170,29 +161,21 @@ def test_messages_between_hand_written_marks_write_no_control_tokens(said: str, 
 def test_a_vocabulary_that_can_spell_a_control_token_does_not(said: str) -> None:
     chat = make_chat(CHATML, "all", words=True)
     assert chat is not None
-    check(chat, control_of(chat._text.tokenizer, CHATML), said)
+    check(chat, control_of(make_tokenizer(CHATML, "all", words=True), CHATML), said)
 
 
 def test_a_text_without_control_tokens_is_encoded_as_the_template_writes_it() -> None:
     tokenizer = make_tokenizer(CHATML, "nfkc")
-    chat = TemplateChat(tokenizer)
+    chat = Chat(tokenizer)
     for said in ("", " \n", "caf\u00e9 \uff11", "<p>7 < 8 &amp;</p>"):
         messages = [{"role": "user", "content": said}]
         rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         assert chat.open([Message("user", said)]) == rendered
 
 
-def test_added_tokens_that_the_template_does_not_write_keep_their_meaning() -> None:
-    tokenizer = make_tokenizer(CHATML, "none")
-    think = tokenizer.convert_tokens_to_ids("<think>")
-    assert think in TemplateChat(tokenizer).reply("<think>", closed=True)
-    thinking = TemplateChat(tokenizer, chat_template=HOSTILE["thinks"])
-    assert thinking.reply("<think>", closed=True).count(think) == 1, "that of the generation prompt"
-
-
 def test_an_answer_shown_in_the_prompt_keeps_its_thinking() -> None:
     tokenizer = make_tokenizer(HOSTILE["thinks"], "none")
-    chat = TemplateChat(tokenizer)
+    chat = Chat(tokenizer)
     shown = [Message("user", "Hi"), Message("assistant", "<think>hm</think>7<eos>"), Message("user", "</think>")]
     opened = chat.open(shown)
     assert opened.count(tokenizer.convert_tokens_to_ids("</think>")) == 1
@@ -203,7 +186,7 @@ def test_a_control_token_of_one_character_is_replaced() -> None:
     tokenizer = make_tokenizer(CHATML, "none")
     short = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, eos_token="$", chat_template=CHATML)
     assert short.eos_token_id in short.encode("5 $")
-    assert short.eos_token_id not in TemplateChat(short).reply("5 $", closed=True)
+    assert short.eos_token_id not in Chat(short).reply("5 $", closed=True)
 
 
 @pytest.mark.parametrize(("unknown", "written"), [("<|endoftext|>", "5\ufffd"), ("<unk>", "5<unk>")])
@@ -220,13 +203,13 @@ def test_a_character_outside_the_vocabulary_writes_an_unknown_token_only_if_that
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=base, bos_token="<|im_start|>", eos_token="<|im_end|>", unk_token=unknown, chat_template=CHATML
     )
-    reply = TemplateChat(tokenizer).reply("5\x16", closed=True)
+    reply = Chat(tokenizer).reply("5\x16", closed=True)
     assert tokenizer.decode(reply) == f"\n<|im_start|>user\n{written}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_text_that_the_template_refuses_stands_where_a_harmless_one_would() -> None:
     tokenizer = make_tokenizer(HOSTILE["raises"], "none")
-    chat = TemplateChat(tokenizer)
+    chat = Chat(tokenizer)
     said = "<|im_start|>user\na~b<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(chat.open([Message("user", "a~b")])) == said
     assert tokenizer.decode(chat.reply("a~b", closed=True)) == "\n" + said

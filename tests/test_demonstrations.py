@@ -11,7 +11,7 @@ from support.demonstrations import CHATS, GUESS, LIMITS, SMALL, play, spec_of
 from support.lanes import examples
 from support.viewer_runs import play_games, write_games
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
@@ -43,7 +43,7 @@ def sampled(result: EpisodeResult) -> list[TokenIds]:
     return [result.completion_ids[turn.start : turn.stop] for turn in result.turns]
 
 
-def sampled_again(result: EpisodeResult, spec: GymSpec, chat: TemplateChat, limits: Limits = LIMITS) -> EpisodeResult:
+def sampled_again(result: EpisodeResult, spec: GymSpec, chat: Chat, limits: Limits = LIMITS) -> EpisodeResult:
     """The episode of a rollout in which an engine samples the same ids."""
     responses = sampled(result)
     engine = ScriptedEngine(lambda request: responses[request.turn - 1])
@@ -296,7 +296,7 @@ def test_records_that_are_not_there_are_refused(name: str, message: str) -> None
 
 @pytest.mark.lm
 def test_demonstrations_for_the_pretrained_model_are_what_it_would_sample(pretrained: Path) -> None:
-    chat = TemplateChat(load_tokenizer(str(pretrained)))
+    chat = Chat(load_tokenizer(str(pretrained)))
     spec = spec_of(system_prompt="Play well.")
     for policy in ("solver", "random"):
         for result in play(policy, spec, chat).kept:

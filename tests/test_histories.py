@@ -9,7 +9,7 @@ from support.plays import RULES, Counts
 from support.templates import TEMPLATES, WANTS_PARTS, make_tokenizer
 
 from gym_trl import GymSpec
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.executors.inline import InlinePool
@@ -222,9 +222,9 @@ RENDERED = sorted(TEMPLATES.keys() - WANTS_PARTS)
 
 
 @cache
-def rendering(name: str) -> tuple[TemplateChat, Any]:
+def rendering(name: str) -> tuple[Chat, Any]:
     tokenizer = make_tokenizer(TEMPLATES[name])
-    return TemplateChat(tokenizer, appends=False), tokenizer
+    return Chat(tokenizer, appends=False), tokenizer
 
 
 def thinks(tokenizer, name, number):
@@ -295,7 +295,7 @@ def encoded(chat, number):
 def test_a_template_that_writes_the_time_is_refused_with_a_history_too():
     tokenizer = make_tokenizer(TEMPLATES["qwen3"] + "{{ strftime_now('%H:%M') }}")
     with pytest.raises(ChatTemplateError, match="writes the time of day"):
-        TemplateChat(tokenizer, appends=False)
+        Chat(tokenizer, appends=False)
 
 
 def test_a_summary_is_asked_for_where_thinking_is_dropped_as_well():

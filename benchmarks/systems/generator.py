@@ -154,10 +154,10 @@ def learn(folder: Path, tokenizer: Any, transcript: Callable[..., tuple[list[int
     """Train a tiny model to continue as ``transcript(chat, tokenizer, rng)`` does, and save both."""
     import torch
 
-    from gym_trl.chat.template import TemplateChat
+    from gym_trl.chat import Chat
     from gym_trl.testing import tiny_model
 
-    model, chat, rng = tiny_model(tokenizer, head_width=32), TemplateChat(tokenizer), random.Random(0)
+    model, chat, rng = tiny_model(tokenizer, head_width=32), Chat(tokenizer), random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
     loss = torch.tensor(math.nan)

@@ -3,7 +3,7 @@
 from functools import partial
 
 from gym_trl import GymSpec, adopt
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.server import ServerEngine
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
@@ -39,7 +39,7 @@ def play(game: Game, generator: Generator) -> Run:
 
 def play_served(game: Game, generator: Generator) -> Run:
     """Play as ``rollout_func`` does with a trainer's server: the engine is a ``vllm serve`` in a process of its own."""
-    chat, eos = TemplateChat(generator.tokenizer), generator.tokenizer.eos_token_id
+    chat, eos = Chat(generator.tokenizer), generator.tokenizer.eos_token_id
     limits = Limits(game.tokens_per_turn, game.tokens, CONTEXT)
     episodes = [
         Episode(Task(game.env_id, seed), chat=chat, limits=limits, seed=derive_seed("served", row))

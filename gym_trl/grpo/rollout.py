@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from gym_trl.chat.protocol import Chat
+from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import checked_engine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import ExecutorConfig, make_pool
@@ -53,7 +53,7 @@ def make_rollout_func(
     The function has TRL's signature ``(prompts, trainer)`` and returns one row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
     ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``,
-    ``template_differences``, ``step_rewards``, ``messages``, ``task``, ``seat``,
+    ``step_rewards``, ``messages``, ``task``, ``seat``,
     ``opponent`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
     ``turn_rewards`` (as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``, ``turns_left``,
     ``turn_places``, ``task_key``, ``turn_penalties``, ``unplayed_costs`` and ``role``. ``parts`` add their own, such as
@@ -140,7 +140,7 @@ class Core:
 
     def __post_init__(self) -> None:
         weakref.finalize(self, self.pool.close)
-        self._chats: list[tuple[Any, Any, Chat]] = []  # by tokenizer and options
+        self._chats: list[tuple[Any, Any, ChatLike]] = []  # by tokenizer and options
         self._needed = trainer_parts(self.parts)  # of a trainer, which has its own
         self._saved = [SavedState(part, state_name(part.name)) for part in self.parts if part.state is not None]
 
@@ -220,14 +220,14 @@ class Core:
                 engine = checked_engine(stack.enter_context(part.engine(engine, call)))
             yield replace(call, made_engine=engine)
 
-    def _trainer_chat(self, trainer: Any) -> Chat:
+    def _trainer_chat(self, trainer: Any) -> ChatLike:
         """Return the chat of this trainer's tokenizer and options, which is made once."""
-        tokenizer, ends, (template, options) = trainer.processing_class, end_ids(trainer), chat_options(trainer)
-        settings = template, options, ends
+        tokenizer, (template, options) = trainer.processing_class, chat_options(trainer)
+        settings = template, options
         for chat_tokenizer, chat_settings, chat in self._chats:
             if chat_tokenizer is tokenizer and chat_settings == settings:
                 return chat
-        chat = self.config.template_chat(tokenizer, options, chat_template=template, end_ids=ends)
+        chat = self.config.template_chat(tokenizer, options, chat_template=template)
         self._chats.append((tokenizer, settings, chat))
         return chat
 

@@ -16,7 +16,6 @@ _COUNTS = {
     "num_turns": "turns",
     "invalid_actions": "invalid_actions",
     "cut_observations": "cut_observations",
-    "template_differences": "template_differences",
     "cut_actions": "cut_actions",
     "calls_after_end": "calls_after_end",
 }
@@ -230,7 +229,6 @@ def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "invalid_actions": [episode.invalid_actions for episode in episodes],
         "cut_actions": [episode.cut_actions for episode in episodes],
         "cut_observations": [episode.cut_observations for episode in episodes],
-        "template_differences": [episode.template_differences for episode in episodes],
     }
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from gym_trl.chat.protocol import StopCriteria
+from gym_trl.chat import ChatLike, Stops
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
@@ -29,7 +29,7 @@ _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @contextmanager
 def trainer_engine(
-    trainer: Any, chat: StopCriteria | None, sampling: Mapping[str, Any] | None = None, *, seed: int | None = None
+    trainer: Any, chat: ChatLike | Stops, sampling: Mapping[str, Any] | None = None, *, seed: int | None = None
 ) -> Iterator[Engine]:
     """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
 
@@ -46,12 +46,12 @@ def trainer_engine(
         engine = partial(_colocated_engine, seed=seed)
     else:
         engine = partial(_server_engine, seeded=seed is None)
-    with engine(trainer, chat or StopCriteria(), dict(sampling or {})) as made:
+    with engine(trainer, chat, dict(sampling or {})) as made:
         yield made
 
 
 @contextmanager
-def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any]) -> Iterator[Engine]:
+def _transformers_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any]) -> Iterator[Engine]:
     from torch import no_grad
     from trl.models import unwrap_model_for_generation
 
@@ -80,7 +80,7 @@ def _transformers_engine(trainer: Any, chat: StopCriteria, changes: dict[str, An
         yield TransformersEngine(model, **options, constant_weights=True)
 
 
-def transformers_options(trainer: Any, chat: StopCriteria, changes: Mapping[str, Any]) -> dict[str, Any]:
+def transformers_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a ``TransformersEngine``'s options for the trainer's sampling updated with ``changes``."""
     args, tokenizer = trainer.args, trl_versions.tokenizer_of(trainer)
     sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
@@ -100,7 +100,7 @@ def transformers_options(trainer: Any, chat: StopCriteria, changes: Mapping[str,
 
 @contextmanager
 def _colocated_engine(
-    trainer: Any, chat: StopCriteria, changes: dict[str, Any], *, seed: int | None
+    trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any], *, seed: int | None
 ) -> Iterator[Engine]:
     """Provide the trainer's own vLLM, with the weights of this step."""
     from gym_trl.engines.vllm import VLLMEngine
@@ -116,7 +116,7 @@ def _colocated_engine(
 
 
 @contextmanager
-def _server_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any], *, seeded: bool) -> Iterator[Engine]:
+def _server_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any], *, seeded: bool) -> Iterator[Engine]:
     """Provide the trainer's vLLM server with a client per process, because TRL's is on the main process only."""
     from gym_trl.engines.server import ServerEngine
 
@@ -137,7 +137,7 @@ def _server_engine(trainer: Any, chat: StopCriteria, changes: dict[str, Any], *,
         yield engine
 
 
-def _vllm_options(trainer: Any, chat: StopCriteria, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _vllm_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return an engine's options for what ends a response, and for the trainer's sampling updated with ``changes``."""
     generation = trainer.vllm_generation
     own: dict[str, Any] = {name: getattr(generation, name) for name in SAMPLING} | generation.generation_kwargs

@@ -9,6 +9,7 @@ from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
+from gym_trl.chat import Stops
 from gym_trl.engines.sample_all import sample_all
 from gym_trl.errors import ConfigError, described
 from gym_trl.grpo.rollout import RolloutFunc
@@ -155,7 +156,7 @@ class _Generator:
         tokens = int(asked.get("max_tokens") or trainer.args.max_completion_length)
         with (
             self._lock,
-            trainer_engine(trainer, None, {**sampling, **(asked.get("generation_kwargs") or {})}) as engine,
+            trainer_engine(trainer, Stops(), {**sampling, **(asked.get("generation_kwargs") or {})}) as engine,
         ):
             self._calls += 1
             where = (trainer.state.global_step, trainer.accelerator.process_index, self._calls)

@@ -2,15 +2,14 @@
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from json import loads
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from gym_trl.chat.protocol import Chat
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
@@ -31,7 +30,7 @@ from gym_trl.policies.weights import (
 )
 from gym_trl.registration import did_you_mean
 from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.history import appends
+from gym_trl.rollout.history import chat_for
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.text.chat_client import ModelStopped
@@ -156,10 +155,13 @@ class Model(Playing):
         shown: History | None = self.options.get("history")
         return shown
 
-    def chat(self, tokenizer: Any, end_ids: Collection[int] = ()) -> TemplateChat:
-        """Return the chat of its tokenizer; ``end_ids`` are those of the model's generation config."""
-        options = self.options.get("chat_template_kwargs") or {}
-        return TemplateChat(tokenizer, appends=appends(self.history), end_ids=end_ids, **options)
+    def chat(self, tokenizer: Any) -> Chat:
+        """Return the chat of its tokenizer.
+
+        Raises:
+            ChatTemplateError: The template does not continue turn by turn, and the history does not render it anew.
+        """
+        return chat_for(tokenizer, self.history, **(self.options.get("chat_template_kwargs") or {}))
 
     @property
     def greedy(self) -> bool:
@@ -194,7 +196,7 @@ class LoadedModel:
 
     model: Model
     engine: Engine
-    chat: TemplateChat
+    chat: Chat
     context: int | None
     decode: Callable[[TokenIds], str]
 
@@ -269,13 +271,13 @@ def _with_transformers(model: Model) -> LoadedModel:
     weights = load_weights(model.path)
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
-    chat = model.chat(tokenizer, declared_ends(weights.generation_config))
+    chat = model.chat(tokenizer)
     engine = transformers_engine(weights, tokenizer, chat, sampling=model.sampling, max_batch=model.concurrency)
     return LoadedModel(model, engine, chat, context_of(weights.config), _with_cache(tokenizer.decode))
 
 
 def transformers_engine(
-    weights: Any, tokenizer: Any, chat: TemplateChat, *, sampling: Mapping[str, Any], max_batch: int | None = None
+    weights: Any, tokenizer: Any, chat: Chat, *, sampling: Mapping[str, Any], max_batch: int | None = None
 ) -> Engine:
     """Return the engine of a Transformers model that is in memory, for as long as its weights stay as they are.
 
@@ -300,7 +302,7 @@ def transformers_engine(
     )
 
 
-def end_ids(generation_config: Any, tokenizer: Any, chat: Chat) -> set[int]:
+def end_ids(generation_config: Any, tokenizer: Any, chat: ChatLike) -> set[int]:
     """Return the ids that end a response: the model's, the tokenizer's and the chat template's."""
     return {*declared_ends(generation_config), tokenizer.eos_token_id, *chat.stop_ids} - {None}
 

@@ -113,4 +113,4 @@ class Conversation:
             self.sampled_tokens = (self.sampled_tokens or 0) + reply.completion_tokens
             if self.prompt_tokens is None:
                 self.prompt_tokens = reply.prompt_tokens
-        return UnfinishedResponse(reply.text) if reply.cut else AnswerText.of(reply.text)
+        return UnfinishedResponse(reply.text) if reply.cut else AnswerText(reply.text)

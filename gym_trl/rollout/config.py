@@ -1,14 +1,13 @@
 """Options of a rollout."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gym_trl.chat.protocol import Chat
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat, ChatLike
 from gym_trl.kinds import Arguments, Count
 from gym_trl.options import Rollout, check_chat
-from gym_trl.rollout.history import appends
+from gym_trl.rollout.history import chat_for
 from gym_trl.rollout.limits import Limits
 
 
@@ -29,7 +28,7 @@ class RolloutConfig(Rollout):
 
     max_context: Count | None = None
     """Maximum tokens of prompt and completion together. Default: the model's limit."""
-    chat: Chat | None = None
+    chat: ChatLike | None = None
     """Converts messages to tokens. Default: the tokenizer's own chat template."""
     sampling: Arguments = field(default_factory=dict)
     """Sampling options that override the trainer's, by vLLM's names (``temperature``, ``stop_token_ids``, ...).
@@ -48,12 +47,14 @@ class RolloutConfig(Rollout):
         options: Mapping[str, Any],
         *,
         chat_template: str | None = None,
-        end_ids: Collection[int] = (),
-    ) -> TemplateChat:
-        """Return the chat of a tokenizer; ``chat_template_kwargs`` override ``options``."""
+    ) -> Chat:
+        """Return the chat of a tokenizer; ``chat_template_kwargs`` override ``options``.
+
+        Raises:
+            ChatTemplateError: The template does not continue turn by turn, and the history does not render it anew.
+        """
         template_options = {**options, **self.chat_template_kwargs}
-        adds = appends(self.history)
-        return TemplateChat(tokenizer, chat_template=chat_template, appends=adds, end_ids=end_ids, **template_options)
+        return chat_for(tokenizer, self.history, chat_template=chat_template, **template_options)
 
     def limits(self, completion: int | None, *, context: int | None) -> Limits:
         """Return an episode's limits under the trainer's limits on the completion and the context."""

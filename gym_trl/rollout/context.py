@@ -3,9 +3,9 @@
 The ids before a turn are those before the last one, what was sampled, and the chat's ids of the new observation.
 """
 
-from gym_trl.chat.protocol import Chat
-from gym_trl.chat.transcript import Transcript
+from gym_trl.chat import ChatLike
 from gym_trl.rollout.log import EpisodeLog
+from gym_trl.rollout.transcript import Transcript
 from gym_trl.types import Completion, Message, TokenIds
 
 
@@ -34,13 +34,12 @@ class Context:
     asking = False
     """True if the next completion is a summary, not a turn."""
 
-    def __init__(self, log: EpisodeLog, chat: Chat) -> None:
+    def __init__(self, log: EpisodeLog, chat: ChatLike) -> None:
         self.transcript = Transcript([])
-        self.differences = 0
-        """Number of turns that the chat template writes differently after what was said."""
         self._log, self._chat = log, chat
         self._delta: TokenIds = []  # environment tokens, not yet part of the transcript
-        self._closed: bool | str = False
+        self.closed = False
+        """True if the last completion ended the model's turn."""
 
     def open(self) -> None:
         """Begin with the messages of the log, after the reset or after the turns that are given."""
@@ -49,18 +48,12 @@ class Context:
     def commit(self, completion: Completion) -> bool:
         """Append what was sampled after ``ids``, and return True if it is the response of a turn."""
         self.transcript.commit(self._delta, completion.ids, completion.logprobs)
-        self._closed = self._chat.closes(completion.ids)
+        self.closed = self._chat.closes(completion.ids)
         return True
 
     def reply(self) -> None:
         """Add the observation of the last step."""
-        self.differences += not self._chat.follow(self.messages, len(self._log.turns))
-        self._delta = self._chat.reply(self._log.last.observation, closed=self._closed)
-
-    @property
-    def closed(self) -> bool:
-        """True if the last completion ended the model's turn."""
-        return bool(self._closed)
+        self._delta = self._chat.reply(self._log.last.observation, closed=self.closed)
 
     @property
     def messages(self) -> list[Message]:

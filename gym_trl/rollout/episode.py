@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gym_trl.chat.protocol import Chat
+from gym_trl.chat import ChatLike
 from gym_trl.options import History
 from gym_trl.rollout.context import Context
 from gym_trl.rollout.history import HistoryContext
@@ -68,7 +68,7 @@ class Episode:
         self,
         task: Task,
         *,
-        chat: Chat,
+        chat: ChatLike,
         limits: Limits,
         preamble: Sequence[Message] = (),
         seed: int = 0,
@@ -111,7 +111,7 @@ class Episode:
     def stopped(self, reason: StopReason, error: str | None = None) -> EpisodeResult:
         """End the episode now and return its result."""
         self._log.stop(reason, error)
-        return self._log.result(self._context.transcript.trace, template_differences=self._context.differences)
+        return self._log.result(self._context.transcript.trace)
 
     def _next_turn(self) -> Sample | EpisodeResult:
         """Return the request for the next response, if the episode goes on and the limits leave room for it."""

@@ -5,9 +5,10 @@ template renders the conversation anew.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-from gym_trl.chat.protocol import Chat
-from gym_trl.errors import ConfigError, described, raise_interrupt
+from gym_trl.chat import Chat, ChatLike
+from gym_trl.errors import ChatTemplateError, ConfigError, described, raise_interrupt
 from gym_trl.options import History
 from gym_trl.rollout.context import Context
 from gym_trl.rollout.limits import Limits
@@ -21,9 +22,16 @@ ASK = (
 """Message that asks the model for a summary."""
 
 
-def appends(history: History | None) -> bool:
-    """Return True if a conversation is only appended to, without rendering it anew; see ``TemplateChat``."""
-    return history is None or not history.template
+def chat_for(tokenizer: Any, history: History | None, *, chat_template: str | None = None, **options: Any) -> Chat:
+    """Return the chat of a tokenizer for episodes with a history.
+
+    Raises:
+        ChatTemplateError: The template does not continue turn by turn, and the history does not render it anew.
+    """
+    chat = Chat(tokenizer, chat_template=chat_template, **options)
+    if chat.refusal and (history is None or not history.template):
+        raise ChatTemplateError(chat.refusal)
+    return chat
 
 
 class HistoryContext(Context):
@@ -57,14 +65,13 @@ class HistoryContext(Context):
         ConfigError: A segment never has room for a turn.
     """
 
-    def __init__(self, log: EpisodeLog, chat: Chat, limits: Limits, history: History) -> None:
+    def __init__(self, log: EpisodeLog, chat: ChatLike, limits: Limits, history: History) -> None:
         super().__init__(log, chat)
         self._history, self._limits = history, limits
         self._preamble = tuple(log.messages)
         self._instructions = ""
         self._left_out = 0  # number of turns that are not shown
         self._summary = ""  # of these
-        self._begun = 0  # number of turns before the prompt of the segment
         self._prompt: TokenIds | None = None  # of the segment that the next turn begins
         ask = self._chat.reply(history.ask or ASK, closed=False) if history.summary == "model" else []
         turn, most = limits.tokens_per_turn or 1, limits.tokens
@@ -128,10 +135,13 @@ class HistoryContext(Context):
 
     def _append(self, messages: Sequence[Message], text: str) -> None:
         """Continue the segment with ``text``, the last of ``messages``, or begin another one with all of them."""
-        self._delta = self._chat.reply(text, closed=self._closed)
         if not self._history.template:
-            self.differences += not self._chat.follow(messages, len(self._log.turns) - self._begun)
-        elif not self._chat.renders(messages, self.transcript.prompt(self._delta)):
+            self._delta = self._chat.reply(text, closed=self.closed)
+            return
+        before, prompt = self.transcript.prompt([]), self._chat.open(messages)
+        if prompt[: len(before)] == before:
+            self._delta = prompt[len(before) :]
+        else:
             self._restart(messages)
 
     def _restart(self, messages: Sequence[Message]) -> None:
@@ -160,7 +170,7 @@ class HistoryContext(Context):
             if not isinstance(summary, str):
                 self._log.stop(StopReason.ENV_ERROR, f"history.summary must return a text, got {summary!r:.100}")
                 return
-        self._left_out, self._summary, self._begun = count, summary, len(self._log.turns)
+        self._left_out, self._summary = count, summary
         self._restart(self.messages)
         if self._has_room(self.lengths):
             return

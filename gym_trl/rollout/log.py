@@ -129,14 +129,13 @@ class EpisodeLog:
             self.reason, self.error = reason, error
         return self.reason
 
-    def result(self, trace: TokenTrace = _NO_TOKENS, *, template_differences: int = 0) -> EpisodeResult:
+    def result(self, trace: TokenTrace = _NO_TOKENS) -> EpisodeResult:
         """Return the episode as it is now; one that goes on counts as cut off by a limit on turns.
 
         The last turn of a scored episode that was cut off is charged the settlement.
 
         Args:
             trace: Tokens of the episode.
-            template_differences: Number of turns that the chat template writes differently after what was said.
         """
         last, turns, costs = self.last, list(self.turns), 0.0
         reason = StopReason.TURN_LIMIT if self.reason is None else self.reason
@@ -153,7 +152,6 @@ class EpisodeLog:
             terminated=last.terminated,
             declared=success_of(reason, last.info, declares=self._declares),
             cut_observations=self._cut_observations,
-            template_differences=template_differences,
             markov_keys=self._reset.markov_keys,
             task_key=self._reset.task_key,
             unplayed_costs=costs,
@@ -219,4 +217,4 @@ def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
     if longest is not None and len(answer) > longest:
         # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
         return RefusedResponse(f"An action has at most {longest} characters.")
-    return UnfinishedResponse(answer) if cut else AnswerText.of(answer)
+    return UnfinishedResponse(answer) if cut else AnswerText(answer)

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import gymnasium as gym
 
-from gym_trl.chat.protocol import Chat
 from gym_trl.executors.step import MAX_TURNS
 from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import Answer, Message, Policy, TokenIds
@@ -40,8 +39,8 @@ def play(env: gym.Env[str, str], policy: Policy, **reset: Any) -> list[Any]:
     raise AssertionError(f"an episode must end, and {env} did not in {MAX_TURNS} turns")
 
 
-class ByteChat(Chat):
-    """Chat with bytes and four marks as tokens, for tests and benchmarks without a tokenizer.
+class ByteChat:
+    """ChatLike with bytes and four marks as tokens, for tests and benchmarks without a tokenizer.
 
     >>> chat = ByteChat()
     >>> prompt = chat.open([Message("user", "hi")])
@@ -51,15 +50,16 @@ class ByteChat(Chat):
 
     _MARKS: ClassVar[dict[str, int]] = {"end": 256, "system": 257, "user": 258, "assistant": 259}
     stop_ids: frozenset[int] = frozenset({256})
+    stop_strings: tuple[str, ...] = ()
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids of a conversation that the model is to continue."""
         return [*(id_ for message in messages for id_ in self._message(message)), self._MARKS["assistant"]]
 
-    def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
+    def reply(self, text: str, *, closed: bool) -> TokenIds:
         """Return the ids between two responses."""
         end = [] if closed else [self._MARKS["end"]]
-        return [*end, *self._message(Message(role, text)), self._MARKS["assistant"]]
+        return [*end, *self._message(Message("user", text)), self._MARKS["assistant"]]
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Return whether a response ended its turn."""

@@ -15,10 +15,9 @@ from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.options import TrainOptions
-from gym_trl.policies.model import declared_ends, end_ids, transformers_engine
+from gym_trl.policies.model import end_ids, transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer, load_weights
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
-from gym_trl.rollout.history import appends
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.text.textify import counted
@@ -176,8 +175,7 @@ def diagnose(
         )
     spec = make_spec(one_seat(options), args)
     template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
-    adds = appends(spec.rollout_config.history)
-    of_model = model_problems(choice, template, appends=adds)
+    of_model = model_problems(choice, template, spec.rollout_config.history)
     steps = _Steps(options, args, choice, free_memory(cpu=bool(args.use_cpu)) if free is None else free)
     of_model += steps.too_large()
     if any(one.verdict is PROBLEM for one in of_model):
@@ -253,7 +251,7 @@ def _rehearse(
     """Load the model, and play groups of training tasks with it."""
     config, tokenizer = spec.rollout_config, load_tokenizer(choice.model)
     weights = _placed(load_weights(choice.model, dtype=choice.dtype or "float32"), args)
-    chat = config.template_chat(tokenizer, template, end_ids=declared_ends(weights.generation_config))
+    chat = config.template_chat(tokenizer, template)
     sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
     engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
     limits = config.limits(args.max_completion_length, context=context_of(weights.config))

@@ -23,7 +23,6 @@ from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import StepTotals, rows_of
 from gym_trl.options import TrainOptions, grpo_fields
 from gym_trl.policies.weights import free_memory, load_config, saving
-from gym_trl.rollout.history import appends
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec
@@ -171,7 +170,7 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
     assert choice is not None
     template = {**(args.chat_template_kwargs or {}), **options.chat_template_kwargs}
     history = options.history
-    notes = refuse(model_problems(choice, template, appends=appends(history)))
+    notes = refuse(model_problems(choice, template, history))
     free = free_memory(cpu=bool(args.use_cpu))
     if args.use_vllm and args.vllm_mode == "colocate":
         free = int(free * (1 - args.vllm_gpu_memory_utilization))

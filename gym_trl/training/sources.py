@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.envspec import EnvSpec, kwargs_by_id
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
@@ -101,7 +101,7 @@ def default_keep(source: Source) -> Keep:
 def collect(
     source: Source,
     spec: GymSpec,
-    chat: TemplateChat,
+    chat: Chat,
     limits: Limits,
     *,
     keep: Keep | None = None,
@@ -182,7 +182,7 @@ def _objection(result: EpisodeResult, success: bool | None, keep: Keep, min_retu
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _played(policy: TextPolicy, spec: GymSpec, chat: TemplateChat, limits: Limits, episodes: int) -> Iterator[Script]:
+def _played(policy: TextPolicy, spec: GymSpec, chat: Chat, limits: Limits, episodes: int) -> Iterator[Script]:
     for env_id in spec.weights:
         with spec.env_spec.checked(env_id) as env:
             _check_policy(policy, env)
@@ -206,7 +206,7 @@ def _check_policy(policy: TextPolicy, env: TextEnvironment) -> None:
 
 
 def _response_of(
-    policy: TextPolicy, seed: int, chat: TemplateChat, action_format: ActionFormat | None
+    policy: TextPolicy, seed: int, chat: Chat, action_format: ActionFormat | None
 ) -> Callable[[TextEnvironment], Respond]:
     def start(env: TextEnvironment) -> Respond:
         act = policy.make(env, seed)
@@ -231,7 +231,7 @@ def _task_of(record: Record) -> Task:
     return Task(task["env_id"], task["seed"], task["options"])
 
 
-def episode_of(task: Task, spec: GymSpec, chat: TemplateChat, limits: Limits, *, seed: int = 0) -> Episode:
+def episode_of(task: Task, spec: GymSpec, chat: Chat, limits: Limits, *, seed: int = 0) -> Episode:
     """Return a new episode of a task of ``spec``, with its system prompt; ``seed`` seeds the sampling."""
     preamble = [] if spec.options.system_prompt is None else [Message("system", spec.options.system_prompt)]
     history = spec.rollout_config.history
@@ -267,7 +267,7 @@ def _recorded(path: Path, spec: GymSpec) -> Iterator[Record]:
         raise ConfigError(f"{path} has no scored episode of {wanted}; it has {there}")
 
 
-def _responses_in(record: Record, spec: GymSpec, chat: TemplateChat) -> Callable[[TextEnvironment], Respond]:
+def _responses_in(record: Record, spec: GymSpec, chat: Chat) -> Callable[[TextEnvironment], Respond]:
     same_format = record["spec"].get("action_format") == spec.env_spec.action_format
     action_format = _format_of(spec)
 
@@ -291,7 +291,7 @@ def _responses_in(record: Record, spec: GymSpec, chat: TemplateChat) -> Callable
     return start
 
 
-def _ids_in(turn: TurnRecord, record: Record, chat: TemplateChat) -> TokenIds | None:
+def _ids_in(turn: TurnRecord, record: Record, chat: Chat) -> TokenIds | None:
     """Return the recorded ids of a response if this tokenizer reads them as the recorded text."""
     ids = record.get("completion_ids")
     if not ids or turn["start"] is None:

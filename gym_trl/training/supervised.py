@@ -20,7 +20,6 @@ from gym_trl.options import DEMONSTRATIONS, TrainedOptions, WarmStartOptions, va
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer
 from gym_trl.records.json_lines import read_object
-from gym_trl.rollout.history import appends
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
@@ -28,7 +27,7 @@ from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.model_card import WARM_START
-from gym_trl.training.model_checks import choose_micro_batch, declared_end_ids, model_problems, refuse
+from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import load_model, model_choice
 from gym_trl.training.options import read_options, resume_command, training_after
 from gym_trl.training.progress import Display, report
@@ -242,15 +241,12 @@ class _WarmStart(SessionCallback):
         if self.choice is None:
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
-            ends = set[int]()
         else:
-            adds = appends(config.history)
-            self.warnings = refuse(model_problems(self.choice, template, appends=adds))
+            self.warnings = refuse(model_problems(self.choice, template, config.history))
             self.tokenizer = load_tokenizer(self.choice.model)
             of_model = load_config(self.choice.model)
             context = context_of(of_model)
-            ends = declared_end_ids(self.choice.model, of_model)
-        self.chat = config.template_chat(self.tokenizer, template, end_ids=ends)
+        self.chat = config.template_chat(self.tokenizer, template)
         self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
 
     def train(self, demonstrations: Demonstrations) -> WarmStart:

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 from trl.chat_template_utils import qwen3_chat_template
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.integrations.trl_env import (
     GymFromEnv,
@@ -140,7 +140,7 @@ def qwen():
 
 @given(system=WORDS, first=WORDS, second=WORDS, closed=st.booleans())
 def test_the_preset_of_qwen_writes_the_ids_of_qwens_own_template(qwen, system, first, second, closed):
-    chat, template = ProcessorChat(qwen3_instruct_processor, qwen), TemplateChat(qwen, enable_thinking=False)
+    chat, template = ProcessorChat(qwen3_instruct_processor, qwen), Chat(qwen, enable_thinking=False)
     said = [Message("system", system), Message("user", first)]
     assert chat.open(said) == template.open(said)
     assert chat.reply(second, closed=closed) == template.reply(second, closed=closed)

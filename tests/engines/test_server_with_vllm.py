@@ -15,7 +15,7 @@ import torch
 from support import vllm_cpu, vllm_run
 from support.vllm_serve import CONTEXT, TRL, Server
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.server import ServerEngine
 from gym_trl.errors import EngineError
 from gym_trl.executors.inline import InlinePool
@@ -40,7 +40,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_vllm_server.py"
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server") / "model"
     model, tokenizer = vllm_cpu.save_model(folder)
-    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, chat=TemplateChat(tokenizer))
+    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, chat=Chat(tokenizer))
 
 
 @pytest.fixture(scope="module")

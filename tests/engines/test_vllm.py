@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 from support import vllm_cpu
 from talk import Model, SlowPool, lockstep
 
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.engines.vllm import VLLMEngine, _completion, context_length
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
@@ -43,7 +43,7 @@ BLOCK = vllm_cpu.BLOCK
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     model, tokenizer = vllm_cpu.save_model(folder)
-    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, chat=TemplateChat(tokenizer))
+    return SimpleNamespace(folder=folder, model=model, tokenizer=tokenizer, chat=Chat(tokenizer))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from gym_trl.chat.protocol import Chat
+from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import Engine
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.grpo.attach import Place
@@ -56,7 +56,7 @@ class Call:
     """Position in the training or evaluation."""
     seed: int
     """Seed of the specification."""
-    chat: Chat
+    chat: ChatLike
     limits: Limits
     config: RolloutConfig
     pool: EnvPool

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
-from gym_trl.chat.protocol import StopCriteria
+from gym_trl.chat import Stops
 from gym_trl.engines.sample_all import sample_all
 from gym_trl.errors import ConfigError, EngineError, check_counts
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
@@ -52,7 +52,7 @@ class Client(ABC):
     """Base class of the clients from which environments request responses."""
 
     @abstractmethod
-    def engine(self, config: VLLMClientGenerationConfig, chat: "StopMarks") -> Any:
+    def engine(self, config: VLLMClientGenerationConfig, chat: Stops) -> Any:
         """Return a context manager with an engine that samples with ``config`` and stops where ``chat`` does."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Client(ABC):
         config = VLLMClientGenerationConfig(**options)
         call = next(CALLS)
         expanded = [(prompt, ids) for prompt in prompts for ids in [self._encode(prompt)] for _ in range(config.n)]
-        with self.engine(config, StopMarks(self._tokenizer, config.stop or [])) as engine:
+        with self.engine(config, stops_of(self._tokenizer, config.stop or [])) as engine:
             requests = [
                 Request(str(place), ids, config.max_tokens, derive_seed("generate", call, place), turn=1)
                 for place, (_, ids) in enumerate(expanded)
@@ -130,7 +130,7 @@ class VLLMClient(Client):
                 raise ConnectionError(f"no vLLM server answers at {self.base_url}: start one with vllm serve MODEL")
             time.sleep(0.1)
 
-    def engine(self, config: VLLMClientGenerationConfig, chat: "StopMarks") -> Any:
+    def engine(self, config: VLLMClientGenerationConfig, chat: Stops) -> Any:
         """Return a ``ServerEngine``."""
         from gym_trl.engines.server import ServerEngine
 
@@ -167,7 +167,7 @@ class TrainerClient(Client):
         self._texts: dict[str, list[TokenIds]] = defaultdict(list)
         self._samples: dict[tuple[int, ...], list[Sample]] = defaultdict(list)
 
-    def engine(self, config: VLLMClientGenerationConfig, chat: "StopMarks") -> Any:
+    def engine(self, config: VLLMClientGenerationConfig, chat: Stops) -> Any:
         """Return the trainer's own engine.
 
         Raises:
@@ -261,13 +261,10 @@ class PromptCodec:
         return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
-class StopMarks(StopCriteria):
-    """Stop tokens and stop strings of a conversation without a chat template."""
-
-    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
-        eos = getattr(tokenizer, "eos_token_id", None)
-        self.stop_ids: frozenset[int] = frozenset(() if eos is None else (eos,))
-        self.stop_strings: tuple[str, ...] = tuple(stop)
+def stops_of(tokenizer: Any, stop: Sequence[str]) -> Stops:
+    """Return the stop tokens and stop strings of a conversation without a chat template."""
+    eos = getattr(tokenizer, "eos_token_id", None)
+    return Stops(frozenset(() if eos is None else (eos,)), tuple(stop))
 
 
 def client_of(vllm_client: Any) -> Client:

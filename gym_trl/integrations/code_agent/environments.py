@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.chat.delimiter import DelimiterChat
+from gym_trl.chat import Encoder
 from gym_trl.errors import ConfigError
 from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo import rollout as grpo
@@ -16,10 +16,10 @@ from gym_trl.grpo.trl_versions import end_ids, tokenizer_of
 from gym_trl.integrations.code_agent.clients import (
     CALLS,
     PromptCodec,
-    StopMarks,
     TrainerClient,
     VLLMClientGenerationConfig,
     client_of,
+    stops_of,
 )
 from gym_trl.integrations.code_agent.executers import Batches, Session, SessionExecuter
 from gym_trl.rollout.episode import Episode
@@ -32,18 +32,23 @@ from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
 _ENV_ID = "CodeAgentEnvironment"
 
 
-class _CodeChat(DelimiterChat):
+class _CodeChat:
     """Chat in which prompt, sampled text and program output form one long response."""
 
+    stop_ids: frozenset[int] = frozenset()
+
     def __init__(self, tokenizer: Any, *, stop: Sequence[str], output: tuple[str, str]) -> None:
-        super().__init__(tokenizer, user=output, assistant=("", stop[0]))
-        self._raw = PromptCodec(tokenizer)
-        self.stop_ids = frozenset()
+        self._encoder, self._raw, self._output = Encoder(tokenizer), PromptCodec(tokenizer), output
         self.stop_strings = tuple(stop)
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids of the prompt, which is text with its mark-up."""
         return self._raw.prompt("".join(message.content for message in messages))
+
+    def reply(self, text: str, *, closed: bool) -> TokenIds:
+        """Return the ids of a program's output between its tags."""
+        begin, end = self._output
+        return self._encoder.encode(f"{begin}{self._encoder.inert(text)}{end}")
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Return True, because a response is continued only after the end of a program."""
@@ -51,7 +56,7 @@ class _CodeChat(DelimiterChat):
 
     def text(self, ids: TokenIds) -> Answer:
         """Return the sampled text, including the end mark of a program."""
-        return Answer("", self._codec.strip(self._codec.decode(ids)))
+        return Answer("", self._encoder.bare(self._encoder.decode(ids)))
 
 
 class Environment(ABC):
@@ -185,7 +190,7 @@ class CodeAgentEnvironment(Environment):
             )
             for place, prompt in enumerate(expanded)
         ]
-        raw = StopMarks(self.tokenizer, chat.stop_strings)
+        raw = stops_of(self.tokenizer, chat.stop_strings)
         with (
             client_of(vllm_client).engine(config, raw) as engine,
             ThreadPool(self._make, workers=self._workers) as pool,

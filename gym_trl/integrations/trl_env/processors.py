@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from gym_trl.chat.codec import Codec
-from gym_trl.chat.protocol import Chat
-from gym_trl.chat.tokenizer_codec import tokenizer_codec
+from gym_trl.chat import Encoder
 from gym_trl.errors import ChatTemplateError
 from gym_trl.types import Answer, Message, TokenIds
 
@@ -84,23 +82,17 @@ qwen3_instruct_processor = Type1Processor(
 """Marks of Qwen3, which does not think."""
 
 
-class ProcessorChat(Chat):
-    """``Chat`` that uses a ``Processor``'s mark-up.
+class ProcessorChat:
+    """Chat that uses a ``Processor``'s mark-up.
 
-    >>> class Letters:  # stands in for AutoTokenizer.from_pretrained(...)
-    ...     eos_token, all_special_tokens, added_tokens_decoder = "$", ["$"], {}
-    ...     def encode(self, text, **options):
-    ...         return [ord(letter) for letter in text]
-    ...     def decode(self, ids, **options):
-    ...         return "".join(chr(id) for id in ids)
-    >>> marks = Type1ProcessorConfig("S:", "|", "U:", "|A:", "</think>", "$", after_answer="|")
-    >>> letters, chat = Letters(), ProcessorChat(Type1Processor(marks), Letters())
-    >>> letters.decode(chat.open([Message("system", "Play."), Message("user", "1 to 8?")]))
-    'S:Play.|U:1 to 8?|A:'
-    >>> chat.text(letters.encode("Half.</think>4$"))
-    Answer(thinking='Half.', text='4')
-    >>> letters.decode(chat.reply("Higher.", closed=chat.closes(letters.encode("4$"))))
-    '|U:Higher.|A:'
+    >>> from gym_trl.testing import tiny_tokenizer
+    >>> marks = Type1ProcessorConfig("<|system|>", "", "<|user|>", "<|assistant|>", "</think>", "<|end|>")
+    >>> tokenizer = tiny_tokenizer()
+    >>> chat = ProcessorChat(Type1Processor(marks), tokenizer)
+    >>> tokenizer.decode(chat.open([Message("system", "Play."), Message("user", "1 to 8?")]))
+    '<|system|>Play.<|user|>1 to 8?<|assistant|>'
+    >>> tokenizer.decode(chat.reply("Higher.", closed=False))
+    '<|end|><|user|>Higher.<|assistant|>'
 
     Every text is encoded once, without the tokenizer's beginning-of-text token in every turn; sampled ids are never
     encoded again; and no message can write a control token. The turns of a custom processor end with
@@ -109,26 +101,23 @@ class ProcessorChat(Chat):
 
     Args:
         processor: Processor that marks up text.
-        tokenizer: Hugging Face tokenizer, or any object with ``encode`` and ``decode``.
+        tokenizer: Hugging Face tokenizer.
 
     Raises:
         ChatTemplateError: Nothing ends the model's turn.
     """
 
     def __init__(self, processor: Processor, tokenizer: Any) -> None:
-        config = getattr(processor, "config", None)
-        self._processor = processor
-        tokenizer = getattr(tokenizer, "processing_class", tokenizer)
-        is_huggingface = hasattr(tokenizer, "added_tokens_decoder")
-        self._codec = tokenizer_codec(tokenizer) if is_huggingface else Codec(tokenizer.encode, tokenizer.decode)
-        self._end: str = getattr(config, "end_answer", None) or getattr(tokenizer, "eos_token", None) or ""
+        config, tokenizer = getattr(processor, "config", None), getattr(tokenizer, "processing_class", tokenizer)
+        self._processor, self._encoder = processor, Encoder(tokenizer)
+        self._end: str = getattr(config, "end_answer", None) or tokenizer.eos_token or ""
         self._after: str = getattr(config, "after_answer", "")
         if not self._end:
             raise ChatTemplateError(
                 f"nothing ends the turns of {type(processor).__name__}: give it a config with end_answer, or the "
                 "tokenizer an eos_token"
             )
-        end_ids = self._codec.encode(self._end)
+        end_ids = self._encoder.encode(self._end)
         self.stop_ids: frozenset[int] = frozenset(end_ids if len(end_ids) == 1 else ())
         self.stop_strings: tuple[str, ...] = () if self.stop_ids else (self._end,)
 
@@ -136,37 +125,24 @@ class ProcessorChat(Chat):
         """Return the ids that start an episode, up to the beginning of the model's turn."""
         system = "\n\n".join(message.content for message in messages if message.role == "system")
         others = "\n\n".join(message.content for message in messages if message.role != "system")
+        begun = self._processor.init_system_input(self._encoder.inert(system))
+        said = self._processor.append_user_input(self._encoder.inert(others))
+        return self._encoder.encode(begun + said, begins=True)
 
-        def render(texts: Sequence[str]) -> str:
-            return self._processor.init_system_input(texts[0]) + self._processor.append_user_input(texts[1])
-
-        return self._codec.write(render, [Message("system", system), Message("user", others)], key="open")
-
-    def reply(self, text: str, *, role: str = "user", closed: bool | str) -> TokenIds:
-        """Return the ids between two sampled turns.
-
-        Raises:
-            ChatTemplateError: ``role`` is not ``"user"``; a processor has no other.
-        """
-        if role != "user":
-            raise ChatTemplateError(f"a processor writes what the user says, it has no {role!r}")
+    def reply(self, text: str, *, closed: bool) -> TokenIds:
+        """Return the ids between two sampled turns."""
         before = self._after if closed else self._end + self._after
-        return self._codec.write(
-            lambda texts: before + self._processor.append_user_input(texts[0]),
-            [Message("user", text)],
-            after=self._end if closed else "",
-            key=closed,
-        )
+        return self._encoder.encode(before + self._processor.append_user_input(self._encoder.inert(text)))
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Return True if these sampled ids end the model's turn."""
         if self.stop_ids:
             return bool(ids) and ids[-1] in self.stop_ids
-        return self._codec.decode(ids[-len(self._end.encode()) :]).endswith(self._end)
+        return self._encoder.decode(ids[-len(self._end.encode()) :]).endswith(self._end)
 
     def text(self, ids: TokenIds) -> Answer:
         """Return the model's thinking and its response."""
-        response = self._codec.decode(ids)
+        response = self._encoder.decode(ids)
         try:
             thinking, answer = self._processor.parse_agent_output(response)
         except Exception:  # of a custom processor: pass the whole text on to the environment

@@ -1,0 +1,336 @@
+"""Conversations as token ids: a prompt, and what the template writes between responses. Ids are only appended.
+
+A trainer must be given the ids that were sampled, and text that is decoded and encoded again has other ids. So only the
+beginning of a conversation is rendered as a whole (``Chat.open``). Afterwards each observation becomes ids by itself
+(``Chat.reply``): what the template writes between an answer and the next one, found in a rendering of three messages.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any, NamedTuple, Protocol
+
+from gym_trl.errors import ChatTemplateError
+from gym_trl.text.thoughts import THOUGHTS, split_thinking
+from gym_trl.types import Answer, Message, TokenIds
+
+# Unicode reserves these characters for internal use ("noncharacters"), so no message has them.
+_CUT, _ASKED, _SAID, _SHOWN, _AGAIN = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
+_UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd4]")  # and surrogates, which no tokenizer encodes
+_DEPTHS = (*range(1, 17), 40)
+_TEXTS = (
+    "<think>\nHm.\n</think>\n\n",
+    "Yes! 1 + 2 < 3 'no' \"so\"?\n\n# A\n* http://b.c [e] {f} tool " + "i " * 99,
+)
+
+
+class Stops(NamedTuple):
+    """What ends the model's turn, for engines without a chat."""
+
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+
+
+class ChatLike(Protocol):
+    """Converter of a conversation to token ids, one turn at a time; ``Chat`` is the one of chat templates."""
+
+    stop_ids: frozenset[int]
+    """Ids that end the model's turn."""
+    stop_strings: tuple[str, ...]
+    """Strings that end the model's turn, where no single id does."""
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """Return the ids of a conversation that the model is to continue."""
+        ...
+
+    def reply(self, text: str, *, closed: bool) -> TokenIds:
+        """Return the ids between two responses; ``closed`` is the result of ``closes`` for the first one."""
+        ...
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Return whether a response ended its turn."""
+        ...
+
+    def text(self, ids: TokenIds) -> Answer:
+        """Return the thought and the answer of a response."""
+        ...
+
+
+class Encoder:
+    """Text to ids and back, in which messages write no control tokens.
+
+    Control tokens are the tokenizer's added tokens, but for plain words. In a message each is cut in two (``plain``),
+    and ``encode`` encodes the pieces apart: all characters stay, and no control token is written.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        added = [token for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
+        special = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
+        marks = {*special, *(token.content for token in added)}
+        control = special | {mark for mark in marks if not mark.strip().isalnum()}
+        self.marks, self._special = _any_of(marks), _any_of(special)
+        self._heads_of_control, self._heads_of_special = _heads_of(control), _heads_of(special)
+        self._control_ids = {tokenizer.convert_tokens_to_ids(mark) for mark in control}
+        if "unk" in str(tokenizer.unk_token) and tokenizer.unk_token not in (tokenizer.eos_token, tokenizer.bos_token):
+            self._control_ids.discard(tokenizer.unk_token_id)  # SmolLM2's is <|endoftext|>, which also begins texts
+        self._before = next((mark for mark in (tokenizer.eos_token, *sorted(marks)) if mark and self._is_one(mark)), "")
+        self._cut = _CUT if self._before and self.decode(self.encode(f"a<{_CUT}|b")) == "a<|b" else " "
+
+    def plain(self, text: str, *, own: bool = False) -> str:
+        """Return a text in which each control token is cut in two, of the model's ``own`` only the special ones."""
+        heads = self._heads_of_special if own else self._heads_of_control
+        return heads.sub(rf"\1{self._cut}", _UNWANTED.sub("\ufffd", text))
+
+    def inert(self, text: str) -> str:
+        """Return a text that writes no control tokens, whatever a normaliser makes of its characters."""
+        if not self.control(self.encode(text := self.plain(text))):
+            return text
+        return self._cut.join(
+            next((one for one in (char, "\ufffd") if not self.control(self.encode(one))), "")
+            for char in text.replace(self._cut, "")
+        )
+
+    def control(self, ids: Iterable[int]) -> TokenIds:
+        """Return the control tokens among ids."""
+        return [id_ for id_ in ids if id_ in self._control_ids]
+
+    def encode(self, text: str, *, begins: bool = False) -> TokenIds:
+        """Return the ids of a text at the beginning of a conversation or after it."""
+        first, *others = text.split(_CUT)
+        ids = self._encode(first) if begins else self._encode_after(first)
+        for piece in others:
+            ids += self._encode_after(piece)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, control tokens included."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def bare(self, text: str) -> str:
+        """Return a text of the model without control tokens and surrounding space."""
+        return self._special.sub("", text).strip()
+
+    def _encode(self, text: str) -> TokenIds:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _encode_after(self, text: str) -> TokenIds:
+        """Return the ids of a text after a control token: SentencePiece writes a space where a text begins."""
+        return self._encode(self._before + text)[bool(self._before) :] if text else []
+
+    def _is_one(self, mark: str) -> bool:
+        return len(self._encode(mark)) == 1
+
+
+class Chat:
+    """Conversations of a Transformers tokenizer with a chat template.
+
+    >>> from gym_trl.testing import tiny_tokenizer
+    >>> tokenizer = tiny_tokenizer()
+    >>> chat = Chat(tokenizer)
+    >>> tokenizer.decode(chat.open([Message("user", "2 + 2?")]))
+    '<|user|>2 + 2?<|end|><|assistant|>'
+    >>> tokenizer.decode(chat.reply("Right.", closed=True))
+    '<|user|>Right.<|end|><|assistant|>'
+    >>> tokenizer.decode(chat.reply("Too long.", closed=False))
+    '<|end|><|user|>Too long.<|end|><|assistant|>'
+
+    A template can be continued turn by turn if it writes each message in the same way wherever it stands. This is
+    checked when the chat is made: with 1 to 16 and with 40 answers, with a system message and after odd texts. Where it
+    does not hold, ``refusal`` says why, and ``reply`` raises. ``open`` still renders whole conversations, which a
+    history that renders every prompt anew needs.
+
+    Args:
+        tokenizer: Renders and encodes.
+        chat_template: Template in place of the tokenizer's.
+        options: Arguments of the template, such as ``enable_thinking=False``.
+
+    Raises:
+        ChatTemplateError: There is no template, or it cannot render a conversation.
+    """
+
+    stop_strings: tuple[str, ...] = ()
+
+    def __init__(self, tokenizer: Any, *, chat_template: str | None = None, **options: Any) -> None:
+        self._tokenizer, self._options = tokenizer, options
+        self._name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+        if chat_template is not None:
+            options["chat_template"] = chat_template
+        elif not tokenizer.chat_template:
+            raise ChatTemplateError(f"{self._name} has no chat template: pass one with chat_template=...")
+        self._encoder = Encoder(tokenizer)
+        asked = Message("user", _ASKED)
+        self._wants_parts = self._folds_system = False
+        self._wants_parts = _ASKED not in self._tried([asked])
+        self._folds_system = _SHOWN not in self._tried([Message("system", _SHOWN), asked])
+        prompt = self._render([asked]).rpartition(_ASKED)[2]
+        self._tail = self._tried([*_exchanges(1), Message("user", _SHOWN)]).rpartition(_SAID)[2]
+        self.refusal = self._why_not()
+        """Why a conversation cannot be continued by ``reply``; empty if it can."""
+        written = self._tried(_exchanges(1), prompt=False).rpartition(_ASKED)[2]
+        before, _, after = written.partition(_SAID)
+        if self._tried(_exchanges(1)).rpartition(_SAID)[2] == after:
+            after = ""  # it always writes the prompt, so that these tokens may belong to the next turn
+        self._end, self._closing = self._end_of_turn(self._tail.partition(_SHOWN)[0], after)
+        self.stop_ids = frozenset([tokenizer.convert_tokens_to_ids(self._end)] if self._end else [])
+        tails = self._tail, self._tail.removeprefix(self._closing)
+        self._controls = [self._encoder.control(self._encoder.encode(tail.replace(_SHOWN, "x"))) for tail in tails]
+        opened = [marks for marks in THOUGHTS if prompt.rfind(marks.opening) > prompt.rfind(marks.closing)]
+        self._opened = opened[0].opening if opened else ""
+        # What a response without a thought begins with.
+        self._before = before.removeprefix(prompt) if before.startswith(prompt) else ""
+        if opened and opened[0].closing not in self._before:
+            thought = [Message("user", _ASKED), Message("assistant", _SAID, reasoning_content=_SHOWN)]
+            between = self._tried(thought, prompt=False).partition(_SHOWN)[2].partition(_SAID)[0]
+            self._before = between if opened[0].closing in between else f"\n{opened[0].closing}\n\n{opened[0].answer}"
+        self._heading = self._encoder.bare(split_thinking(self._before, self._opened).text)  # functionary's "all"
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """Return the ids of a conversation that the model is to continue, as the template writes it."""
+        try:
+            ids = self._encoder.encode(self._render([self._plain(message) for message in messages]), begins=True)
+            harmless = [replace(one, content="x") if one.role != "assistant" else self._plain(one) for one in messages]
+            written = self._encoder.encode(self._render(harmless), begins=True)
+            if self._encoder.control(ids) == self._encoder.control(written):
+                return ids
+        except ChatTemplateError:  # it rejects this text, or this kind of message
+            pass
+        places = [chr(0xF0000 + number) for number in range(len(messages))]
+        text = self._render([Message(one.role, place) for one, place in zip(messages, places, strict=True)])
+        for message, place in zip(messages, places, strict=True):
+            text = text.replace(place, f"{_CUT}{self._encoder.inert(message.content)}{_CUT}")
+        return self._encoder.encode(text, begins=True)
+
+    def reply(self, text: str, *, closed: bool) -> TokenIds:
+        """Return the ids between two responses: the rest of the turn unless it is ``closed``, a message, a prompt.
+
+        Raises:
+            ChatTemplateError: The template does not continue turn by turn.
+        """
+        if self.refusal:
+            raise ChatTemplateError(self.refusal)
+        done = len(self._closing) if closed else 0
+        try:
+            tail = self._render([*_exchanges(1), self._plain(Message("user", text))]).rpartition(_SAID)[2]
+            ids = self._encoder.encode(tail[done:])
+            if self._encoder.control(ids) == self._controls[closed]:
+                return ids
+        except ChatTemplateError:  # it rejects this text
+            pass
+        # The template makes a control token of the text, or writes others around it: put it where another would be.
+        return self._encoder.encode(self._tail[done:].replace(_SHOWN, f"{_CUT}{self._encoder.inert(text)}{_CUT}"))
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Return whether a response ended its turn."""
+        return bool(ids) and ids[-1] in self.stop_ids
+
+    def text(self, ids: TokenIds) -> Answer:
+        """Return the thought and the answer of a response, without control tokens."""
+        text = self._encoder.decode(ids[:-1] if self.closes(ids) else ids)
+        thinking, answer = split_thinking(text, self._opened)
+        return Answer(self._encoder.bare(thinking), self._encoder.bare(answer).removeprefix(self._heading).lstrip())
+
+    def say(self, text: str) -> TokenIds:
+        """Return the ids of a whole response with this text and without a thought, as a model would sample it.
+
+        Raises:
+            ChatTemplateError: Nothing ends the model's turn, or the ids would be read as another text.
+        """
+        if not self.stop_ids:
+            raise ChatTemplateError(f"{self._name} has no eos_token, and no token that ends the model's turn")
+        ids = self._encoder.encode(self._before + self._encoder.plain(text) + (self._closing or self._end))
+        if (read := self.text(ids).text) != text.strip():
+            raise ChatTemplateError(f"{self._name} cannot write the response {text!r:.80}: it is read as {read!r:.80}")
+        return ids
+
+    def _why_not(self) -> str:
+        """Return why a conversation cannot be continued turn by turn, after rendering a few; empty if it can be."""
+        last, system = Message("user", _SHOWN), Message("system", "Be brief.")
+        if self._tail.count(_SHOWN) != 1:
+            return self._refusal("leaves out messages or writes them twice")
+        # Mistral's writes the system message into the last user message; it belongs to the first.
+        with_system = self._tried([system, *_exchanges(1), last]).rpartition(_SAID)[2]
+        self._folds_system |= with_system != self._tail
+        between = self._tail.partition(_SHOWN)[0]
+        for opening in ([], [system]):
+            begun = self._render([*opening, Message("user", _ASKED)]).partition(_ASKED)[0]
+            for count in _DEPTHS:
+                text = self._tried([*opening, *_exchanges(count), last])
+                if text.count(_SAID) != 1 or text.rpartition(_SAID)[2] != self._tail:
+                    return self._refusal(f"writes a message differently after {count} answers")
+                before, *parts = text.replace(_SAID, _AGAIN).split(_AGAIN)[:-1]  # up to the first answer, between two
+                alike = {f"{between}{_ASKED}{before.partition(_ASKED)[2]}", *parts}
+                if before.partition(_ASKED)[0] != begun or len(parts) != count - 1 or len(alike) > 1:
+                    return self._refusal("rewrites or leaves out messages when others follow")
+        for odd in _TEXTS:
+            said = [replace(one, content=odd + one.content) for one in _exchanges(2)]
+            if self._tried([*said, last]).rpartition(_SAID)[2] != self._tail:
+                return self._refusal(f"writes a message differently after others, such as {odd!r:.40}")
+        return ""
+
+    def _refusal(self, what: str) -> str:
+        return (
+            f"the chat template of {self._name} {what}, so that a conversation cannot be continued turn by turn: pass "
+            "another with chat_template=..., such as trl.get_training_chat_template(tokenizer), or render every prompt "
+            "anew with history="
+        )
+
+    def _end_of_turn(self, before: str, last: str) -> tuple[str, str]:
+        """Return the token that ends a response, and the text up to it in a conversation that goes on.
+
+        The declared end of the tokenizer counts if the template writes it. Cohere's template ends a response and then
+        the turn: it is the last token that both a last and an earlier answer have. gpt-oss ends its last answer by
+        another token than earlier ones: it is that one.
+
+        Args:
+            before: Text between an answer and the next message.
+            last: Text after an answer that nothing follows.
+        """
+        marks = self._encoder.marks
+        between, final, eos = marks.findall(before), marks.findall(last), self._tokenizer.eos_token
+        shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(between, final, strict=False))]
+        declared = [eos] if eos in between and (eos in final or not final) else []
+        end = next(iter(declared or shared[-1:] or final[:1] or between[:1]), eos)
+        return end, before[: before.index(end) + len(end)] if end in between else ""
+
+    def _plain(self, message: Message) -> Message:
+        texts = {"content": message.content, "reasoning_content": message.reasoning_content}
+        own = message.role == "assistant"
+        return replace(message, **{name: self._encoder.plain(text, own=own) for name, text in texts.items()})
+
+    def _render(self, messages: Sequence[Message], *, prompt: bool = True) -> str:
+        if self._folds_system and messages[0].role == "system":
+            system, first, *rest = messages
+            messages = [Message("user", f"{system.content}\n\n{first.content}"), *rest]
+        said: list[dict[str, Any]] = [dict(message.as_dict()) for message in messages]
+        if self._wants_parts:
+            said = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in said]
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=prompt, **self._options)
+            )
+        except Exception as error:  # a template may raise anything
+            roles = ", ".join(message.role for message in messages)
+            raise ChatTemplateError(f"the chat template of {self._name} cannot render {roles}: {error}") from error
+
+    def _tried(self, messages: Sequence[Message], *, prompt: bool = True) -> str:
+        try:
+            return self._render(messages, prompt=prompt)
+        except ChatTemplateError:
+            return ""
+
+
+def _exchanges(count: int) -> list[Message]:
+    """Return questions and answers, the last of which is ``_SAID``."""
+    answers = [_AGAIN] * (count - 1) + [_SAID]
+    return [message for answer in answers for message in (Message("user", _ASKED), Message("assistant", answer))]
+
+
+def _heads_of(marks: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern of the first character of each mark."""
+    return re.compile(f"(?={_any_of(marks).pattern})(.)", re.DOTALL)
+
+
+def _any_of(marks: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(filter(None, marks), key=len, reverse=True))) or "(?!)")
