@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from gym_trl.errors import ChatTemplateError
 from gym_trl.text.thoughts import THOUGHTS, split_thinking
@@ -32,6 +32,7 @@ class Stops(NamedTuple):
     stop_strings: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class ChatLike(Protocol):
     """Converter of a conversation to token ids, one turn at a time; ``Chat`` is the one of chat templates."""
 
@@ -159,7 +160,7 @@ class Chat:
             options["chat_template"] = chat_template
         elif not tokenizer.chat_template:
             raise ChatTemplateError(f"{self._name} has no chat template: pass one with chat_template=...")
-        self._encoder = Encoder(tokenizer)
+        self.encoder = Encoder(tokenizer)
         asked = Message("user", _ASKED)
         self._wants_parts = self._folds_system = False
         self._wants_parts = _ASKED not in self._tried([asked])
@@ -175,7 +176,7 @@ class Chat:
         self._end, self._closing = self._end_of_turn(self._tail.partition(_SHOWN)[0], after)
         self.stop_ids = frozenset([tokenizer.convert_tokens_to_ids(self._end)] if self._end else [])
         tails = self._tail, self._tail.removeprefix(self._closing)
-        self._controls = [self._encoder.control(self._encoder.encode(tail.replace(_SHOWN, "x"))) for tail in tails]
+        self._controls = [self.encoder.control(self.encoder.encode(tail.replace(_SHOWN, "x"))) for tail in tails]
         opened = [marks for marks in THOUGHTS if prompt.rfind(marks.opening) > prompt.rfind(marks.closing)]
         self._opened = opened[0].opening if opened else ""
         # What a response without a thought begins with.
@@ -184,23 +185,23 @@ class Chat:
             thought = [Message("user", _ASKED), Message("assistant", _SAID, reasoning_content=_SHOWN)]
             between = self._tried(thought, prompt=False).partition(_SHOWN)[2].partition(_SAID)[0]
             self._before = between if opened[0].closing in between else f"\n{opened[0].closing}\n\n{opened[0].answer}"
-        self._heading = self._encoder.bare(split_thinking(self._before, self._opened).text)  # functionary's "all"
+        self._heading = self.encoder.bare(split_thinking(self._before, self._opened).text)  # functionary's "all"
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids of a conversation that the model is to continue, as the template writes it."""
         try:
-            ids = self._encoder.encode(self._render([self._plain(message) for message in messages]), begins=True)
+            ids = self.encoder.encode(self._render([self._plain(message) for message in messages]), begins=True)
             harmless = [replace(one, content="x") if one.role != "assistant" else self._plain(one) for one in messages]
-            written = self._encoder.encode(self._render(harmless), begins=True)
-            if self._encoder.control(ids) == self._encoder.control(written):
+            written = self.encoder.encode(self._render(harmless), begins=True)
+            if self.encoder.control(ids) == self.encoder.control(written):
                 return ids
         except ChatTemplateError:  # it rejects this text, or this kind of message
             pass
         places = [chr(0xF0000 + number) for number in range(len(messages))]
         text = self._render([Message(one.role, place) for one, place in zip(messages, places, strict=True)])
         for message, place in zip(messages, places, strict=True):
-            text = text.replace(place, f"{_CUT}{self._encoder.inert(message.content)}{_CUT}")
-        return self._encoder.encode(text, begins=True)
+            text = text.replace(place, f"{_CUT}{self.encoder.inert(message.content)}{_CUT}")
+        return self.encoder.encode(text, begins=True)
 
     def reply(self, text: str, *, closed: bool) -> TokenIds:
         """Return the ids between two responses: the rest of the turn unless it is ``closed``, a message, a prompt.
@@ -213,13 +214,13 @@ class Chat:
         done = len(self._closing) if closed else 0
         try:
             tail = self._render([*_exchanges(1), self._plain(Message("user", text))]).rpartition(_SAID)[2]
-            ids = self._encoder.encode(tail[done:])
-            if self._encoder.control(ids) == self._controls[closed]:
+            ids = self.encoder.encode(tail[done:])
+            if self.encoder.control(ids) == self._controls[closed]:
                 return ids
         except ChatTemplateError:  # it rejects this text
             pass
         # The template makes a control token of the text, or writes others around it: put it where another would be.
-        return self._encoder.encode(self._tail[done:].replace(_SHOWN, f"{_CUT}{self._encoder.inert(text)}{_CUT}"))
+        return self.encoder.encode(self._tail[done:].replace(_SHOWN, f"{_CUT}{self.encoder.inert(text)}{_CUT}"))
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Return whether a response ended its turn."""
@@ -227,9 +228,9 @@ class Chat:
 
     def text(self, ids: TokenIds) -> Answer:
         """Return the thought and the answer of a response, without control tokens."""
-        text = self._encoder.decode(ids[:-1] if self.closes(ids) else ids)
+        text = self.encoder.decode(ids[:-1] if self.closes(ids) else ids)
         thinking, answer = split_thinking(text, self._opened)
-        return Answer(self._encoder.bare(thinking), self._encoder.bare(answer).removeprefix(self._heading).lstrip())
+        return Answer(self.encoder.bare(thinking), self.encoder.bare(answer).removeprefix(self._heading).lstrip())
 
     def say(self, text: str) -> TokenIds:
         """Return the ids of a whole response with this text and without a thought, as a model would sample it.
@@ -239,7 +240,7 @@ class Chat:
         """
         if not self.stop_ids:
             raise ChatTemplateError(f"{self._name} has no eos_token, and no token that ends the model's turn")
-        ids = self._encoder.encode(self._before + self._encoder.plain(text) + (self._closing or self._end))
+        ids = self.encoder.encode(self._before + self.encoder.plain(text) + (self._closing or self._end))
         if (read := self.text(ids).text) != text.strip():
             raise ChatTemplateError(f"{self._name} cannot write the response {text!r:.80}: it is read as {read!r:.80}")
         return ids
@@ -287,7 +288,7 @@ class Chat:
             before: Text between an answer and the next message.
             last: Text after an answer that nothing follows.
         """
-        marks = self._encoder.marks
+        marks = self.encoder.marks
         between, final, eos = marks.findall(before), marks.findall(last), self._tokenizer.eos_token
         shared = [mark for mark, _ in takewhile(lambda pair: pair[0] == pair[1], zip(between, final, strict=False))]
         declared = [eos] if eos in between and (eos in final or not final) else []
@@ -297,7 +298,7 @@ class Chat:
     def _plain(self, message: Message) -> Message:
         texts = {"content": message.content, "reasoning_content": message.reasoning_content}
         own = message.role == "assistant"
-        return replace(message, **{name: self._encoder.plain(text, own=own) for name, text in texts.items()})
+        return replace(message, **{name: self.encoder.plain(text, own=own) for name, text in texts.items()})
 
     def _render(self, messages: Sequence[Message], *, prompt: bool = True) -> str:
         if self._folds_system and messages[0].role == "system":

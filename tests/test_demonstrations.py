@@ -231,7 +231,7 @@ def test_recorded_ids_are_used_unchanged(tmp_path: Path) -> None:
     spec, chat = spec_of(action_format="plain"), CHATS["tiny"]()
     [result] = play("solver", spec, chat, episodes=1).kept
     # A model may write spaces that an action has not.
-    unusual = [chat._codec.encode(" ") + ids for ids in sampled(result)]
+    unusual = [chat.encoder.encode(" ") + ids for ids in sampled(result)]
     engine = ScriptedEngine(lambda request: unusual[request.turn - 1])
     with make_pool(spec.make) as pool:
         [played] = run_episodes([Episode(result.task, chat=chat, limits=LIMITS)], pool=pool, engine=engine)

@@ -14,7 +14,7 @@ from support.lanes import examples
 from typer.testing import CliRunner, Result
 
 import gym_trl
-from gym_trl.chat.template import TemplateChat
+from gym_trl.chat import Chat
 from gym_trl.cli.app import app
 from gym_trl.errors import GymTRLError, UntrustedError
 from gym_trl.evaluation.evaluation import evaluate
@@ -204,7 +204,7 @@ def test_what_records_name_is_shown_and_not_used(mark: Path) -> None:
     assert [one["task"]["env_id"] for one in read_records(run)] == [ECHO, "stranger:Game"]
     assert command("view", "run").exit_code == 0
     spec = GymSpec(ECHO, num_tasks=2, action_format="plain")
-    found = collect(find_source(str(run)), spec, TemplateChat(tiny_tokenizer()), Limits(tokens_per_turn=8, tokens=200))
+    found = collect(find_source(str(run)), spec, Chat(tiny_tokenizer()), Limits(tokens_per_turn=8, tokens=200))
     assert len(found.kept) + sum(found.dropped.values()) == 1
     assert not mark.exists()
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support import warm
 
+from gym_trl.chat import Stops
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.trainer_engine import trainer_engine
 
@@ -170,5 +171,5 @@ def test_weights_that_stay_sharded_are_refused_before_any_process_waits(fsdp, pl
         args=SimpleNamespace(ds3_gather_for_generation=False),
         accelerator=SimpleNamespace(num_processes=2, state=SimpleNamespace(deepspeed_plugin=plugin)),
     )
-    with pytest.raises(ConfigError, match=said), trainer_engine(trainer, None):
+    with pytest.raises(ConfigError, match=said), trainer_engine(trainer, Stops()):
         pass
