@@ -211,16 +211,17 @@ class Chat:
         """
         if self.refusal:
             raise ChatTemplateError(self.refusal)
-        done = len(self._closing) if closed else 0
+        done = self._closing if closed else ""
         try:
             tail = self._render([*_exchanges(1), self._plain(Message("user", text))]).rpartition(_SAID)[2]
-            ids = self.encoder.encode(tail[done:])
+            ids = self.encoder.encode(tail.removeprefix(done))
             if self.encoder.control(ids) == self._controls[closed]:
                 return ids
         except ChatTemplateError:  # it rejects this text
             pass
         # The template makes a control token of the text, or writes others around it: put it where another would be.
-        return self.encoder.encode(self._tail[done:].replace(_SHOWN, f"{_CUT}{self.encoder.inert(text)}{_CUT}"))
+        inert = f"{_CUT}{self.encoder.inert(text)}{_CUT}"
+        return self.encoder.encode(self._tail.removeprefix(done).replace(_SHOWN, inert))
 
     def closes(self, ids: Sequence[int]) -> bool:
         """Return whether a response ended its turn."""
