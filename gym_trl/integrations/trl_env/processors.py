@@ -44,9 +44,9 @@ class Type1ProcessorConfig:
 class Type1Processor:
     r"""Processor that marks up text by a configuration, and splits responses at its marks.
 
-    >>> qwen3_processor.append_user_input("Guess.")
-    '<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n<think>\n'
-    >>> qwen3_processor.parse_agent_output("Half of 8.</think>4<|im_end|>")
+    >>> qwen3_instruct_processor.append_user_input("Guess.")
+    '<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n'
+    >>> qwen3_instruct_processor.parse_agent_output("Half of 8.</think>4<|im_end|>")
     ('Half of 8.', '4')
     """
 
