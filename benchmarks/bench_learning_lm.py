@@ -8,11 +8,12 @@
     python benchmarks/bench_learning_lm.py --demo      # two environments, one seed each: make demo-lm
     python benchmarks/bench_learning_lm.py --quick
 
-The model is SmolLM2-135M-Instruct (``gym_trl.testing.pretrained``), trained with a LoRA adapter in bfloat16. Each run
-is what a user types: ``gym-trl warm-start`` on episodes of random legal play, which teaches the format alone, or of the
-solver, which teaches the game as well; then ``gym-trl train`` from there. The first environment is also trained in the
-loop that TRL's guide to OpenEnv writes, from the same warm start on the same tasks. Runs are kept in
-``runs/learning-lm``, the same command continues them after an interruption, and their rows join those of earlier calls.
+The model is SmolLM2-135M-Instruct (``gym_trl.testing.pretrained``), trained with a LoRA adapter in bfloat16, or in
+float32 on processors that are slow with that. Each run is what a user types: ``gym-trl warm-start`` on episodes of
+random legal play, which teaches the format alone, or of the solver, which teaches the game as well; then ``gym-trl
+train`` from there. The first environment is also trained in the loop that TRL's guide to OpenEnv writes, from the same
+warm start on the same tasks. Runs are kept in ``runs/learning-lm``, the same command continues them after an
+interruption, and their rows join those of earlier calls.
 """
 
 import json
@@ -44,6 +45,7 @@ from systems import first_message
 from gym_trl.cli.flags import write_flags
 from gym_trl.evaluation.estimates import Estimate, share_estimate
 from gym_trl.options import SpecOptions
+from gym_trl.policies.weights import bfloat16_is_fast
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.testing import pretrained_folder
@@ -82,9 +84,10 @@ class Lesson:
         return self.env_id.removeprefix("TrlEnv/").removesuffix("-v0")
 
 
-WARM_START: Mapping[str, Any] = {"lora": 16, "dtype": "bfloat16", "episodes": 256, "steps": 16}
+DTYPE = "bfloat16" if bfloat16_is_fast(print) else "float32"
+WARM_START: Mapping[str, Any] = {"lora": 16, "dtype": DTYPE, "episodes": 256, "steps": 16}
 TRAIN: Mapping[str, Any] = {
-    "dtype": "bfloat16",
+    "dtype": DTYPE,
     "learning_rate": 3e-4,
     "steps": 16,
     "episodes_per_step": 48,

@@ -4,12 +4,13 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
-from gym_trl.errors import caused_by_model, described, raise_interrupt, safe_str, stops_a_rollout
+from gym_trl.errors import caused_by_model, described, place_of, raise_interrupt, safe_str, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.outcome import add_reward
 from gym_trl.text.parsing import CUT
@@ -45,13 +46,15 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     >>> failed("go north", KeyError("north")).reason, failed("go north", OSError("no route")).reason
     (<StopReason.CRASHED: 'crashed'>, <StopReason.ENV_ERROR: 'env_error'>)
 
-    A ``ConfigError`` is the user's mistake, which ends more than an episode.
+    A ``ConfigError`` is the user's mistake, which ends more than an episode. The text ends with the file and the line.
     """
     if stops_a_rollout(error):
         return EnvFailure(safe_str(error), of_user=True)
     by_model = not isinstance(work, Task) and caused_by_model(error)
     reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
-    return EnvFailure(f"{name_of(work)} raised {described(error)}", reason)
+    place = place_of(error)
+    where = "" if place is None else f" ({Path(place.filename).name}:{place.lineno})"
+    return EnvFailure(f"{name_of(work)} raised {described(error)}{where}", reason)
 
 
 def shown_to_the_model(result: StepResult) -> tuple[Hashable, ...]:

@@ -5,7 +5,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeAlias
+
+import gymnasium as gym
 
 from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import checked_engine
@@ -32,6 +35,8 @@ from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.types import EpisodeResult, StopReason
 
+_FIRST = 3
+"""Number of rollouts whose groups are compared: a global generator in an environment shows itself at once."""
 RolloutFunc: TypeAlias = Callable[[list[Any], Any], dict[str, list[Any]]]
 
 
@@ -167,6 +172,8 @@ class Core:
             replaced = []
             for part in parts:
                 replaced += checked_list(part, "again", part.again(rows, episodes, play, call), ReplacedEpisode)
+        if call.training and call.place.generation < _FIRST:
+            check_openings(rows, episodes)
         rollout = Rollout(call.place.split, call.place.step, episodes, replaced, self.seats)
         if self.on_rollout:
             self.on_rollout(rollout)
@@ -238,6 +245,29 @@ def _played_by(part: Part, rows: Sequence[Planned], play: Play, call: Call) -> l
 
 def _play(rows: Sequence[Planned], call: Call) -> list[EpisodeResult]:
     return run_episodes([call.episode(row) for row in rows], **call.run)
+
+
+def check_openings(rows: Sequence[Planned], episodes: Sequence[EpisodeResult]) -> None:
+    """Check that the members of a group begin alike, as far as the model has not acted before.
+
+    Raises:
+        ConfigError: They do not, and the environment is not registered as nondeterministic.
+    """
+    openings: dict[Any, list[str]] = {}
+    for row, episode in zip(rows, episodes, strict=True):
+        spec = gym.registry.get(row.task.env_id)
+        after_others = bool(episode.opponent or (episode.order and episode.order[0]))
+        if not episode.turns or after_others or (spec is not None and spec.nondeterministic):
+            continue
+        shown = takewhile(lambda message: message.role != "assistant", episode.messages)
+        opening = [message.content for message in shown]
+        if openings.setdefault((row.group, row.task.to_json(), row.opening, episode.seat), opening) != opening:
+            raise ConfigError(
+                f"the episodes of a group of {row.task.env_id} do not begin alike, although they have one seed "
+                f"({row.task.seed}), so that they cannot be compared: draw from self.np_random after "
+                "super().reset(seed=seed), and from no other generator. See what differs: "
+                f"gym-trl validate {row.task.env_id}"
+            )
 
 
 def _count(replaced: Sequence[ReplacedEpisode], rows: Sequence[Planned]) -> Replaced:

@@ -1,11 +1,12 @@
 """Sums and counts of episodes over all processes, and the metrics computed from them."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import TaskError
 from gym_trl.success import counted_successes, declaring_envs
@@ -24,6 +25,33 @@ UNFINISHED = "unfinished"
 """Stop reason of an ``environment_factory``'s episode that the model left before its end."""
 
 
+Kind: TypeAlias = tuple[str | None, ...]
+"""Call, type and place of an exception, without its message, which may differ from episode to episode."""
+
+
+class Failure(NamedTuple):
+    """Exception of an environment that ended an episode."""
+
+    kind: Kind
+    error: str
+    env_id: str
+
+    @classmethod
+    def of(cls, error: str, env_id: str) -> "Failure | None":
+        """Return the exception in an episode's error; ``None`` if it is another error.
+
+        >>> Failure.of("step raised KeyError: 'north' (my_game.py:7)", "Mine-v0").kind
+        ('step raised KeyError', 'my_game.py:7')
+        >>> Failure.of("the engine did not answer in time", "Mine-v0") is None
+        True
+        """
+        raised = _RAISED.fullmatch(error)
+        return None if raised is None else cls(raised.groups(), error, env_id)
+
+
+_RAISED = re.compile(r"((?:reset|step) raised \w+): .*?(?: \(([^()]+:\d+)\))?", re.DOTALL)
+
+
 class Row(NamedTuple):
     """Outcome of one episode, in a form that can be sent between processes."""
 
@@ -39,6 +67,8 @@ class Row(NamedTuple):
     """Seat in a game of several."""
     env_id: str = ""
     """Environment of its task."""
+    failure: "Failure | None" = None
+    """Exception that ended it, scored or not."""
 
     @classmethod
     def of(cls, columns: Mapping[str, Any]) -> "Row":
@@ -54,7 +84,8 @@ class Row(NamedTuple):
         worth = None if failed or value is None else float(value)
         error = f"{columns.get('error') or reason}"[:_ERROR_LENGTH] if worth is None else None
         env_id = _env_id(columns.get("task"))
-        return cls(worth, columns.get("success"), reason, counts, error, columns.get("seat"), env_id)
+        failure = Failure.of(f"{columns.get('error') or ''}", env_id)
+        return cls(worth, columns.get("success"), reason, counts, error, columns.get("seat"), env_id, failure)
 
 
 def _env_id(task: str | None) -> str:
@@ -117,6 +148,8 @@ class StepTotals:
     groups are kept."""
     seats: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """Sum of the returns of the scored episodes, and their number, by seat; empty where environments have one."""
+    failure: Failure | None = None
+    """Exception that ended the first episode, if it ended all of them; of several generations, the last one's."""
     training: object = None
     """Identity of the training: one object from a call of ``trainer.train`` to the next."""
 
@@ -140,6 +173,8 @@ class StepTotals:
         rows = [row for row in played if row.stop_reason != StopReason.UNPLAYED]
         scored = [row for row in rows if row.episode_return is not None]
         successes = tuple((row.env_id, row.success) for row in scored)
+        failures = [row.failure for row in rows]
+        alike = len({failure and failure.kind for failure in failures}) == 1
         return cls(
             split,
             step,
@@ -153,6 +188,7 @@ class StepTotals:
             trained_tokens,
             _sum(one.counts() for one in replaced) | ({"rollouts": 1} if replaced else {}),
             _by_seat((row.seat, row.episode_return or 0.0, 1) for row in scored if row.seat is not None),
+            failures[0] if alike else None,
         )
 
     def __add__(self, other: "StepTotals") -> "StepTotals":

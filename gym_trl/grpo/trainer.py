@@ -75,6 +75,8 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
             )
         if (args := named.get("args")) is not None and not args.use_vllm:
             check_batching(continuous=args.use_transformers_continuous_batching)
+        if args is not None:
+            _check_tasks(**named)
         super().__init__(*arguments, **named)
         self.gym_trl = new_attachment(self, spec)
 
@@ -86,6 +88,12 @@ class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
 
     def evaluation_loop(self, *arguments: Any, **named: Any) -> Any:
         """Evaluate as ``GRPOTrainer`` does."""
+        batch = self.args.per_device_eval_batch_size * self.accelerator.num_processes
+        if batch % self.num_generations_eval:
+            raise ConfigError(
+                f"per_device_eval_batch_size x processes must be a multiple of the {self.num_generations_eval} "
+                f"generations of a task (num_generations_eval, or num_generations), got {batch}"
+            )
         with self.gym_trl.evaluating():
             return super().evaluation_loop(*arguments, **named)
 
@@ -219,6 +227,21 @@ def check_pair(rollout_func: Any, spec: "GymSpec") -> None:
     """Check that a rollout function of this library is that of the specification."""
     if isinstance(rollout_func, HasParts) and unwrap(rollout_func) is not spec.rollout_func:  # type: ignore[arg-type]
         raise ConfigError("rollout_func is that of another GymSpec than spec: leave out one of the two")
+
+
+def _check_tasks(args: Any, train_dataset: Any = None, eval_dataset: Any = None, **_: Any) -> None:
+    """Check that there is a task for each group of a generation: TRL leaves out what does not fill one, and so all."""
+    groups = args.generation_batch_size // args.num_generations
+    if hasattr(train_dataset, "__len__") and len(train_dataset) < groups:
+        raise ConfigError(
+            f"num_tasks={len(train_dataset)} (rows of train_dataset), one generation needs at least {groups}: it has "
+            f"{args.generation_batch_size} episodes (per_device_train_batch_size x processes x steps_per_generation) "
+            f"in groups of num_generations={args.num_generations}. Give more tasks, or smaller batches"
+        )
+    if args.eval_strategy != "no" and hasattr(eval_dataset, "__len__") and not len(eval_dataset):
+        raise ConfigError(
+            f"num_eval_tasks=0 (rows of eval_dataset), eval_strategy={args.eval_strategy.value!r} needs at least 1"
+        )
 
 
 def _filled(named: Mapping[str, Any], spec: "GymSpec") -> dict[str, Any]:

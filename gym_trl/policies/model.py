@@ -2,9 +2,10 @@
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from json import loads
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -20,9 +21,11 @@ from gym_trl.option_args import ModelArgs
 from gym_trl.options import TOKENS_PER_TURN, History, Playing, chosen, defaults
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
+    bfloat16_is_fast,
     first_line,
     has_model,
     is_run,
+    load_config,
     load_tokenizer,
     load_weights,
     read_adapter,
@@ -268,7 +271,9 @@ def _with_transformers(model: Model) -> LoadedModel:
     with needs("train", "a model"):
         import torch
     tokenizer = load_tokenizer(model.path)
-    weights = load_weights(model.path)
+    shorter = getattr(load_config(model.path), "dtype", None) in (torch.bfloat16, torch.float16)
+    slow = shorter and not bfloat16_is_fast(partial(print, file=sys.stderr))
+    weights = load_weights(model.path, dtype="float32" if slow else "auto")
     if torch.accelerator.is_available():
         weights = weights.to(torch.accelerator.current_accelerator())
     chat = model.chat(tokenizer)

@@ -4,7 +4,7 @@ Transformers and PEFT read these files as data: code of a model's own (``auto_ma
 read with ``weights_only``, and an adapter's configuration may not name a module.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from json import loads
@@ -120,6 +120,26 @@ def free_memory(*, cpu: bool = False) -> int:
     free = int(psutil.virtual_memory().available)
     with_limit = _container_memory()
     return free if with_limit is None else min(free, with_limit)
+
+
+def bfloat16_is_fast(say: Callable[[str], object]) -> bool:
+    """Return whether bfloat16 is fast here: on an accelerator, and on a processor with instructions for it.
+
+    Args:
+        say: Called with a line to show if it is not.
+    """
+    import torch
+
+    if torch.accelerator.is_available():
+        return True
+    try:
+        words = {*Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()}
+    except OSError:  # not on Linux
+        words = set()
+    if words & {"avx512_bf16", "amx_bf16"}:
+        return True
+    say("This processor has no instructions for bfloat16, which is slow on it: float32 is used.")
+    return False
 
 
 def load_weights(path: str, *, dtype: Any = "auto", trainable: bool = False) -> Any:

@@ -22,7 +22,7 @@ from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.totals import StepTotals, rows_of
 from gym_trl.options import TrainOptions, grpo_fields
-from gym_trl.policies.weights import free_memory, load_config, saving
+from gym_trl.policies.weights import bfloat16_is_fast, free_memory, load_config, saving
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
 from gym_trl.text.textify import counted
 from gym_trl.training.configs import grpo_config, make_spec
@@ -113,6 +113,8 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
             args = grpo_config(options, session.processes)
         session.open(tiny=options.model is None)
         args.output_dir = str(session.folder.path / "checkpoints")
+        if options.model is not None and args.use_cpu and options.dtype is None:
+            bfloat16_is_fast(notes.append)  # the default is float32, and a line says why
         for note in notes:
             session.display.note(note)
         run = _Run(options, session)

@@ -1,0 +1,200 @@
+"""Law 27: no training runs for nothing in silence."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from gymnasium import spaces
+from support import tiny_trainer
+from support.command_line import gym_trl_, text
+from trl import GRPOConfig, GRPOTrainer
+
+from gym_trl import Curriculum, GymGRPOTrainer, GymSpec
+from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.testing import tiny_model, tiny_tokenizer
+
+pytestmark = [pytest.mark.trl, pytest.mark.filterwarnings("ignore:no token of step")]
+HERE = Path(__file__)
+LINE = rf"{HERE.name}:\d+"
+
+
+class Fair(gym.Env[str, str]):
+    """Environment that begins as its seed says, and takes any answer."""
+
+    observation_space, action_space = spaces.Text(99), spaces.Text(99)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        return f"A number: {self.np_random.integers(10**9)}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "over", float(len(action)), True, False, {}
+
+
+class NoKey(Fair):
+    calls = 0
+
+    def step(self, action: str) -> Any:
+        NoKey.calls += 1
+        raise KeyError(f"API_KEY in call {NoKey.calls}")  # the message differs from episode to episode
+
+
+class NoServer(Fair):
+    def reset(self, **given: Any) -> Any:
+        raise ConnectionError("API_KEY is refused")
+
+
+class Sometimes(Fair):
+    calls = 0
+
+    def step(self, action: str) -> Any:
+        Sometimes.calls += 1
+        if Sometimes.calls % 4:
+            raise KeyError("API_KEY")
+        return super().step(action)
+
+
+class Changing(Fair):
+    calls = 0
+
+    def step(self, action: str) -> Any:
+        Changing.calls += 1
+        raise [KeyError, ValueError][Changing.calls // 4 % 2]("another exception in each rollout")
+
+
+class Global(Fair):
+    def reset(self, **given: Any) -> Any:
+        super().reset(**given)
+        return f"A number: {random.SystemRandom().random()}", {}
+
+
+class Nondeterministic(Global):
+    """Registered as what it is."""
+
+
+class BrokenNowAndThen(Fair):
+    calls = 0
+
+    def reset(self, **given: Any) -> Any:
+        BrokenNowAndThen.calls += 1
+        if BrokenNowAndThen.calls % 2:
+            raise ConnectionError("no server")
+        return super().reset(**given)
+
+
+SIZES = {"per_device_train_batch_size": 4, "num_generations": 2, "max_steps": 4, "max_completion_length": 256}
+
+
+def made(folder: Path, env: Any, *, stock: bool = False, grpo: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Return a trainer of the tiny model."""
+    usual = {"num_tasks": 16, "max_tokens_per_turn": 2, "action_format": "plain", "cut_actions": "accept"}
+    spec = GymSpec(env, **{**usual, **options})
+    return tiny_trainer.make(folder, spec, GRPOTrainer if stock else GymGRPOTrainer, grpo=SIZES | (grpo or {}))
+
+
+@pytest.mark.parametrize("source", ["tasks", "rows"])
+def test_fewer_tasks_than_a_generation_has_groups_are_refused_before_the_model_is_loaded(
+    tmp_path: Path, source: str
+) -> None:
+    if source == "tasks":
+        spec, rows, tasks, groups = GymSpec(Fair, num_tasks=3), 16, 3, 4
+    else:
+        data = [{"question": f"{number} + 1?", "answer": number + 1} for number in range(5)]
+        spec, rows, tasks, groups = GymSpec.from_dataset(data, prompt="question", answer="answer"), 32, 5, 8
+    args = GRPOConfig(str(tmp_path), per_device_train_batch_size=rows, num_generations=4, use_cpu=True, bf16=False)
+    with pytest.raises(ConfigError, match=rf"num_tasks\D+{tasks}\D.*\D{groups}\D"):
+        GymGRPOTrainer(model="no/such-model", args=args, spec=spec)
+
+
+def test_as_many_tasks_as_a_generation_has_groups_are_enough(tmp_path: Path) -> None:
+    grpo = {"per_device_train_batch_size": 8, "max_steps": 1}
+    assert made(tmp_path, Fair, num_tasks=4, grpo=grpo).train().global_step == 1
+
+
+def test_an_evaluation_without_tasks_or_of_parts_of_groups_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="num_eval_tasks"):
+        made(tmp_path, Fair, num_eval_tasks=0, grpo={"eval_strategy": "steps"})
+    trainer = made(tmp_path, Fair, num_eval_tasks=2, grpo={"num_generations": 4, "per_device_eval_batch_size": 2})
+    with pytest.raises(ConfigError, match="per_device_eval_batch_size"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
+@pytest.mark.parametrize("env", [NoKey, NoServer])
+def test_three_rollouts_that_end_with_one_exception_stop_the_training_with_it(
+    tmp_path: Path, env: Any, stock: bool
+) -> None:
+    trainer = made(tmp_path, env, stock=stock, max_unscored=1.0)
+    with pytest.raises(GymTRLError, match=rf"API_KEY.*{LINE}.*gym-trl validate \S*{env.__name__}"):
+        trainer.train()
+    assert trainer.state.global_step == 2
+
+
+@pytest.mark.parametrize("env", [Sometimes, Changing])
+def test_episodes_that_fail_in_another_way_stop_nothing(tmp_path: Path, env: Any) -> None:
+    assert made(tmp_path, env).train().global_step == 4
+
+
+def test_the_command_stops_with_the_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--steps=5", "--episodes-per-step=4", "--num-generations=2", "--eval-episodes=4"]
+    ended = gym_trl_("train", f"{HERE}:NoKey", *sizes)
+    assert ended.exit_code != 0
+    said = text(ended.output + ended.stderr)
+    assert "API_KEY" in said
+    assert f"{HERE.name}:" in said
+    assert "gym-trl validate" in said
+
+
+@pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
+def test_a_group_whose_members_begin_differently_is_refused(tmp_path: Path, stock: bool) -> None:
+    trainer = made(tmp_path, Global, stock=stock)
+    with pytest.raises(ConfigError, match=r"np_random.*gym-trl validate \S*Global"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_an_environment_that_is_registered_as_nondeterministic_may_begin_differently(tmp_path: Path) -> None:
+    gym.register("Tests/Nondeterministic-v0", Nondeterministic, nondeterministic=True)
+    try:
+        assert made(tmp_path, "Tests/Nondeterministic-v0", grpo={"max_steps": 1}).train().global_step == 1
+    finally:
+        del gym.registry["Tests/Nondeterministic-v0"]
+
+
+LEVELS = [{"high": 10}, {"high": 50}]
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        (BrokenNowAndThen, {"max_unscored": 1.0}),
+        ("TrlEnv/KuhnPoker-v0", {"seats": "self"}),
+        ("TrlEnv/TicTacToe-v0", {"seats": "self", "turn_limit": 3}),
+        ("TrlEnv/GuessNumber-v0", {"curriculum": Curriculum(LEVELS), "turn_limit": 2}),
+    ],
+)
+def test_resets_that_fail_seats_and_levels_raise_no_false_alarm(
+    tmp_path: Path, env: Any, options: dict[str, Any]
+) -> None:
+    assert made(tmp_path, env, **options, grpo={"max_steps": 3}).train().global_step == 3
+
+
+@pytest.mark.parametrize(("flags", "said"), [("fpu avx2", True), ("fpu avx512f avx512_bf16", False)])
+def test_a_model_in_bfloat16_is_evaluated_in_float32_where_bfloat16_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, said: bool
+) -> None:
+    tokenizer = tiny_tokenizer()
+    for part in (tiny_model(tokenizer).to(torch.bfloat16), tokenizer):
+        part.save_pretrained(tmp_path)
+    read = Path.read_text
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, *a, **k: f"flags : {flags}" if "cpuinfo" in str(path) else read(path, *a, **k)
+    )
+    ended = gym_trl_("eval", "TrlEnv/Echo-v0", f"--model={tmp_path}", "--episodes=2", "--max-tokens-per-turn=2")
+    assert ended.exit_code == 0, ended.output
+    assert ("float32" in ended.output + ended.stderr) is said
