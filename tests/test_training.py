@@ -229,11 +229,9 @@ def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: 
     assert (told["steps"], told["interrupted"]) == (5, False)
     assert [line["env/unscored"] for line in lines(folder)] == [0] * 5
     [crashed] = [line for line in lines(folder, "rollouts.jsonl") if line["stop_reason"] == "crashed"]
-    assert (crashed["step"], crashed["return"], crashed["error"]) == (
-        2,
-        -options().invalid_penalty,  # as an invalid action in the turn that was left
-        "step raised RuntimeError: the fuse burnt",
-    )
+    # As an invalid action in the turn that was left.
+    assert (crashed["step"], crashed["return"]) == (2, -options().invalid_penalty)
+    assert crashed["error"].startswith("step raised RuntimeError: the fuse burnt (")
 
 
 @pytest.mark.full
