@@ -261,7 +261,7 @@ def check_openings(rows: Sequence[Planned], episodes: Sequence[EpisodeResult]) -
             continue
         shown = takewhile(lambda message: message.role != "assistant", episode.messages)
         opening = [message.content for message in shown]
-        if openings.setdefault((row.group, row.task.to_json(), row.opening, episode.seat), opening) != opening:
+        if openings.setdefault((row.group, row.task.to_json(), episode.seat), opening) != opening:
             raise ConfigError(
                 f"the episodes of a group of {row.task.env_id} do not begin alike, although they have one seed "
                 f"({row.task.seed}), so that they cannot be compared: draw from self.np_random after "
