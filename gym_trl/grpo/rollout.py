@@ -256,7 +256,7 @@ def check_openings(rows: Sequence[Planned], episodes: Sequence[EpisodeResult]) -
     openings: dict[Any, list[str]] = {}
     for row, episode in zip(rows, episodes, strict=True):
         spec = gym.registry.get(row.task.env_id)
-        after_others = bool(episode.opponent or (episode.order and episode.order[0]))
+        after_others = bool(episode.order and episode.order[0])
         if not episode.turns or after_others or (spec is not None and spec.nondeterministic):
             continue
         shown = takewhile(lambda message: message.role != "assistant", episode.messages)
