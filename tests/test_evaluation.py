@@ -297,7 +297,7 @@ def test_failures_of_environments_and_connections_are_played_again(tmp_path: Pat
         failed = evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path)
         [row] = failed.rows
         assert (row.episodes, row.unscored, row.stop_reasons) == (0, 6, {"cancelled": 3, "env_error": 3})
-        assert {one["error"].partition(" (")[0] for one in read_records(tmp_path)} == {
+        assert {f"{one['error']}".partition(" (")[0] for one in read_records(tmp_path)} == {
             "step raised ConnectionError: the line was cut",
             "the policy 'policy_for' raised ConnectionError: no answer",
         }

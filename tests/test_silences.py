@@ -158,7 +158,7 @@ def test_a_group_whose_members_begin_differently_is_refused(tmp_path: Path, stoc
 
 
 def test_an_environment_that_is_registered_as_nondeterministic_may_begin_differently(tmp_path: Path) -> None:
-    gym.register("Tests/Nondeterministic-v0", Nondeterministic, nondeterministic=True)
+    gym.register("Tests/Nondeterministic-v0", lambda **_: Nondeterministic(), nondeterministic=True)
     try:
         assert made(tmp_path, "Tests/Nondeterministic-v0", grpo={"max_steps": 1}).train().global_step == 1
     finally:
