@@ -32,7 +32,6 @@ from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
-from gym_trl.wrappers.reward import CutoffReturn
 from gym_trl.wrappers.seats import Seats, check_seats_are_played
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.traits import layers_of, solver_of, traits
@@ -169,7 +168,7 @@ class EnvSpec(Text):
         for env_id in self.weights:
             with self._watched().checked(env_id) as env:
                 rules = instructions_of(env)
-                instructions[env_id] = without_format(rules, self.action_format, strict=self.strict)
+                instructions[env_id] = without_format(rules, self.action_format)
                 num_instances[env_id] = traits(env).num_instances
                 seats[env_id] = 1 if self.seats is None else traits(env).num_seats
                 if self.seats is None:
@@ -231,7 +230,7 @@ class EnvSpec(Text):
             ConfigError: The environment does not say that it declares success, and no step of its solver or of random
                 play did.
         """
-        plain = replace(self, action_format=None, strict=False, state_key=None)
+        plain = replace(self, action_format=None, state_key=None)
         with plain.checked(env_id) as env:
             layers = layers_of(env)
             inside = next((layer.env for layer in layers if isinstance(layer, DeclareSuccess)), env)
@@ -270,15 +269,12 @@ class EnvSpec(Text):
             env = ParseAction(
                 env,
                 format=self.action_format,
-                strict=self.strict,
                 penalty=self.invalid_penalty,
                 end_after=self.end_after_invalid,
                 cut_actions=self.cut_actions,
             )
         if self.turn_limit is not None:
             env = TurnLimit(env, self.turn_limit)
-        if self.cutoff_return is not None:
-            env = CutoffReturn(env, self.cutoff_return)
         return Instructions(env, "") if self.instructions == "" else env
 
     def _wrapped(self, made: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -360,7 +356,7 @@ def _shuffled(seed: int, count: int) -> Any:
     return np.random.default_rng(seed).permutation(count)
 
 
-def without_format(instructions: str, action_format: str | re.Pattern[str] | None, *, strict: bool = False) -> str:
+def without_format(instructions: str, action_format: str | re.Pattern[str] | None) -> str:
     """Return the instructions without the sentence of ``ParseAction`` on the action format, which tools do not need.
 
     >>> without_format("Guess a word. Put your action between <action> and </action>.", "tag")
@@ -368,7 +364,7 @@ def without_format(instructions: str, action_format: str | re.Pattern[str] | Non
     """
     if action_format is None:
         return instructions
-    return instructions.removesuffix(ActionFormat(action_format, strict=strict).sentence).strip()
+    return instructions.removesuffix(ActionFormat(action_format).sentence).strip()
 
 
 def kwargs_by_id(ids: Collection[str], env_kwargs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from gym_trl.kinds import Arguments, Count, Penalty, Positive, Range, Seconds, Seed, Share, Whole
 from gym_trl.options import (
@@ -28,23 +28,18 @@ class PlayArgs(TypedDict, total=False):
     observe: Literal["render"] | Function | str | None
     act: Function | str | None
     action_format: str | None
-    strict: bool
     invalid_penalty: Penalty
     end_after_invalid: Count | None
     cut_actions: CutActions
     turn_limit: Count | None
-    cutoff_return: float | None
     instructions: str | None
     success: float | Literal["info"] | Function | str | None
     state_key: Literal["auto"] | Function | str | None
     max_tokens_per_turn: Count | None
-    max_observation: Count | None
-    max_action: Count | None
     history: History | Arguments | None
     chat_template_kwargs: Arguments
     max_alive: Count | None
     cutoff: Cutoff | Arguments
-    deterministic: bool
     executor: ExecutorName | Function | str | None
     workers: Count | None
     reset_timeout: Seconds | None
@@ -56,7 +51,6 @@ class PlannedArgs(PlayArgs, total=False):
 
     env_kwargs: Arguments
     seed: Seed
-    balance_instances: bool
     curriculum: Curriculum | Arguments | None
 
 
@@ -75,7 +69,6 @@ class SpecArgs(EpisodeArgs, total=False):
 
     num_tasks: Count
     num_eval_tasks: Whole
-    chat: Any
     on_rollout: Function | str | None
 
 

@@ -137,12 +137,6 @@ class UnfinishedResponse(str):
     __slots__ = ()
 
 
-class RefusedResponse(str):
-    """Observation for a response that was rejected before the environment or a wrapper received it."""
-
-    __slots__ = ()
-
-
 class Answer(NamedTuple):
     """Text of a response, split into thinking and answer."""
 
@@ -349,8 +343,6 @@ class EpisodeResult:
     """The environment ended the episode; a scored episode that was not terminated was cut off."""
     declared: bool | None = None
     """Success as the environment or the spec declares it; see ``success``."""
-    cut_observations: int = 0
-    """Number of observations that were longer than the limit and shown in part."""
     state_keys: tuple[str, ...] = ()
     """Key of the state before each turn, and ``ENDED`` after the last; empty where state keys are off."""
     markov_keys: bool = False

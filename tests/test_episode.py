@@ -11,7 +11,6 @@ from gym_trl.types import (
     EpisodeResult,
     FinishReason,
     Message,
-    RefusedResponse,
     StepResult,
     StopReason,
     Task,
@@ -176,53 +175,3 @@ def test_what_a_wrapper_read_from_an_answer_is_kept_if_it_is_text():
     ]
     trajectory, _ = play(episode(), ["a", "b", "c"], replies)
     assert [turn.action for turn in trajectory.turns] == ["25", None, None]
-
-
-@given(limits, st.integers(1, 12), st.lists(texts, min_size=1, max_size=6), replies)
-def test_no_more_of_an_observation_is_shown_than_may_be_and_what_is_cut_is_counted(budget, most, answers, observations):
-    trajectory, asked = play(episode(**budget, observation=most), answers, observations)
-    heard = ["begin", *(reply.observation for reply in observations[: len(trajectory.turns)])]
-    shown = [message.content for message in trajectory.messages if message.role == "user"]
-    assert trajectory.cut_observations == sum(len(text) > most for text in heard)
-    for text, seen in zip(heard, shown, strict=True):
-        if len(text) <= most:
-            assert seen == text
-        else:
-            assert seen.startswith(text[: most - most // 2])
-            assert f"\n[{len(text) - most} characters left out]\n" in seen
-            assert seen.endswith(text[len(text) - most // 2 :])
-    whole = trajectory.prompt_ids + trajectory.completion_ids
-    assert all(whole[: len(prompt)] == prompt for prompt in asked[: len(trajectory.turns)])
-
-
-def test_an_action_that_is_too_long_is_refused_with_the_reason():
-    game = episode(tokens=200, action=3)
-    game.started(StepResult("go"))
-    asked = game.sampled(said("four"))
-    assert isinstance(asked.action, RefusedResponse)
-    assert asked == Act("An action has at most 3 characters.")
-    game.stepped(StepResult(asked.action, info={"action_valid": False}))
-    assert game.sampled(said("yes")) == Act("yes")
-    ended = game.stepped(StepResult("", 1.0, terminated=True))
-    assert (ended.invalid_actions, [turn.reward for turn in ended.turns]) == (1, [0.0, 1.0])
-
-
-@given(limits, st.integers(1, 5), st.lists(texts, min_size=1, max_size=6), replies)
-def test_no_environment_gets_an_action_that_is_longer_than_may_be(budget, most, answers, observations):
-    game, todo = episode(**budget, action=most), StepResult("begin")
-    todo = game.started(todo)
-    for answer, reply in zip(answers, observations, strict=False):
-        if isinstance(todo, EpisodeResult):
-            break
-        ids = CHAT.say(answer)[: todo.max_tokens]
-        todo = game.sampled(Completion("r", ids, [-0.5] * len(ids)))
-        if isinstance(todo, Act):
-            assert isinstance(todo.action, RefusedResponse) or len(todo.action) <= most
-            todo = game.stepped(reply)
-
-
-def test_lengths_of_texts_alone_are_no_limit_of_what_the_model_says():
-    with pytest.raises(ConfigError, match="an episode needs a limit: set tokens_per_turn, tokens, context"):
-        Limits(observation=9, action=9)
-    with pytest.raises(ConfigError, match="action must be an integer of at least 1, got 0"):
-        Limits(tokens=9, action=0)

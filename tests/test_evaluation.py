@@ -414,19 +414,6 @@ def test_limits_are_those_of_all_rows() -> None:
     assert {row.policy: row.turns for row in rows} == words
     [row] = evaluate(GUESS_ID, saying("what?"), episodes=3, invalid_penalty=0.5, end_after_invalid=2).rows
     assert (row.mean_return.mean, row.turns, row.stop_reasons) == (-1.0, 2.0, {"invalid_action": 3})
-    [row] = evaluate(GUESS_ID, saying("50"), episodes=3, max_action=1).rows
-    assert (row.invalid, row.stop_reasons) == (1.0, {"parse_error": 3})
-    shown: list[str] = []
-
-    def reading(env: Any) -> Any:
-        def policy(observation: str) -> str:
-            shown.append(observation)
-            return "50"
-
-        return policy
-
-    evaluate(GUESS_ID, reading, episodes=1, max_observation=4)
-    assert shown[0].startswith("Gu\n[")
 
 
 def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None:

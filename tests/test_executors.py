@@ -506,11 +506,11 @@ def test_all_executors_play_the_same_rollout_to_the_last_bit(executor, request):
     if executor == "ray":
         request.getfixturevalue("cluster")
     rollouts = []
-    for one in ({"executor": "inline"}, {"executor": executor}, {"executor": executor, "deterministic": True}):
+    for one in ({"executor": "inline"}, {"executor": executor}):
         with make_pool(gym.make, **one) as pool:
             played = run_episodes(games(40), pool=pool, engine=ScriptedEngine(guess))
         rollouts.append([(game.prompt_ids, game.completion_ids, game.mask, game.turns) for game in played])
-    assert rollouts[0] == rollouts[1] == rollouts[2]
+    assert rollouts[0] == rollouts[1]
 
 
 @pytest.mark.parametrize("executor", WHERE)

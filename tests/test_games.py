@@ -254,7 +254,7 @@ def test_wrappers_that_would_show_one_seat_the_past_of_another_are_refused() -> 
         pass
 
 
-@pytest.mark.parametrize("option", [{"success": 1.0}, {"cutoff_return": -1.0}, {"seats": "both"}])
+@pytest.mark.parametrize("option", [{"success": 1.0}, {"seats": "both"}])
 def test_options_that_assume_one_agent_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):
         EnvSpec("TrlEnv/TicTacToe-v0", **{"seats": "self", **option})

@@ -105,11 +105,11 @@ def test_a_mistake_of_a_policy_is_raised(raised: Exception) -> None:
         TextPlayer(TASK, policy).started(StepResult("Go."))
 
 
-def test_a_response_has_thinking_and_a_limit() -> None:
+def test_a_response_has_thinking() -> None:
     said = iter([Answer("Hm.", "ox"), "a long action", 7])
-    player = TextPlayer(TASK, lambda result: next(said), max_action=5)  # type: ignore[arg-type, return-value]
+    player = TextPlayer(TASK, lambda result: next(said))  # type: ignore[arg-type, return-value]
     assert player.started(StepResult("Say ox.")) == Act("ox")
-    assert player.stepped(StepResult("Again.")) == Act("An action has at most 5 characters.")
+    assert player.stepped(StepResult("Again.")) == Act("a long action")
     ended = player.stepped(StepResult("Again."))
     assert isinstance(ended, EpisodeResult)
     assert (ended.stop_reason, ended.error) == (StopReason.ENV_ERROR, "the policy must return a text, got 7")

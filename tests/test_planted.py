@@ -299,11 +299,9 @@ def test_tasks_are_the_same_only_if_no_action_tells_them_apart() -> None:
 OPTIONS = [
     {"turn_limit": 2},
     {"turn_limit": 3, "invalid_penalty": 0.5, "end_after_invalid": 2},
-    {"action_format": "tag", "strict": True},
     {"action_format": "json:move"},
     {"success": 0.5},
     {"success": lambda info, total: total > 0.5, "instructions": "Play well."},
-    {"cutoff_return": -1.0, "turn_limit": 1},
 ]
 
 

@@ -11,7 +11,7 @@ from gym_trl.errors import ConfigError, check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.parsing import CUT, ActionFormat
 from gym_trl.text.thoughts import split_thinking
-from gym_trl.types import RefusedResponse, UnfinishedResponse
+from gym_trl.types import UnfinishedResponse
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_penalty, check_text, instructions_of
 from gym_trl.wrappers.settlement import settlement
@@ -148,9 +148,7 @@ class ParseAction(FrozenAfterEnd):
     def find_action(self, response: str) -> str | None:
         """Return the action in a response; ``None`` if there is none."""
         cut = False
-        if type(response) is not str:  # only a response of a class of its own can be refused or cut off
-            if isinstance(response, RefusedResponse):
-                return None
+        if type(response) is not str:  # only a response of a class of its own can be cut off
             cut = self._is_cut(response)
         if self._format is None:
             return None if cut else response
@@ -169,7 +167,7 @@ class ParseAction(FrozenAfterEnd):
 
     def _unreadable(self, response: str) -> Step:
         cut = self._is_cut(response)
-        problem = CUT if cut else str(response) if isinstance(response, RefusedResponse) else "No action found."
+        problem = CUT if cut else "No action found."
         self._unreadable_row += 1
         info: dict[str, Any] = {"action_valid": False, "parse_error": problem, "invalid_penalty": self.penalty}
         if cut:
@@ -220,4 +218,4 @@ def action_finder(env: gym.Env[Any, Any]) -> Callable[[str], str | None]:
 
 
 def _whole(response: str) -> str | None:
-    return None if isinstance(response, UnfinishedResponse | RefusedResponse) else response
+    return None if isinstance(response, UnfinishedResponse) else response

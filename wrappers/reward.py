@@ -277,8 +277,7 @@ class CutoffReturn(FrozenAfterEnd):
 
     Use it for environments with negative rewards for a step or a loss that do not declare a
     ``gym_trl.wrappers.settlement``. Otherwise an episode that tokens or time cut off early would have a higher return
-    than one that is continued. Put it outside of all wrappers that change rewards or end episodes, as
-    ``GymSpec(cutoff_return=...)`` does.
+    than one that is continued. Put it outside of all wrappers that change rewards or end episodes.
 
     Raises:
         ConfigError: ``most`` is not a finite number.
@@ -288,7 +287,7 @@ class CutoffReturn(FrozenAfterEnd):
 
     def __init__(self, env: gym.Env[Any, Any], most: float) -> None:
         if isinstance(most, bool) or not isinstance(most, int | float) or not math.isfinite(most):
-            raise ConfigError(f"cutoff_return must be a finite number, got {most!r}")
+            raise ConfigError(f"most must be a finite number, got {most!r}")
         super().__init__(env, most=most)
         self.most = float(most)
         self._total = 0.0

@@ -197,8 +197,8 @@ def read_flags(flags: Collection[Flag], arguments: Mapping[str, Any]) -> dict[st
     """Return the options that were given, from the texts of the command's parameters.
 
     >>> from gym_trl.options import SpecOptions
-    >>> read_flags(list(flags_of(SpecOptions)), {"turn_limit": "8", "cutoff__episode_s": "60", "strict": False})
-    {'strict': False, 'turn_limit': 8, 'cutoff': {'episode_s': 60}}
+    >>> read_flags(list(flags_of(SpecOptions)), {"turn_limit": "8", "cutoff__episode_s": "60"})
+    {'turn_limit': 8, 'cutoff': {'episode_s': 60}}
 
     Raises:
         ConfigError: An option is given as a value and by its own options.
@@ -228,8 +228,8 @@ def write_flags(given: Mapping[str, Any], options: type[Options]) -> list[str]:
     """Return the words of a command line that give these options.
 
     >>> from gym_trl.options import SpecOptions
-    >>> write_flags({"turn_limit": 8, "cutoff": {"episode_s": 60}, "strict": False, "success": None}, SpecOptions)
-    ['--turn-limit', '8', '--cutoff.episode-s', '60', '--no-strict', '--success', 'none']
+    >>> write_flags({"turn_limit": 8, "cutoff": {"episode_s": 60}, "success": None}, SpecOptions)
+    ['--turn-limit', '8', '--cutoff.episode-s', '60', '--success', 'none']
 
     Args:
         given: Options by name, as ``as_dict()`` returns them or as a user gives them.
@@ -380,7 +380,7 @@ def _option(flag: str) -> str:
 
 
 def _narrow(flag: Flag, parameter: Any) -> Any:
-    """Return a parameter for the help: ``--[no-]strict`` is one word, and many values are on several lines."""
+    """Return a parameter for the help: ``--[no-]template`` is one word, and many values are on several lines."""
     shown = copy(parameter)
     if flag.off:
         shown.opts, shown.secondary_opts = [_switch((*flag.path[:-1], f"[no_]{flag.path[-1]}"), on=True)], []

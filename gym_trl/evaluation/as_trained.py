@@ -14,7 +14,7 @@ from gym_trl.wrappers.parse_action import action_writer
 
 MakeEnv: TypeAlias = Callable[..., gym.Env[Any, Any]]
 
-CONVERSION = {"action_format", "strict", "cut_actions", "observe", "act", "instructions", "state_key"}
+CONVERSION = {"action_format", "cut_actions", "observe", "act", "instructions", "state_key"}
 """Options that convert an environment to text: all scores that it declares still apply."""
 _OF_INVALID_ACTIONS = {"invalid_penalty", "end_after_invalid"}
 """Options under which the optimum and the scores of random play and the solver apply: these play valid actions."""

@@ -20,7 +20,7 @@ from gym_trl.errors import (
 from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.play import Instances, in_threads
 from gym_trl.evaluation.scores import Row, Scoreboard
-from gym_trl.executors.guards import GuardedPool, OrderedPool
+from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import check_options, option_types
@@ -254,7 +254,7 @@ class _Plan:
         """Return the settings that a policy's episodes must share to be counted together."""
         return {**self.policy.settings, "seed": seed, "attempts": attempts, "spec": self.wrapping}
 
-    def make_pool(self) -> GuardedPool | OrderedPool:
+    def make_pool(self) -> GuardedPool:
         """Return the pool of a model's environments."""
         return make_pool(self.spec.make, self.executor)
 
@@ -352,28 +352,25 @@ _TextEpisode: TypeAlias = tuple[Attempt, EpisodeResult, dict[str, Any]]
 
 def _play_text(policy: TextPolicy, plan: _Plan, attempts: Sequence[Attempt], seed: int) -> Generator[_TextEpisode]:
     """Play ``attempts`` in as many threads as the policy allows, and yield each in the calling thread."""
-    limits = plan.wrapping.get("max_observation"), plan.wrapping.get("max_action")
 
     def work(share: Iterable[Attempt]) -> Generator[_TextEpisode]:
         with Instances(plan.spec.make) as instances:
             for one in share:
-                yield _play_attempt(instances, one, policy, seed, limits)
+                yield _play_attempt(instances, one, policy, seed)
 
     if policy.concurrency == 1:  # in this thread, because an environment may need it
         return work(attempts)
     return in_threads(work, attempts, policy.concurrency)
 
 
-def _play_attempt(
-    instances: Instances, one: Attempt, policy: TextPolicy, seed: int, limits: tuple[int | None, int | None]
-) -> _TextEpisode:
+def _play_attempt(instances: Instances, one: Attempt, policy: TextPolicy, seed: int) -> _TextEpisode:
     """Play one episode of a text policy; a failure of the environment or a connection becomes its result."""
     counts: dict[str, Any] = {}
 
     def player_for(env: TextEnvironment) -> TextPlayer:
         preamble = [] if policy.system_prompt is None else [Message("system", policy.system_prompt)]
         named = _Named(policy.name, lambda: policy.make(env, one.seed(seed)), counts)
-        return TextPlayer(one.task, named, preamble=preamble, max_observation=limits[0], max_action=limits[1])
+        return TextPlayer(one.task, named, preamble=preamble)
 
     return one, instances.play(one.task, player_for), counts
 

@@ -6,7 +6,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import described, raise_interrupt
-from gym_trl.executors.guards import GuardedPool, OrderedPool
+from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.protocol import EnvFactory
 from gym_trl.kinds import option_types
 from gym_trl.options import ExecutorName, Function, Stepping
@@ -84,9 +84,7 @@ def why_not_picklable(make: EnvFactory) -> str | None:
     return None
 
 
-def make_pool(
-    make: EnvFactory, config: ExecutorConfig | None = None, *, deterministic: bool = False, **options: Any
-) -> GuardedPool | OrderedPool:
+def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options: Any) -> GuardedPool:
     """Return the pool of an executor, guarded against environments that do not start.
 
     >>> import gymnasium as gym
@@ -98,7 +96,6 @@ def make_pool(
     Args:
         make: Makes an environment from its id.
         config: The executor and its options.
-        deterministic: Return results in the order of the calls, all at once: see ``OrderedPool``.
         options: Fields of ``ExecutorConfig``, if ``config`` is not given.
 
     Raises:
@@ -106,5 +103,4 @@ def make_pool(
     """
     config = config or ExecutorConfig(**options)
     pool_class: Any = resolve_name(config.kind.pool) if config.kind else config.executor
-    pool = GuardedPool(pool_class(make, **config.options))
-    return OrderedPool(pool) if deterministic else pool
+    return GuardedPool(pool_class(make, **config.options))

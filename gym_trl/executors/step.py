@@ -17,7 +17,6 @@ from gym_trl.text.parsing import CUT
 from gym_trl.types import (
     UNNAMED,
     EnvFailure,
-    RefusedResponse,
     StateName,
     StepResult,
     StopReason,
@@ -145,9 +144,6 @@ class Witness(gym.Wrapper[Any, Any, Any, Any]):
             self.seconds.append(perf_counter() - began)
 
 
-_NO_ACTION = UnfinishedResponse, RefusedResponse
-
-
 def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     """Step an environment and check the result; an exception or a malformed result becomes a failure.
 
@@ -158,12 +154,11 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     >>> take_step(env, "woadw").reward
     1.0
 
-    An unfinished or refused response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
+    An unfinished response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
     does), it is rejected here without a step.
     """
-    if isinstance(action, _NO_ACTION) and not traits(env).reads_responses:
-        cut = isinstance(action, UnfinishedResponse)
-        observation, info = CUT if cut else str(action), {"action_valid": False, "action_cut": cut}
+    if isinstance(action, UnfinishedResponse) and not traits(env).reads_responses:
+        observation, info = CUT, {"action_valid": False, "action_cut": True}
         return with_settlement(StepResult(observation, info=info, state=state_of(env)), env)
     try:
         returned = env.step(action)

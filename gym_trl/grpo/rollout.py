@@ -57,7 +57,7 @@ def make_rollout_func(
 
     The function has TRL's signature ``(prompts, trainer)`` and returns one row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
-    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``cut_observations``,
+    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``,
     ``step_rewards``, ``messages``, ``task``, ``seat``,
     ``opponent`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
     ``turn_rewards`` (as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``, ``turns_left``,
@@ -92,7 +92,7 @@ def make_rollout_func(
     config = replace(config or RolloutConfig(), **options_given)
     return Core(
         make=make,
-        pool=make_pool(make, stepping, deterministic=config.deterministic),
+        pool=make_pool(make, stepping),
         assign=assign,
         seed=seed,
         config=config,
@@ -220,7 +220,7 @@ class Core:
         # The same on all processes; in an evaluation, another for each of its batches.
         begins = place.first - trainer.accelerator.process_index * call.rows
         words = "generator", place.split, place.step, place.call, begins
-        seed = None if self.config.deterministic else derive_seed(self.seed, *words)
+        seed = derive_seed(self.seed, *words)
         with ExitStack() as stack:
             engine = stack.enter_context(trainer_engine(trainer, call.chat, self.config.sampling, seed=seed))
             for part in parts:

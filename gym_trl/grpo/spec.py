@@ -9,7 +9,7 @@ from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.verifiers import Verifier
 from gym_trl.envspec import EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
-from gym_trl.executors.guards import GuardedPool, OrderedPool
+from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
@@ -80,7 +80,7 @@ class GymSpec:
         text = {**values_of(chosen, Text), **derived}
         self.env_spec = EnvSpec(chosen.env, env_kwargs=chosen.env_kwargs, seats=chosen.seats, levels=levels, **text)
         """Environments, as they are made for training."""
-        self.rollout_config = RolloutConfig(chat=chosen.chat, **values_of(chosen, Rollout))
+        self.rollout_config = RolloutConfig(**values_of(chosen, Rollout))
         """Options of the rollouts."""
         # The trainer's own mean of a group would compare the seats of a game with each other.
         self.turn_credit = TurnCredit(chosen.credit) if by_turn else None
@@ -93,7 +93,7 @@ class GymSpec:
         self._plan = TaskPlan(
             self.weights,
             # Each level of a curriculum has its own instances, so sample them by seed.
-            self._probed.num_instances if chosen.balance_instances and not levels else {},
+            {} if levels else self._probed.num_instances,
             {"train": chosen.num_tasks, "eval": chosen.num_eval_tasks},
             chosen.seed,
         )
@@ -181,7 +181,7 @@ class GymSpec:
         """Make one of the environments, wrapped as in training."""
         return self.env_spec.make(env_id)
 
-    def make_pool(self) -> GuardedPool | OrderedPool:
+    def make_pool(self) -> GuardedPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
         return make_pool(self.env_spec.make, self._probed.executor)
 
@@ -245,7 +245,7 @@ class GymSpec:
                     f"{part.name} needs rollout_func, not environment_factory: TRL's own loop has no rollouts; "
                     "leave it out"
                 )
-        chosen = values_of(self.options, Rollout) | {"chat": self.options.chat, "on_rollout": self.options.on_rollout}
+        chosen = values_of(self.options, Rollout) | {"on_rollout": self.options.on_rollout}
         usual = values_of(SpecOptions(env=self.options.env), SpecOptions)
         if unsupported := [name for name, value in chosen.items() if value != usual[name]]:
             names = ", ".join(unsupported)

@@ -16,7 +16,6 @@ from gym_trl.types import EpisodeResult, StopReason, Task
 _COUNTS = {
     "num_turns": "turns",
     "invalid_actions": "invalid_actions",
-    "cut_observations": "cut_observations",
     "cut_actions": "cut_actions",
     "calls_after_end": "calls_after_end",
 }
@@ -264,7 +263,6 @@ def outcomes(episodes: Sequence[EpisodeResult]) -> dict[str, list[Any]]:
         "num_turns": [len(episode.turns) for episode in episodes],
         "invalid_actions": [episode.invalid_actions for episode in episodes],
         "cut_actions": [episode.cut_actions for episode in episodes],
-        "cut_observations": [episode.cut_observations for episode in episodes],
     }
 
 

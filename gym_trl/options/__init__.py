@@ -65,7 +65,6 @@ from gym_trl.options.groups import (
     TaskChoice as TaskChoice,
     Text as Text,
     WithWorkers as WithWorkers,
-    check_chat as check_chat,
     check_seats as check_seats,
     has_workers as has_workers,
     with_role as with_role,

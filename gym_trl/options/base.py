@@ -256,10 +256,10 @@ def signed(kind: str, options: Options) -> str:
 def described(one: Field[Any], value: Any) -> str:
     """Return an option's value as words for the help and the docs; empty if there is nothing to say.
 
-    >>> from gym_trl.options import Run, Task, Text
+    >>> from gym_trl.options import History, Run, Task, Text
     >>> described(declared(Run)["learning_rate"], 1e-6), described(declared(Text)["turn_limit"], None)
     ('1e-06', "the environment's own limit")
-    >>> described(declared(Task)["env_kwargs"], {"high": 8, "turns": 4}), described(declared(Text)["strict"], True)
+    >>> described(declared(Task)["env_kwargs"], {"high": 8, "turns": 4}), described(declared(History)["template"], True)
     ('high=8, turns=4', 'true')
     """
     if value is MISSING or isinstance(value, Options):

@@ -73,11 +73,6 @@ class Task(Options):
 class TaskChoice(Options):
     """Choice of the training tasks."""
 
-    balance_instances: bool = option(
-        True,
-        "Cycle through all instances in shuffled order, where an environment counts them, instead of sampling them. "
-        "With grpo's shuffle_dataset=false every step covers them evenly.",
-    )
     curriculum: Curriculum | None = option(
         None, "Levels of difficulty of the training tasks, which follow the success rate.", "all tasks alike"
     )
@@ -108,7 +103,6 @@ class Text(Options):
         "Mark-up of the action in a response: tag, boxed, json:FIELD, plain, regex:PATTERN, or none.",
         role="marks",
     )
-    strict: bool = option(False, "Require the response to consist of the marked action only.", role="marks")
     invalid_penalty: Penalty = option(0.0, "Reward subtracted for an unreadable or invalid action.", role="limit")
     end_after_invalid: Count | None = option(
         None,
@@ -124,13 +118,6 @@ class Text(Options):
     )
     turn_limit: Count | None = option(
         None, "Maximum turns of an episode, after which it is truncated.", "the environment's own limit", role="limit"
-    )
-    cutoff_return: float | None = option(
-        None,
-        "Upper bound on the return of an episode that is cut off, by turns, tokens, context, time, unreadable actions "
-        "or a crash: the return of the worst loss, for environments with negative rewards that declare no settlement.",
-        "the sum of the rewards so far, plus the settlement if there is one",
-        role="limit",
     )
     instructions: str | None = option(
         None,
@@ -154,8 +141,6 @@ class Text(Options):
     def __post_init__(self) -> None:
         """Check the options together."""
         super().__post_init__()
-        if self.strict and self.action_format is None:
-            raise ConfigError("strict needs an action_format")
         if self.action_format is not None:
             if not _FORMATS.fullmatch(self.action_format):
                 raise ConfigError(
@@ -177,36 +162,16 @@ class Rollout(Options):
     """Sampling of episodes."""
 
     max_tokens_per_turn: Count | None = option(None, "Maximum tokens sampled in a turn.", "those left in the episode")
-    max_observation: Count | None = option(
-        None,
-        "Maximum characters of an observation; of a longer one the model sees the beginning and the end. The metric "
-        "env/cut_observations counts them.",
-        "no limit",
-        role="limit",
-    )
-    max_action: Count | None = option(
-        None, "Maximum characters of a response; a longer one is an invalid action.", "no limit", role="limit"
-    )
     history: History | None = option(
         None, "Part of the conversation that the model sees.", "all of it, in one row of the trainer"
     )
     chat_template_kwargs: Arguments = option({}, "Arguments for the chat template, such as enable_thinking=false.")
     max_alive: Count | None = option(None, "Maximum number of concurrent environments per process.", "no limit")
     cutoff: Cutoff = option(WAIT, "Conditions for stopping the slowest episodes, and how these are scored.")
-    deterministic: bool = option(
-        False,
-        "Make threads and processes reproduce inline to the last bit; every turn then waits for the slowest step, and "
-        "vLLM samples row by row.",
-    )
 
     def __post_init__(self) -> None:
         """Check the options together."""
         super().__post_init__()
-        if self.deterministic and self.cutoff.timed:
-            raise ConfigError(
-                "deterministic=True cannot be combined with a cutoff by the clock, which is not reproducible: "
-                "leave out the cutoff's episode_s and rollout_s, or use step_timeout"
-            )
         if self.history is not None and self.history.cuts and self.max_tokens_per_turn is None:
             raise ConfigError("history needs max_tokens_per_turn, for which room is kept; got None")
 
@@ -316,34 +281,22 @@ def with_role(role: Role) -> set[str]:
     """Return the names of the options with a role.
 
     >>> sorted(with_role("marks"))
-    ['action_format', 'cut_actions', 'strict']
+    ['action_format', 'cut_actions']
     """
     return {name for name, one in declared(EpisodeOptions).items() if one.metadata["role"] == role}
 
 
-def check_chat(history: History | None, chat: object) -> None:
-    """Check that a history that renders the chat template has the tokenizer's own.
-
-    Raises:
-        ConfigError: It has another one.
-    """
-    if history is not None and history.template and chat is not None:
-        raise ConfigError("history.template needs the tokenizer's chat template: leave out chat")
-
-
 def check_seats(seats: object, text: Text) -> None:
-    """Check that no option defines the success or the return of one seat where the model plays several.
+    """Check that no option defines the success of one seat where the model plays several.
 
     Raises:
-        ConfigError: One does.
+        ConfigError: It does.
     """
-    of_one_seat = {"success": text.success, "cutoff_return": text.cutoff_return}
-    for name, value in of_one_seat.items():
-        if seats is not None and value is not None:
-            raise ConfigError(
-                f"{name} is computed from the rewards of one agent, and seats has several: leave it out; a seat "
-                "succeeds if its payoffs add up to more than 0, or by info['successes']"
-            )
+    if seats is not None and text.success is not None:
+        raise ConfigError(
+            "success is computed from the rewards of one agent, and seats has several: leave it out; a seat "
+            "succeeds if its payoffs add up to more than 0, or by info['successes']"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,9 +312,6 @@ class SpecOptions(EpisodeOptions):
     num_eval_tasks: Whole = option(
         100, "Number of rows of eval_dataset; their seeds differ from those of the training tasks."
     )
-    chat: Any = option(
-        None, "Object that converts messages to tokens.", "the tokenizer's own chat template", flag=False
-    )
     on_rollout: Function | None = option(
         None, "Function that receives every finished rollout.", "none does", flag=False
     )
@@ -369,7 +319,6 @@ class SpecOptions(EpisodeOptions):
     def __post_init__(self) -> None:
         """Check the options together."""
         super().__post_init__()
-        check_chat(self.history, self.chat)
         if self.num_tasks < 2 and self.resample_dead_groups:
             raise ConfigError(
                 f"num_tasks must be at least 2 for resample_dead_groups, which plays other tasks; got {self.num_tasks}"

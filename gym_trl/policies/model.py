@@ -14,7 +14,7 @@ from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError, needs
-from gym_trl.executors.guards import GuardedPool, OrderedPool
+from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import Arguments, Count, option_types
 from gym_trl.option_args import ModelArgs
@@ -203,9 +203,7 @@ class LoadedModel:
     context: int | None
     decode: Callable[[TokenIds], str]
 
-    def play(
-        self, pool: GuardedPool | OrderedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed
-    ) -> None:
+    def play(self, pool: GuardedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed) -> None:
         """Play ``attempts`` in a pool's environments, report each as soon as it is finished, and close the pool."""
         planned = list(attempts)
         with pool:
@@ -260,8 +258,6 @@ class LoadedModel:
             model.max_tokens_per_turn,
             model.max_completion_length,
             self.context,
-            observation=model.options.get("max_observation"),
-            action=model.options.get("max_action"),
         )
         preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
         return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)

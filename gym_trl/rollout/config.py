@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gym_trl.chat import Chat, ChatLike
+from gym_trl.errors import ConfigError
 from gym_trl.kinds import Arguments, Count
-from gym_trl.options import Rollout, check_chat
+from gym_trl.options import Rollout
 from gym_trl.rollout.history import chat_for
 from gym_trl.rollout.limits import Limits
 
@@ -16,14 +17,14 @@ class RolloutConfig(Rollout):
     """Options of a rollout, with what a specification adds to them.
 
     >>> RolloutConfig(max_tokens_per_turn=64).limits(512, context=2048)
-    Limits(tokens_per_turn=64, tokens=512, context=2048, observation=None, action=None)
+    Limits(tokens_per_turn=64, tokens=512, context=2048)
     >>> RolloutConfig(max_alive=0)
     Traceback (most recent call last):
         ...
     gym_trl.errors.ConfigError: max_alive must be an integer of at least 1, got 0
 
     Raises:
-        ConfigError: A number is out of range, or ``deterministic`` is combined with a cutoff by the clock.
+        ConfigError: A number is out of range.
     """
 
     max_context: Count | None = None
@@ -39,7 +40,8 @@ class RolloutConfig(Rollout):
     def __post_init__(self) -> None:
         """Check the options together."""
         super().__post_init__()
-        check_chat(self.history, self.chat)
+        if self.history is not None and self.history.template and self.chat is not None:
+            raise ConfigError("history.template needs the tokenizer's chat template: leave out chat")
 
     def template_chat(
         self,
@@ -63,6 +65,4 @@ class RolloutConfig(Rollout):
             self.max_tokens_per_turn,
             completion,
             min(contexts, default=None),
-            observation=self.max_observation,
-            action=self.max_action,
         )

@@ -42,7 +42,7 @@ class Act:
     """Next thing to do: step the environment."""
 
     action: str
-    """May be an ``UnfinishedResponse`` or a ``RefusedResponse``, which are not actions; ``take_step`` handles them."""
+    """May be an ``UnfinishedResponse``, which is no action; ``take_step`` handles it."""
 
 
 class Episode:
@@ -75,7 +75,7 @@ class Episode:
         history: History | None = None,
     ) -> None:
         self.task = task
-        self._log = log = EpisodeLog(task, preamble=preamble, max_observation=limits.observation)
+        self._log = log = EpisodeLog(task, preamble=preamble)
         self._context = Context(log, chat) if history is None else HistoryContext(log, chat, limits, history)
         self._chat = chat
         self._limits = limits
@@ -100,7 +100,7 @@ class Episode:
         answer, length = self._chat.text(completion.ids), self._context.transcript.completion_length
         self._log.answer(answer, length - len(completion.ids), length)
         cut = completion.finish is FinishReason.LENGTH and not self._context.closed
-        return Act(as_response(answer.text, cut=cut, longest=self._limits.action))
+        return Act(as_response(answer.text, cut=cut))
 
     def stepped(self, result: StepResult | EnvFailure) -> Act | Sample | EpisodeResult:
         """Process the result of the environment's step and return what to do next."""

@@ -1,4 +1,4 @@
-"""Limits on an episode's tokens and texts."""
+"""Limits on an episode's tokens."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from gym_trl.errors import ConfigError, check_counts
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on an episode's tokens and on the length of its texts; ``None`` is no limit.
+    """Limits on an episode's tokens; ``None`` is no limit.
 
     At least one limit on tokens is required.
 
@@ -23,10 +23,6 @@ class Limits:
     """Maximum length of the completion: the tokens of all turns, environment tokens included."""
     context: int | None = None
     """Maximum length of prompt and completion together: the model's context."""
-    observation: int | None = None
-    """Maximum length of an observation in characters; a longer one is shown without its middle, and counted."""
-    action: int | None = None
-    """Maximum length of an action in characters; a longer one is invalid and is not passed to the environment."""
 
     def __post_init__(self) -> None:
         tokens = ("tokens_per_turn", "tokens", "context")

@@ -18,7 +18,6 @@ from gym_trl.types import (
     EnvFailure,
     EpisodeResult,
     Message,
-    RefusedResponse,
     StateName,
     StepResult,
     StopReason,
@@ -50,10 +49,9 @@ class EpisodeLog:
         task: Task of the episode.
         preamble: Messages before the environment's instructions and its first observation, which are added to its last
             user message.
-        max_observation: Maximum length of an observation in characters; a longer one is shown without its middle.
     """
 
-    def __init__(self, task: Task, *, preamble: Sequence[Message] = (), max_observation: int | None = None) -> None:
+    def __init__(self, task: Task, *, preamble: Sequence[Message] = ()) -> None:
         self.task = task
         self.messages = list(preamble)
         self.turns: list[Turn] = []
@@ -63,8 +61,6 @@ class EpisodeLog:
         """Reason for the end; ``None`` while the episode goes on."""
         self.error: str | None = None
         self._reset = self.last
-        self._max_observation = max_observation
-        self._cut_observations = 0
         self._answer = Answer("", "")
         self._span = 0, 0
         self.paid = 0.0
@@ -81,7 +77,7 @@ class EpisodeLog:
         if isinstance(reset, EnvFailure):
             reset.raise_mistake()
             return self.stop(reset.reason, reset.error)
-        self._reset = self.last = self._shown(reset)
+        self._reset = self.last = reset
         self._declares, self._states = reset.declares_success, [reset.state]
         texts = reset.instructions, self.last.observation
         self.messages = conversation(self.messages, texts)
@@ -112,7 +108,7 @@ class EpisodeLog:
             self.paid = add_reward(self.paid, result.reward)
         except ValueError as error:
             return self.stop(StopReason.ENV_ERROR, str(error))
-        self.last = result = self._shown(result)
+        self.last = result
         self.turns.append(self._turn(before.observation, result))
         self.messages.append(Message("user", result.observation))
         self._states.append(result.state)
@@ -151,7 +147,6 @@ class EpisodeLog:
             error=self.error,
             terminated=last.terminated,
             declared=success_of(reason, last.info, declares=self._declares),
-            cut_observations=self._cut_observations,
             markov_keys=self._reset.markov_keys,
             task_key=self._reset.task_key,
             unplayed_costs=costs,
@@ -179,14 +174,6 @@ class EpisodeLog:
             names |= {"places": tuple(state.place for state in states), "turns_left": left}
         return names
 
-    def _shown(self, result: StepResult) -> StepResult:
-        """Return ``result`` with its observation cut to the limit."""
-        text = cut_observation(result.observation, self._max_observation)
-        if text is result.observation:
-            return result
-        self._cut_observations += 1
-        return replace(result, observation=text)
-
 
 def conversation(preamble: Sequence[Message], texts: Sequence[str]) -> list[Message]:
     """Return ``preamble`` with ``texts`` in its last user message, or in a new one."""
@@ -196,25 +183,6 @@ def conversation(preamble: Sequence[Message], texts: Sequence[str]) -> list[Mess
     return messages
 
 
-def cut_observation(text: str, longest: int | None) -> str:
-    r"""Return an observation as a model is shown it: without its middle where it is longer than ``longest`` characters.
-
-    >>> cut_observation("a long observation", 4)
-    'a \n[14 characters left out]\non'
-    """
-    if longest is None or len(text) <= longest:
-        return text
-    begin, end = text[: longest - longest // 2], text[len(text) - longest // 2 :]
-    return f"{begin}\n[{len(text) - longest} characters left out]\n{end}"
-
-
-def as_response(answer: str, *, cut: bool, longest: int | None) -> str:
-    """Return what an environment is given of an answer: a ``RefusedResponse`` where it is longer than ``longest``.
-
-    >>> as_response("guess 42", cut=False, longest=5)
-    'An action has at most 5 characters.'
-    """
-    if longest is not None and len(answer) > longest:
-        # Refused here so that no wrapper, environment or record has to handle it; it counts as an invalid action.
-        return RefusedResponse(f"An action has at most {longest} characters.")
+def as_response(answer: str, *, cut: bool) -> str:
+    """Return what an environment is given of an answer."""
     return UnfinishedResponse(answer) if cut else AnswerText(answer)

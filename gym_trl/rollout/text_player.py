@@ -12,7 +12,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import MAX_TURNS, take_reset, take_step
 from gym_trl.kinds import check_option
 from gym_trl.rollout.episode import Act
-from gym_trl.rollout.log import EpisodeLog, as_response
+from gym_trl.rollout.log import EpisodeLog
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import Answer, EnvFailure, EpisodeResult, Message, Policy, StepResult, StopReason, Task
 
@@ -37,8 +37,6 @@ class TextPlayer:
         task: Task of the episode.
         policy: Plays the episode.
         preamble: Messages before the first observation.
-        max_observation: Maximum length of an observation in characters.
-        max_action: Maximum length of an action in characters; a longer one is invalid and is not executed.
         turn_limit: Number of turns after which the episode is cut off.
     """
 
@@ -48,16 +46,14 @@ class TextPlayer:
         policy: SeatPolicy,
         *,
         preamble: Sequence[Message] = (),
-        max_observation: int | None = None,
-        max_action: int | None = None,
         turn_limit: int = MAX_TURNS,
     ) -> None:
         self.task = task
-        self.log = EpisodeLog(task, preamble=preamble, max_observation=max_observation)
+        self.log = EpisodeLog(task, preamble=preamble)
         self.seconds = 0.0
         """Seconds in the policy."""
         self._policy = policy
-        self._max_action, self._turn_limit = max_action, turn_limit
+        self._turn_limit = turn_limit
 
     def started(self, result: StepResult | EnvFailure) -> Act | EpisodeResult:
         """Process the result of the environment's reset and return what to do next."""
@@ -90,8 +86,7 @@ class TextPlayer:
         if not isinstance(text, str):
             return self.stopped(StopReason.ENV_ERROR, f"the policy must return a text, got {text!r:.80}")
         self.log.answer(response)
-        too_long = self._max_action is not None and len(text) > self._max_action
-        return Act(as_response(text, cut=False, longest=self._max_action) if too_long else text)
+        return Act(text)
 
     def _go_on(self) -> Act | EpisodeResult:
         if len(self.log.turns) >= self._turn_limit:

@@ -189,7 +189,7 @@ class Judge:
     """
 
     def __init__(self, spec: EnvSpec, *, seconds: float) -> None:
-        self._spec = replace(spec, action_format="plain", strict=False, end_after_invalid=None)
+        self._spec = replace(spec, action_format="plain", end_after_invalid=None)
         self._seconds = seconds
         self._envs: dict[str, TextEnvironment] = {}
         self._known: dict[tuple[str, tuple[str, ...], str], bool] = {}

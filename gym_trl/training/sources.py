@@ -221,7 +221,7 @@ def _written(action: str, action_format: ActionFormat | None) -> str:
 
 def _format_of(spec: GymSpec) -> ActionFormat | None:
     env: EnvSpec = spec.env_spec
-    return None if env.action_format is None else ActionFormat(env.action_format, strict=env.strict)
+    return None if env.action_format is None else ActionFormat(env.action_format)
 
 
 def _task_of(record: Record) -> Task:

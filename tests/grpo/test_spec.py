@@ -42,10 +42,6 @@ def test_every_stretch_of_eight_tasks_covers_all_eight_secrets(seed):
     assert all(sorted(instances[start : start + 8]) == list(range(8)) for start in range(0, 40, 8))
 
 
-def test_spreading_can_be_turned_off():
-    assert all(task.options == {} for task in guess(num_tasks=9, balance_instances=False).tasks("train"))
-
-
 def test_games_too_many_to_count_are_drawn_from_their_seeds():
     assert all(task.options == {} for task in GymSpec(ECHO, num_tasks=9).tasks("train"))
 
@@ -136,7 +132,6 @@ class Broken(gym.Env):
         ({"env": "no_such_module:Foo-v0"}, "no module 'no_such_module'"),
         ({"env": GUESS, "max_alive": 0}, "max_alive"),
         ({"env": GUESS, "executor": "fork"}, "executor"),
-        ({"env": GUESS, "action_format": None, "strict": True}, "strict needs an action_format"),
         ({"env": [ECHO, GUESS], "env_kwargs": {"high": 8}}, "{id: kwargs}"),
         ({"env": GUESS, "num_tasks": 0}, "num_tasks must be an integer of at least 1, got 0"),
         ({"env": GUESS, "num_eval_tasks": -1}, "num_eval_tasks"),
@@ -212,23 +207,13 @@ class TestALimit:
     def test_is_off_by_default_and_reaches_the_rollout_where_it_is_set(self):
         assert guess().rollout_func.config.cutoff == Cutoff()
         cutoff = Cutoff(stragglers=0.9)
-        rollout = guess(cutoff=cutoff, max_observation=100, max_action=20).rollout_func.config
-        assert (rollout.cutoff, rollout.max_observation, rollout.max_action) == (cutoff, 100, 20)
+        assert guess(cutoff=cutoff).rollout_func.config.cutoff == cutoff
 
-    def test_what_is_the_same_each_time_is_not_cut_off_by_a_clock(self):
-        assert guess(deterministic=True, cutoff=Cutoff(stragglers=0.9)).rollout_func.config.cutoff.stragglers == 0.9
-        with pytest.raises(ConfigError, match="cannot be combined with a cutoff by the clock"):
-            _ = guess(deterministic=True, cutoff=Cutoff(rollout_s=9)).rollout_func
-
-    @pytest.mark.parametrize("limit", [{"max_observation": 9}, {"max_action": 9}, {"cutoff": Cutoff(episode_s=9)}])
+    @pytest.mark.parametrize("limit", [{"max_alive": 9}, {"cutoff": Cutoff(episode_s=9)}])
     def test_that_trls_own_loop_has_no_place_for_is_refused_there(self, limit):
         [name] = limit
         with pytest.raises(ConfigError, match=f"does not support {name}"):
             _ = guess(**limit).environment_factory
-
-    def test_must_be_one(self):
-        with pytest.raises(ConfigError, match="max_observation must be an integer of at least 1, got 0"):
-            guess(max_observation=0)
 
 
 def test_options_of_a_rollout_are_given_in_objects_or_one_by_one():

@@ -103,12 +103,6 @@ def test_the_same_seeds_train_the_same_way(alone, tmp_path):
 
 
 @pytest.mark.full
-def test_environments_in_processes_train_to_the_last_bit_as_they_do_inline(alone, tmp_path):
-    [elsewhere] = run(tmp_path, spec={"executor": "process", "workers": 2, "deterministic": True})
-    assert elsewhere["returned"] == alone["returned"]
-
-
-@pytest.mark.full
 def test_training_goes_on_where_environments_raise_hang_and_kill_their_process(tmp_path):
     faults = {"raises": 0.05, "hangs": 0.01, "dies": 0.05, "garbage": 0.05, "fails_to_start": 0.05}
     limits = {"reset_timeout": 30.0, "step_timeout": 1.0}
