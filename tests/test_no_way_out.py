@@ -290,11 +290,6 @@ def test_a_settlement_of_a_subclass_counts_whatever_its_base_class_owes():
     assert settlement(TurnLimit(ParseAction(Stakes(), "plain", penalty=0.5), 9)) == -4.5
 
 
-def test_an_action_longer_than_allowed_costs_what_a_loss_costs_too():
-    env = TurnLimit(ParseAction(Declares(), "plain"), 9)
-    assert play(env, 0, ["a" * 30], limits=Limits(tokens=60, action=10)).episode_return == -7.0
-
-
 class Sleepy(gym.Wrapper):
     """Takes its time from the second step on."""
 

@@ -118,16 +118,13 @@ def test_an_answer_that_its_end_closed_within_the_limit_is_whole(how: Any) -> No
     assert not isinstance(todo.action, UnfinishedResponse)
 
 
-@pytest.mark.parametrize(("answer", "tokens", "action"), [("<action>4242</action>", 10, None), ("x" * 40, 99, 20)])
-def test_a_response_that_is_refused_costs_what_any_invalid_action_costs(
-    answer: str, tokens: int, action: int | None
-) -> None:
+def test_a_response_that_is_refused_costs_what_any_invalid_action_costs() -> None:
     """Its penalty, its place in the row of invalid ones, and its turn."""
     for format_ in ("tag", None):
         env = Heard()
-        one = played(ParseAction(env, format_, penalty=0.25), answer, tokens, turns=3, action=action)
+        one = played(ParseAction(env, format_, penalty=0.25), "<action>4242</action>", 10, turns=3)
         assert (one.episode_return, len(one.turns), one.stop_reason) == (-0.75, 3, StopReason.TURN_LIMIT)
-        one = played(ParseAction(env, format_, end_after=2), answer, tokens, turns=9, action=action)
+        one = played(ParseAction(env, format_, end_after=2), "<action>4242</action>", 10, turns=9)
         assert (len(one.turns), one.stop_reason) == (2, StopReason.PARSE_ERROR)
         assert env.heard == []
 
