@@ -75,15 +75,6 @@ class Table:
         cells = [[row.get(key) if isinstance(key, str) else key(row) for _, key in columns] for row in rows]
         return cls(name, [title for title, _ in columns], cells)
 
-    @classmethod
-    def of_rows(cls, name: str, rows: Sequence[Mapping[str, Cell]]) -> Self:
-        """Return a table whose columns are the keys of its rows.
-
-        >>> Table.of_rows("sizes", [{"name": "a", "kB": 0.05}])
-        Table(name='sizes', header=['name', 'kB'], rows=[['a', 0.05]])
-        """
-        return cls(name, list(rows[0]), [list(row.values()) for row in rows])
-
 
 def require(*, programs: Sequence[str] = (), packages: Sequence[str] = ()) -> None:
     """End a benchmark that cannot run on this machine, and print what is missing.

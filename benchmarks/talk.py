@@ -1,10 +1,8 @@
 """Short talks with the real vLLM, for the simulation, the tests of the engine, and ``bench_gpu.py``."""
 
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +13,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from report import QUICK
-from support import vllm_cpu
 
 from gym_trl.chat import Chat
 from gym_trl.engines.vllm import VLLMEngine
@@ -120,18 +117,6 @@ class Model:
             began = time.perf_counter()
             played = scheduler(episodes, pool=pool, engine=engine)
             return played, time.perf_counter() - began, engine.steps
-
-
-@contextmanager
-def real_model() -> Iterator[Model]:
-    """Provide the tiny model, warmed up."""
-    vllm_cpu.prepare()
-    with tempfile.TemporaryDirectory() as folder:
-        _, tokenizer = vllm_cpu.save_model(Path(folder))
-        with vllm_cpu.small_llm(Path(folder), max_num_seqs=EPISODES) as llm:
-            model = Model.tiny(llm, tokenizer)
-            model.play(SlowPool(0.0))
-            yield model
 
 
 def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngine) -> list[EpisodeResult]:

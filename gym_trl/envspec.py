@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate, product
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import gymnasium as gym
 import numpy as np
@@ -37,8 +37,6 @@ from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.traits import layers_of, solver_of, traits
 from gym_trl.wrappers.turn_limit import TurnLimit
 
-SELF_PLAY: Final = "self"
-"""Value of ``seats`` with which a model plays all seats of a game."""
 END_AFTER_INVALID = 3
 """Consecutive invalid actions after which a language model's episode ends, where it is played, evaluated or trained
 without another choice: a response without an action uses no turn, so nothing else but the context would end it."""

@@ -1,5 +1,6 @@
 """The search for a blind baseline over all kinds of action spaces: it finds what brute force finds."""
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -12,7 +13,8 @@ from gymnasium import spaces
 from hypothesis import example, given, strategies as st
 from support.lanes import examples
 
-from gym_trl.evaluation.blind import BlindBaseline, play_blind, search_blind
+from gym_trl.evaluation.blind import BlindBaseline, search_blind
+from gym_trl.evaluation.blind_play import Arena
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.spaces import AnyText
 from gym_trl.text.action_samples import spread
@@ -67,9 +69,11 @@ def best_by_force(make: Callable[[], gym.Env[Any, Any]]) -> float:
     space = make().action_space
     scores = []
     for action in spread(space, 1_000):
-        reached = play_blind(make, [write(space, action)], episodes=2)
-        scores.append(reached.mean_return.mean if reached.success.mean is None else reached.success.mean)
-    return max(one for one in scores if one is not None)
+        with Arena(make, math.inf, math.inf, 0) as arena:
+            played = arena.play((write(space, action),), task_seed(0, "eval", 0))
+            assert played is not None
+            scores.append(played.total if played.success is None else float(played.success))
+    return max(scores)
 
 
 @pytest.mark.parametrize("name", SMALL)

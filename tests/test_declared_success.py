@@ -15,7 +15,7 @@ import gym_trl  # registers the environments
 from gym_trl import GymSpec
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import Score, play_policy, play_tasks
+from gym_trl.evaluation.play import Score, play_tasks
 from gym_trl.evaluation.scores import Scoreboard, compare
 from gym_trl.grpo.parts.curriculum import LevelCurriculum
 from gym_trl.integrations.eval_protocol.rows import as_row
@@ -237,7 +237,8 @@ def test_random_play_of_an_undeclared_environment_scores_returns() -> None:
     def policy(env: Any) -> Callable[[str], str]:
         return along_the_cliff(env)
 
-    score = play_policy(lambda _: as_text(gym.make("CliffWalking-v1")), [Task("c", derive_seed("s"))], policy)
+    task = Task("c", derive_seed("s"))
+    score = Score.of(play_tasks(lambda _: as_text(gym.make("CliffWalking-v1")), [task], policy))
     assert (score.success, score.mean_return) == (None, -13.0)
 
 

@@ -28,7 +28,7 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import (
     Score,
     optimum,
-    play_policy,
+    play_tasks,
     random_reference,
 )
 from gym_trl.evaluation.scores import Row, Scoreboard
@@ -83,7 +83,7 @@ BARE = [Task("Bare-v0", seed) for seed in range(4)]
 
 
 def test_the_solver_reaches_the_optimum() -> None:
-    score = play_policy(gym.make, GUESS, lambda env: env.get_wrapper_attr("solver")())
+    score = Score.of(play_tasks(gym.make, GUESS, lambda env: env.get_wrapper_attr("solver")()))
     assert (score.success, score.mean_return, score.episodes, score.unscored) == (1.0, 1.0, 50, 0)
     assert score.turns == pytest.approx(4.86)
     assert optimum(GuessNumber()) == (1.0, 1.0)
@@ -93,7 +93,8 @@ def test_the_solver_reaches_the_optimum() -> None:
 def test_random_play_is_as_good_as_chance_and_repeats_itself() -> None:
     def play(seed: int) -> Score:
         number = count(seed)
-        return play_policy(gym.make, GUESS * 20, lambda env: env.get_wrapper_attr("random_policy")(next(number)))
+        policy = lambda env: env.get_wrapper_attr("random_policy")(next(number))  # noqa: E731
+        return Score.of(play_tasks(gym.make, GUESS * 20, policy))
 
     score = play(1)
     chance = 1 - (49 / 50) ** 6
@@ -162,7 +163,7 @@ def test_an_environment_that_raised_is_not_played_again() -> None:
         used.append(made.index(env))
         return lambda observation: next(words)
 
-    play_policy(make, BARE, policy_for)
+    play_tasks(make, BARE, policy_for)
     assert (used, closed) == ([0, 1, 1, 1], [0])
 
 

@@ -22,7 +22,6 @@ from gym_trl.env_checker.inspector import Inspector
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.blind import play_blind
 from gym_trl.evaluation.estimates import Estimate, return_estimate, share_of
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.levels import levels_of
@@ -122,13 +121,6 @@ def test_success_that_only_the_solver_declares_is_declared() -> None:
     assert "did not declare it in their last step" in found.got
 
 
-def test_a_blind_policy_that_wins_nothing_has_a_success_of_zero() -> None:
-    class Declares(planted_cards.OnlyWins):
-        declares_success = True
-
-    assert play_blind(Declares, ["x"], episodes=20).success.mean == 0.0
-
-
 def test_what_fails_at_times_is_judged_by_its_scored_episodes() -> None:
     with Plays(planted_cards.LosesTheLine, episodes=40) as plays:
         assert any(not game.result.scored for game in plays.of("random", lambda env, seed: lambda text, info: "x"))
@@ -143,7 +135,6 @@ def test_what_fails_at_times_is_judged_by_its_scored_episodes() -> None:
 def test_equal_returns_have_no_interval_however_rounded() -> None:
     assert return_estimate([[0.1]] * 6, []).low is None
     assert return_estimate([[0.1 + 0.2], [0.3], [0.3]], []).low is None
-    assert play_blind(planted_cards.AlwaysTenth, ["x"], episodes=7).mean_return.low is None
 
 
 def test_a_perfect_blind_policy_is_found_though_its_returns_are_all_alike() -> None:

@@ -1,6 +1,7 @@
 """Law 21: the same actions give the same result, whoever plays the episode."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ from support.trainer_double import TrainerDouble
 from gym_trl.env_checker.play import play_one
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.blind import play_blind
+from gym_trl.evaluation.blind_play import Arena
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors import GuardedPool, InlinePool, make_pool
@@ -146,11 +147,12 @@ def person(play: Play) -> Outcome:
 
 
 def search(play: Play) -> Outcome:
-    held = play_blind(play.make, play.words, episodes=1)
-    if not held.episodes:
-        return Outcome(..., False, None, None, ..., ...)
-    success = None if held.success.mean is None else held.success.mean == 1.0
-    return Outcome(..., True, held.mean_return.mean, success, held.turns, ...)
+    with Arena(play.make, math.inf, math.inf, 0) as arena:
+        held = arena.play(tuple(play.words), play.task.seed)
+        if held is None:
+            return Outcome(..., False, None, None, ..., ...)
+        success = False if held.success is None and arena.declares else held.success
+        return Outcome(..., True, held.total, success, held.turns, ...)
 
 
 def checker(play: Play) -> Outcome:

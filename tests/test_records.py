@@ -74,7 +74,6 @@ def test_a_record_says_what_was_played() -> None:
             "options": {"instance": 7},
         },
         "spec": {"action_format": "tag"},
-        "game": None,
         "opening": [{"role": "user", "content": "ox"}],
         "turns": [
             {
@@ -125,12 +124,12 @@ def test_a_record_says_what_was_played() -> None:
 
 
 def test_a_record_of_a_seat_says_which_and_when_it_was_to_move(tmp_path: Path) -> None:
-    record = as_record(trajectory(seat=1), group=2, attempt=5, game=2)
-    assert (record["game"], record["seat"]) == (2, 1)
-    older = {name: value for name, value in record.items() if name not in ("game", "seat")}
+    record = as_record(trajectory(seat=1), group=2, attempt=5)
+    assert record["seat"] == 1
+    older = {name: value for name, value in record.items() if name != "seat"}
     (tmp_path / "older.jsonl").write_text(f"{to_json(older)}\n")
     [read] = read_records(tmp_path / "older.jsonl")
-    assert (read["game"], read["seat"]) == (None, None)
+    assert read["seat"] is None
 
 
 def test_every_stop_reason_is_written_down() -> None:

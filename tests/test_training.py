@@ -169,8 +169,9 @@ def test_a_run_that_plays_all_seats_keeps_whole_games(tmp_path: Path, records_pe
     assert len(kept) == {3: 4, 8: 8}[records_per_step]
     games: dict[Any, list[Any]] = {}
     for record in kept:
-        assert (record["game"], record["seat"]) == divmod(record["attempt"], 2)
-        games.setdefault((record["step"], record["group"], record["game"]), []).append(record)
+        game, seat = divmod(record["attempt"], 2)
+        assert record["seat"] == seat
+        games.setdefault((record["step"], record["group"], game), []).append(record)
     for seats in games.values():
         assert [record["seat"] for record in seats] == [0, 1]
         assert len({record["task"]["id"] for record in seats}) == 1

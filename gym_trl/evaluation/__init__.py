@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from gym_trl.evaluation.play import (
         Score as Score,
         optimum as optimum,
-        play_policy as play_policy,
         play_tasks as play_tasks,
         random_reference as random_reference,
     )

@@ -185,23 +185,6 @@ class HeldOut(NamedTuple):
     episodes: int
 
 
-def play_blind(
-    make: Callable[[], gym.Env[Any, Any]], actions: Sequence[str], *, episodes: int = EPISODES, seed: int = 0
-) -> HeldOut:
-    """Play a sequence on the held-out episodes of ``search_blind`` with that seed.
-
-    >>> import gymnasium as gym
-    >>> reached = play_blind(lambda: gym.make("TrlEnv/GuessNumber-v0", high=8, turns=4), ["4"], episodes=400)
-    >>> 0.08 < reached.success.mean < 0.18
-    True
-
-    Raises:
-        NotTextError: the environment cannot be converted to text.
-    """
-    with refused("the environment"), Arena(make, math.inf, math.inf, seed) as arena:
-        return _held_out(arena, tuple(actions), episodes, seed)
-
-
 def _held_out(arena: Arena, actions: Actions, episodes: int, seed: int) -> HeldOut:
     outcomes: list[Outcome] = []
     with suppress(Spent):

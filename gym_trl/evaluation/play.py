@@ -74,16 +74,15 @@ class Score:
         )
 
 
-def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]) -> Score:
-    """Play ``tasks`` with a policy and return its score; no model is needed.
+def play_tasks(
+    make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]
+) -> list[EpisodeResult]:
+    """Play ``tasks`` with a policy and return the episode of each; no model is needed.
 
     >>> import gymnasium as gym
-    >>> tasks = [Task("TrlEnv/GuessNumber-v0", seed) for seed in range(20)]
-    >>> score = play_policy(gym.make, tasks, lambda env: env.get_wrapper_attr("solver")())
-    >>> score.success, score.episodes
-    (1.0, 20)
-    >>> play_policy(gym.make, tasks, lambda env: lambda observation: "twenty").invalid_actions
-    6.0
+    >>> [played] = play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
+    >>> played.episode_return, played.success, len(played.turns), played.invalid_actions
+    (1.0, True, 1, 0)
 
     An exception in the environment makes the episode scored or unscored by the rule of ``gym_trl.errors``, as in
     training; the next episode gets a new environment.
@@ -92,19 +91,6 @@ def play_policy(make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[T
         make: Makes an environment from its id; one instance per id is made, reused, and closed at the end.
         tasks: Tasks to play.
         policy_for: Makes the policy of one episode, from the environment after its reset.
-    """
-    return Score.of(play_tasks(make, tasks, policy_for))
-
-
-def play_tasks(
-    make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]
-) -> list[EpisodeResult]:
-    """Play ``tasks`` as ``play_policy`` does, and return the episode of each.
-
-    >>> import gymnasium as gym
-    >>> [played] = play_tasks(gym.make, [Task("TrlEnv/Echo-v0", 0)], lambda env: lambda observation: observation)
-    >>> played.episode_return, played.success, len(played.turns), played.invalid_actions
-    (1.0, True, 1, 0)
     """
     with Instances(make) as instances:
         return [_played(instances, task, policy_for) for task in tasks]

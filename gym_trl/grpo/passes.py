@@ -195,9 +195,6 @@ def _sorted(batches: list[Any], together: int) -> list[Any]:
     sorted_batches: list[Any] = []
     for first in range(0, len(batches), together):
         window = batches[first : first + together]
-        if any(map(_has_images, window)):
-            sorted_batches += window
-            continue
         whole = {name: _joined([batch[name] for batch in window]) for name in window[0]}
         sizes = [len(batch["completion_ids"]) for batch in window]
         order = by_length(whole["prompt_mask"].sum(1) + last_columns(loss_mask(whole)), sum(sizes))
@@ -222,10 +219,6 @@ def _rows_at(values: Any, rows: Any) -> Any:
     return values[rows] if getattr(values, "ndim", 0) else values
 
 
-def _has_images(batch: Any) -> bool:
-    return any(batch.get(name) is not None for name in ("pixel_values", "num_images"))
-
-
 def loss_mask(batch: Any) -> Any:
     """Return 1 where a token was sampled and may be trained on, shape (rows, completion length)."""
     return batch["completion_mask"] * batch.get("tool_mask", 1)
@@ -242,9 +235,7 @@ def generated_mask(masks: list[list[int]] | None, attended: Any) -> Any:
 
 
 def without_padding(batch: dict[str, Any], padding: Padding) -> dict[str, Any]:
-    """Return a micro-batch without the columns that no row needs; with images it keeps all."""
-    if _has_images(batch):
-        return batch
+    """Return a micro-batch without the columns that no row needs."""
     prompts, completions = padding.used(batch["prompt_mask"], loss_mask(batch))
     width = batch["completion_ids"].shape[1]
     cut = {name: batch[name][:, prompts] for name in ("prompt_ids", "prompt_mask")}

@@ -1,13 +1,13 @@
 """Rows of a rollout, with the tasks of their prompts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.grpo.attach import Place
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.seeding import derive_seed
-from gym_trl.types import EpisodeResult, Message, Task
+from gym_trl.types import Message, Task
 
 Assign: TypeAlias = Callable[[str, int], Task]
 """Function that makes the task of a prompt without one, from a split and a number."""
@@ -28,18 +28,6 @@ class GameSeat(NamedTuple):
         [(0, 0), (0, 2), (1, 0)]
         """
         return cls(*divmod(member, seats))
-
-
-def game_of(episode: EpisodeResult, member: int, seats: Mapping[str, int]) -> int | None:
-    """Return the index in its group of the game of a member's episode; ``None`` in an environment of one seat.
-
-    Args:
-        episode: The episode.
-        member: Index of the member in its group.
-        seats: Number of seats of each environment by its id, if the model plays all of them.
-    """
-    count = seats.get(episode.task.env_id)
-    return None if count is None else GameSeat.of(member, count).game
 
 
 @dataclass(frozen=True, slots=True)

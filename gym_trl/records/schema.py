@@ -79,7 +79,6 @@ class Record(_Return):
     greedy: bool | None
     group: int | None
     attempt: int
-    game: int | None
     seat: int | None
     opening: list[MessageRecord]
     turns: list[TurnRecord]
@@ -113,7 +112,6 @@ class CreditRecord(TypedDict):
     group: int
     attempt: int
     advantages: list[float]
-    state_keys: list[str]
 
 
 _RECORD_DEFAULTS: dict[str, Any] = {
@@ -178,7 +176,6 @@ def as_record(
     greedy: bool | None = None,
     group: int | None = None,
     attempt: int = 0,
-    game: int | None = None,
     tokens: bool = False,
     decode: Callable[[TokenIds], str] | None = None,
     **extra: Any,
@@ -203,7 +200,6 @@ def as_record(
         greedy: The most probable token was selected instead of sampling.
         group: Index of the task within its step or evaluation.
         attempt: Index within the group.
-        game: Index of its game within the group, for the episode of a seat.
         tokens: Record the token ids, the mask and the logprobs, not only their numbers.
         decode: Function from ids to text; with ``tokens``, each token's text is recorded, too.
         extra: Further fields; they do not replace the record's own.
@@ -226,7 +222,6 @@ def as_record(
         "greedy": greedy,
         "group": group,
         "attempt": attempt,
-        "game": game,
         **_episode_fields(episode, tokenised=tokenised),
     }
     if tokenised:

@@ -22,34 +22,33 @@ class Recorder:
         self._failures = FailureNotes(note)
         self._about: dict[str, Any] = {}
         self._placed = 0  # episodes of the step or evaluation so far
-        self._recorded: list[tuple[int, int, EpisodeResult]] = []  # of the last rollout: place in it and in the records
+        self._recorded: list[tuple[int, int]] = []  # of the last rollout: place in it and in the records
 
     def on_rollout(self, rollout: Rollout) -> None:
         """Record some of the episodes."""
         # In training, a rollout precedes its step.
         step = rollout.step + (rollout.split == "train")
         group_size = self._group_size if rollout.split == "train" else 1
-        seats = rollout.seats
-        chosen = some_of(rollout.episodes, self._episodes, group_size, seats)
+        chosen = some_of(rollout.episodes, self._episodes, group_size, rollout.seats)
         about = {"step": step, "split": rollout.split, "greedy": self.greedy}
         # A step or an evaluation may consist of several rollouts.
         if self._about != about:
             self._about, self._placed = about, 0
         placed = [(self._placed + place, played) for place, played in chosen]
-        self._recorded = [(place, self._placed + place, played) for place, played in chosen]
+        self._recorded = [(place, self._placed + place) for place, _ in chosen]
         self._placed += math.ceil(len(rollout.episodes) / group_size) * group_size  # whole groups
-        self._folder.rollouts(placed, group_size=group_size, seats=seats, tokens=True, **about)
+        self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
         # The recorded groups' predecessors, as groups of their own.
         before = _predecessors(rollout.replaced, {place for place, _ in chosen}, group_size)
         again = [(self._placed + place, played) for place, played in before]
         self._placed += max((place // group_size + 1 for place, _ in before), default=0) * group_size
-        self._folder.rollouts(again, group_size=group_size, seats=seats, tokens=True, replaced=True, **about)
+        self._folder.rollouts(again, group_size=group_size, tokens=True, replaced=True, **about)
         for played in rollout.episodes:
             self._failures.add(played.stop_reason, played.error, scored=played.scored)
 
     def on_advantages(self, advantages: Sequence[Sequence[float]]) -> None:
         """Record the advantages of the turns of the recorded episodes of the last rollout."""
-        for row, place, played in self._recorded:
+        for row, place in self._recorded:
             group, attempt = divmod(place, self._group_size)
             if advantages[row]:  # an unscored episode has none
                 record = CreditRecord(
@@ -58,7 +57,6 @@ class Recorder:
                     group=group,
                     attempt=attempt,
                     advantages=list(advantages[row]),
-                    state_keys=list(played.state_keys),
                 )
                 self._folder.credit(record)
 

@@ -19,7 +19,6 @@ from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.files import replace_text
 from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
-from gym_trl.grpo.planned_rows import game_of
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.option_args import ModelArgs
 from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
@@ -239,7 +238,6 @@ class RunFolder:
         played: Iterable[tuple[int, EpisodeResult]],
         *,
         group_size: int,
-        seats: Mapping[str, int] | None = None,
         **about: Any,
     ) -> None:
         """Append some episodes, each with its position in the batch.
@@ -247,13 +245,12 @@ class RunFolder:
         Args:
             played: Positions and episodes.
             group_size: Number of consecutive positions with the same task.
-            seats: Number of seats of each environment by its id, if the model plays all of them. Default: one.
             about: Further common fields, such as ``step``, by the names of ``as_record``'s arguments.
         """
         if self._rollouts:
             for place, episode in played:
                 group, attempt = divmod(place, group_size)
-                own = {"group": group, "attempt": attempt, "game": game_of(episode, attempt, seats or {})}
+                own = {"group": group, "attempt": attempt}
                 self._rollouts.write(as_record(episode, **{**self._about, **about, **own}))
 
     def credit(self, record: CreditRecord) -> None:

@@ -2,8 +2,7 @@
 # mypy: disable-error-code="attr-defined, arg-type, return-value"
 """Environments over all kinds of spaces: sound ones, and the same with one planted fault each.
 
-``SOUND`` names sound environments, and ``PLANTED`` has the check that must report each fault. The tables of
-``docs/guides/checks.md`` are made of them, which a test compares.
+``SOUND`` names sound environments, and ``PLANTED`` has the check that must report each fault.
 """
 
 import random

@@ -156,7 +156,7 @@ def write_games(folder: Path, games: Sequence[GameResult], *, copies: int = 1, *
         for number, played in enumerate(games):
             group, game = divmod(number, copies)
             for seat, episode in enumerate(played):
-                place: dict[str, Any] = {"group": group, "game": game, "attempt": game * len(played) + seat}
+                place: dict[str, Any] = {"group": group, "attempt": game * len(played) + seat}
                 told: dict[str, Any] = {"split": "train", "step": 1, **place, **about}
                 records.write(as_record(episode, tokens=True, decode=ByteChat().show, **told))
     return folder
@@ -286,6 +286,3 @@ def chromium(*switches: str) -> Iterator[Look]:
             yield Look(driver)
         finally:
             driver.quit()
-
-
-ShownPage = Callable[[Path], str]

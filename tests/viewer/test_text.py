@@ -34,7 +34,7 @@ def test_texts_of_a_record_are_no_markup(run: Path) -> None:
 
 
 def test_a_turn_has_the_advantage_that_it_was_trained_with(run: Path) -> None:
-    line = {"step": 2, "split": "train", "group": 0, "attempt": 0, "advantages": [0.25], "state_keys": []}
+    line = {"step": 2, "split": "train", "group": 0, "attempt": 0, "advantages": [0.25]}
     (run / "credit.jsonl").write_text(json.dumps(line) + "\n")
     assert "Turn 1 \u00b7 reward 3 \u00b7 advantage +0.25" in gym_trl_("view", str(run), "--text", "2").stdout
 

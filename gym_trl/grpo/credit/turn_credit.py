@@ -71,7 +71,6 @@ class TurnCredit(Part):
 
     name = "credit"
     in_evaluations = True
-    in_streams = True
 
     def __init__(self, estimator: str | Estimator = "pool", *, on_advantages: OnAdvantages | None = None) -> None:
         self.estimator = find_estimator(estimator)
