@@ -2,7 +2,9 @@
 
 $ python examples/train_tools.py --learning_rate 2e-6 --use_vllm true --vllm_mode colocate   # any field of GRPOConfig
 
-See docs/migrate_from_environment_factory.md for the limits of that loop and the advantages of spec.rollout_func.
+That loop has no history, no credit per turn and no curriculum, waits for the slowest episode of each turn, and ends an
+episode only by an answer without a call. spec.rollout_func, as in
+docs/guides/tools.md, has none of these limits.
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,8 @@ Mean success of five training steps until 90% was reached, with seed 0, by step:
     pool      0.00  0.15  0.53  0.90
     episode   0.08  0.16  0.15  0.15  0.55  0.91
 
-Seeds 1 and 2 took 81 and 76 steps with "pool"; with "episode" over 200, and 95. (`python
-benchmarks/bench_credit_learning.py FrozenLake`, 2026-11-23, two cores of an AMD EPYC: docs/results.md)
+Seeds 1 and 2 took 81 and 76 steps with "pool"; with "episode" over 200, and 95. (2026-11-23, two cores of an
+AMD EPYC)
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Thousands of episodes leave nothing behind: the short form of ``benchmarks/bench_soak.py``."""
+"""Thousands of episodes leave nothing behind."""
 
 import gc
 import sys

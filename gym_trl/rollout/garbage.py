@@ -16,7 +16,7 @@ def rare_full_collections() -> Iterator[None]:
     """Make Python's full garbage collections less frequent.
 
     Thousands of episodes are millions of long-lived objects without cycles; scanning them repeatedly takes a quarter of
-    the loop's time (benchmarks/bench_scale.py). Collections of young objects are unchanged.
+    the loop's time. Collections of young objects are unchanged.
     """
     with _lock:
         young, middle, old = gc.get_threshold()

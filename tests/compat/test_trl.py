@@ -63,8 +63,8 @@ responses = my_env.run_agent(
     prompts=prompts
 )
 """
-PAGE = Path(__file__).parents[2] / "docs" / "migrate_from_code_agent.md"
-[OF_THE_PAGE] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[:1]
+PAGE = Path(__file__).parents[2] / "docs" / "migrate.md"
+[OF_THE_PAGE] = re.findall(r"## TRL's code agent.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def ids_of(text):

@@ -72,7 +72,7 @@ def create_openenv_vllm_rollout_func(
     ``eval_score`` are NaN for a failed episode, which TRL ignores. With ``env_path`` the score is the test's; otherwise
     it is the sum of the rewards. If Eval Protocol is installed, every episode is logged for ``ep logs``.
 
-    The page "From Eval Protocol" lists what has an effect here and was ignored there, and what is rejected.
+    The page "Coming from elsewhere" lists what has an effect here and was ignored there, and what is rejected.
 
     Args:
         env_factory: Function that makes clients with ``reset`` and ``step`` like OpenEnv's. ``None`` to make the client
