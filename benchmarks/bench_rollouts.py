@@ -192,8 +192,8 @@ def measure(names: list[str]) -> list[dict[str, Any]]:
 
 
 HEADER = (
-    *("", "latency", "engine steps", "of the floor", "seconds of processor"),
-    *("tokens/s", "seconds", "least to most", "of the floor", "ours is so many times as fast", "rounds", "episodes"),
+    *("", "latency", "engine steps", "of the floor", "seconds", "least to most"),
+    *("of the floor", "ours is so many times as fast", "episodes"),
 )
 
 
@@ -204,17 +204,16 @@ def table(measured: list[dict[str, Any]], game_name: str) -> Table:
         if entry["game"] != game_name:
             continue
         latency, floors, errors = f"{entry['latency_ms']} ms", entry["floors"], entry["errors"]
-        steps, least, busy = floors["steps"], floors["seconds"], floors["processor_seconds"]
-        rows.append(["floors", latency, round(steps), 1.0, busy, None, least, None, 1.0, None, None, None])
+        steps, least = floors["steps"], floors["seconds"]
+        rows.append(["floors", latency, round(steps), 1.0, least, None, 1.0, None, None])
         done = {name: system for name, system in entry["systems"].items() if name not in errors}
         for name, one in sorted(done.items(), key=lambda item: item[1]["seconds"]):
-            busy, seconds = one["processor_seconds"] or None, one["seconds"]  # unknown for servers
             every = [round_["seconds"] for round_ in one["rounds"]]
             spread = f"{shown(min(every))} to {shown(max(every))}"
-            work = [round(one["steps"]), one["steps"] / steps, busy, one["sampled"] / seconds]
-            over = [seconds, spread, seconds / least, one["times"], len(every)]
+            work = [round(one["steps"]), one["steps"] / steps]
+            over = [one["seconds"], spread, one["seconds"] / least, one["times"]]
             rows.append([SYSTEMS[name].title, latency, *work, *over, one["episodes"]])
-        rows += [[SYSTEMS[name].title, latency, error, *[None] * 9] for name, error in errors.items()]
+        rows += [[SYSTEMS[name].title, latency, error, *[None] * 6] for name, error in errors.items()]
     return Table(f"rollouts-{game_name}", HEADER, rows)
 
 
@@ -244,14 +243,11 @@ def main() -> None:
     names, part = compared(("gym_trl", "lockstep_threads", "environment_factory") if QUICK else ())
     saved_model()
     measured = measure([OURS, *(name for name in names if name != OURS)])
-    notes = [(system.title, system.notes) for system in SYSTEMS.values() if system.notes]
+    notes = {system.title: system.notes for system in SYSTEMS.values() if system.notes}
     publish(
         "rollouts",
-        {"episodes": EPISODES, "rounds": ROUNDS, "load": os.getloadavg(), "conditions": measured},
-        tables=[
-            *(table(measured, game_name) for game_name in GAMES),
-            Table("rollouts-notes", ("", "how it is played"), notes),
-        ],
+        {"episodes": EPISODES, "rounds": ROUNDS, "load": os.getloadavg(), "notes": notes, "conditions": measured},
+        tables=[table(measured, game_name) for game_name in GAMES],
         picture=lambda figure: draw(measured, figure),
         part=part,
     )
