@@ -57,9 +57,8 @@ def make_rollout_func(
 
     The function has TRL's signature ``(prompts, trainer)`` and returns one row per prompt, in order: ``prompt_ids``,
     ``completion_ids``, ``logprobs``, ``env_mask``, and for reward functions ``episode_return``, ``success``,
-    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``,
-    ``step_rewards``, ``messages``, ``task``, ``seat``,
-    ``opponent`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
+    ``stop_reason``, ``num_turns``, ``invalid_actions``, ``cut_actions``, ``step_rewards``, ``messages``, ``task``,
+    ``seat`` and ``error``. ``success`` is ``None`` if it is not declared. For credit per turn there are
     ``turn_rewards`` (as ``step_rewards``), ``turn_spans``, ``turn_keys``, ``markov_keys``, ``turns_left``,
     ``turn_places``, ``task_key``, ``turn_penalties``, ``unplayed_costs`` and ``role``. ``parts`` add their own, such as
     ``segments`` with a history: where in ``completion_ids`` the prompt of each further segment starts and stops.
