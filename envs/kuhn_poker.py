@@ -87,8 +87,6 @@ class KuhnPoker(TwoPlayerEnv):
     }
     opponents = ("random", "nash", "epsilon", "self")
     option_names = frozenset({"chance"})
-    openspiel_game = "kuhn_poker"
-    """OpenSpiel's name of the game, which has the same rules, order of actions and payoffs."""
     stake = 2.0
     garbage = "raise"
     constant_action = "pass"

@@ -1,4 +1,4 @@
-"""Law 14: what the model caused is scored, and only what the infrastructure caused is not."""
+"""Laws 8 and 14: a failure costs its own episode; what the model caused is scored, and what others caused is not."""
 
 import asyncio
 import errno
@@ -8,23 +8,49 @@ import pickle
 import signal
 import socket
 import ssl
+import sys
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import pytest
+from support.command_line import error, gym_trl_
 
-from gym_trl.errors import InfrastructureError, ModelFaultError, caused_by_model, place_of, refused
+from gym_trl.env_checker.checks import CHECKS
+from gym_trl.env_checker.inspector import Inspector
+from gym_trl.envspec import EnvSpec
+from gym_trl.errors import (
+    ConfigError,
+    InfrastructureError,
+    ModelFaultError,
+    PolicyError,
+    caused_by_model,
+    described,
+    place_of,
+    refused,
+)
+from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.process import ProcessPool
+from gym_trl.executors.protocol import EnvFactory
 from gym_trl.executors.thread import ThreadPool
+from gym_trl.policies.protocol import TextPolicy
+from gym_trl.registration import make_env
+from gym_trl.report import PROBLEM
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.testing import ByteChat, ScriptedEngine
+from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 from gym_trl.wrappers import Discount, ParseAction, TurnLimit
+from gym_trl.wrappers.state_key import StateKey
+from gym_trl.wrappers.tools import Tools
 
 CHAT = ByteChat()
 OWN = type("TransportError", (Exception,), {"__module__": "httpx"})
@@ -134,8 +160,16 @@ def ends(pool, action, **options):
 
 @pytest.fixture(scope="module")
 def pool():
-    with InlinePool(stack) as pool:  # the others: test_failures.py
+    with InlinePool(stack) as pool:
         yield pool
+
+
+@pytest.fixture
+def quiet():
+    """Gymnasium logs what its wrappers could not close."""
+    before, gym.logger.min_level = gym.logger.min_level, gym.logger.ERROR
+    yield
+    gym.logger.min_level = before
 
 
 def gather(pool, number):
@@ -163,17 +197,6 @@ def test_an_exception_of_close_is_a_warning(raised):
     gather(pool, 1)
     with pytest.warns(UserWarning, match=f"closing .* raised {type(RAISED[raised][0]).__name__}"):
         pool.close()
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("kind", [InlinePool, ThreadPool, ProcessPool])
-def test_an_interrupt_stops_the_rollout_in_every_executor(kind):
-    class Interrupting(Breaks):
-        def step(self, action):
-            raise KeyboardInterrupt
-
-    with kind(lambda env_id: Interrupting()) as pool, pytest.raises(KeyboardInterrupt):
-        ends(pool, "on")
 
 
 def test_an_exception_of_a_signal_handler_ends_the_rollout():
@@ -230,21 +253,6 @@ def test_a_process_that_ends_by_itself_is_scored_and_a_killed_one_is_not(action,
         assert ends(pool, action).stop_reason is reason
 
 
-def test_a_thread_that_hangs_in_a_step_is_scored_and_in_a_reset_it_is_not():
-    class Slow(Breaks):
-        def reset(self, *, seed=None, options=None):
-            time.sleep(0.5 if (options or {}).get("slow") else 0.0)
-            return "begin", {}
-
-        def step(self, action):
-            time.sleep(0.5)
-            return super().step("on")
-
-    with ThreadPool(lambda env_id: Slow(), reset_timeout=0.1, step_timeout=0.1) as pool:
-        assert ends(pool, "on").stop_reason is StopReason.CRASHED
-        assert ends(pool, "on", slow=True).stop_reason is StopReason.TIMEOUT
-
-
 @pytest.mark.parametrize("kind", [ModelFaultError, InfrastructureError])
 def test_the_cause_of_a_failure_survives_pickling(kind):
     copy = pickle.loads(pickle.dumps(kind("said")))
@@ -263,14 +271,202 @@ def test_a_wrapper_may_declare_the_cause_of_a_failure():
         assert ends(pool, "memory").stop_reason is StopReason.CRASHED
 
 
-def test_an_interrupt_is_no_fault_of_what_runs():
-    with pytest.raises(KeyboardInterrupt), refused("the environment"):
-        raise KeyboardInterrupt
-
-
 def test_the_place_of_an_exception_is_the_last_line_of_the_users_own_code():
     with pytest.raises(ValueError, match="Expecting value") as caught:
         json.loads("nonsense")
     place = place_of(caught.value)
     assert place is not None
     assert place.filename == __file__
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Every failure (``gym_trl.testing.faults``), at every place, in every executor
+# ---------------------------------------------------------------------------------------------------------------------
+
+POOLS: dict[str, Callable[[EnvFactory], Any]] = {
+    "inline": InlinePool,
+    "thread": partial(ThreadPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
+    "process": partial(ProcessPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
+}
+ATTRIBUTES = ["instructions", "action_space", "observation_space", "declares_success"]
+NAME = "gym_trl.testing.faults:FailingEnv"
+
+
+def blamed(place: str, failure: str) -> StopReason | None:
+    """Return how an episode with a failure ends; ``None`` if it is played to its end."""
+    if place in ("close", "render", "optimal_return"):
+        return None
+    if failure == "hang":
+        return StopReason.CRASHED if place == "step" else StopReason.TIMEOUT
+    by_model = failure == "exit" or (failure in EXCEPTIONS and caused_by_model(EXCEPTIONS[failure]()))
+    return StopReason.CRASHED if place == "step" and by_model else StopReason.ENV_ERROR
+
+
+def failures(executor: str) -> list[tuple[str, str]]:
+    """Return all places and failures of an executor."""
+    ends = {"inline": (), "thread": ("hang",), "process": ("hang", "exit")}[executor]
+    found = [("step", one) for one in (*EXCEPTIONS, *MALFORMED, *ends)]
+    found += [("reset", one) for one in (*EXCEPTIONS, *MALFORMED, *ends) if not one.startswith("reward")]
+    places = ("make", "instructions", "declares_success", "close", "render", "optimal_return")
+    return found + [(place, one) for place in places for one in EXCEPTIONS]
+
+
+def named(name):
+    """Make an environment whose id names where and how it fails."""
+    place, _, failure = name.partition("/")
+    return FailingEnv(place, failure, hang_s=2.0)
+
+
+def results_of(pool, place, failure):
+    """Return the last result of six episodes with one step each."""
+    keys = [f"{place}/{failure}/{seed}" for seed in range(6)]
+    last: dict[str, StepResult | EnvFailure] = {}
+
+    def collect(expected):
+        found: dict[str, StepResult | EnvFailure] = {}
+        while len(found) < len(expected):
+            for key, result in pool.collect(block=True):
+                assert key not in found
+                found[key] = result
+        assert sorted(found) == sorted(expected)
+        last.update(found)
+
+    for seed, key in enumerate(keys):
+        pool.reset(key, Task(f"{place}/{failure}", seed))
+    collect(keys)
+    alive = [key for key in keys if isinstance(last[key], StepResult)]
+    for key in alive:
+        pool.step(key, "on")
+    collect(alive)
+    for key in keys:
+        pool.release(key)
+    return [last[key] for key in keys]
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("executor", POOLS)
+def test_a_failure_is_the_result_of_its_episode_alone_and_blamed_by_the_table(executor):
+    with POOLS[executor](named) as pool:
+        for place, failure in failures(executor):
+            for seed, result in enumerate(results_of(pool, place, failure)):
+                fails = place not in ("step", "reset") or seed % 3 == 2
+                reason = blamed(place, failure) if fails else None
+                assert (result.reason if isinstance(result, EnvFailure) else None) is reason, (place, failure, seed)
+                if reason is not None and failure in EXCEPTIONS:
+                    assert described(EXCEPTIONS[failure]()) in result.error
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluations, checks, commands and tools
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_an_evaluation_has_a_result_per_episode_or_refuses_the_environment_by_name(failure):
+    for place in ("reset", "step", "close", "render"):
+        [row] = evaluate(partial(FailingEnv, place, failure), ["random"], episodes=6).rows
+        lost = blamed(place, failure) is StopReason.ENV_ERROR
+        assert (row.episodes, row.unscored) == ((4, 2) if lost else (6, 0)), place
+    for place in ("make", *ATTRIBUTES):
+        with pytest.raises(ConfigError, match="FailingEnv") as refused:
+            evaluate(partial(FailingEnv, place, failure), ["random"], episodes=2)
+        assert described(EXCEPTIONS[failure]()).partition(": ")[0] in str(refused.value)
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_a_policy_that_fails_stops_the_evaluation_with_its_name(failure):
+    def raises(observation):
+        raise EXCEPTIONS[failure]()
+
+    for policy in (TextPolicy("p", lambda env, seed: raises), TextPolicy("p", lambda env, seed: raises(""))):
+        if failure == "CancelledError":  # as of a client whose connection was given up
+            [row] = evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2).rows
+            assert (row.episodes, row.unscored) == (0, 2)
+            continue
+        with pytest.raises(PolicyError, match=r"'p' raised [\s\S]*test_whose_fault.py, line"):
+            evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("place", ["make", "reset", "step", "close", *ATTRIBUTES])
+def test_each_check_has_a_finding_whatever_the_environment_raises(place):
+    for failure in ("SystemExit", "leaving", "surrogate"):
+        inspector = Inspector(partial(FailingEnv, place, failure), 2, search_steps=20, search_seconds=0.2)
+        found = [inspector.look_at(promise) for promise in CHECKS if promise != "processes"]
+        assert all(isinstance(one.got, str) for one in found)
+        assert any(one.verdict == PROBLEM for one in found), failure
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "surrogate"])
+def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--env-kwargs", f"failure={failure}", "--episodes", "4"]
+    said = error(gym_trl_("eval", NAME, "--policy", "random", "--env-kwargs", "place=make", *options))
+    assert "cannot make" in said
+    done = gym_trl_("eval", NAME, "--policy", "random", "--env-kwargs", "place=step", "--out", "out", *options)
+    assert done.exit_code == 0
+    assert "\nError: " not in f"\n{done.output}"
+    assert "An action ended an episode (crashed)" in done.output
+
+
+@pytest.mark.parametrize("failure", EXCEPTIONS)
+def test_an_exception_of_a_tool_is_its_result_and_of_a_state_key_names_it(failure):
+    def lever(number: int) -> str:
+        """Pull a lever.
+
+        Args:
+            number: Its number.
+        """
+        raise EXCEPTIONS[failure]()
+
+    env = Tools(FailingEnv("nowhere"), [lever])
+    env.reset(seed=0)
+    said = env.step('<tool_call>{"name": "lever", "arguments": {"number": 1}}</tool_call>')[0]
+    assert described(EXCEPTIONS[failure]()) in said
+
+    def key(env):
+        raise EXCEPTIONS[failure]()
+
+    with pytest.raises(ConfigError, match=r"state_key for .* raised"):
+        StateKey(FailingEnv("nowhere"), key).reset(seed=0)
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyError('x')", "GeneratorExit"])
+def test_a_module_that_ends_the_program_when_it_is_imported_is_refused(tmp_path, monkeypatch, raised):
+    (tmp_path / "leaves_at_once.py").write_text(f"raise {raised}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="importing leaves_at_once raised"):
+        make_env("leaves_at_once:Env")
+    sys.modules.pop("leaves_at_once", None)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.processes
+def test_an_interrupt_passes_through_all_that_plays():
+    class Interrupted(FailingEnv):
+        def step(self, action):
+            raise KeyboardInterrupt
+
+    plays: list[Callable[[], Any]] = [
+        lambda: evaluate(Interrupted, ["random"], episodes=2),
+        lambda: play_tasks(lambda _: Interrupted(), [Task("Failing", 0)], lambda env: lambda observation: "on"),
+        lambda: Inspector(Interrupted, 2).look_at("step"),
+    ]
+    for play in plays:
+        with pytest.raises(KeyboardInterrupt):
+            play()
+    for make in POOLS.values():
+        with make(lambda env_id: Interrupted()) as pool, pytest.raises(KeyboardInterrupt):
+            ends(pool, "on")
+    with pytest.raises(KeyboardInterrupt), refused("the environment"):
+        raise KeyboardInterrupt
+
+
+def test_a_generator_that_is_left_in_the_middle_closes_quietly():
+    made: Any = EnvSpec(FailingEnv).checked(NAME)
+    next(made.gen)
+    made.gen.close()  # pytest takes what cannot be raised for an error

@@ -5,14 +5,12 @@ Functions read the others: ``instructions``, which may be another text in each e
 take long to compute. All of them refuse a value of another type by the name of its attribute.
 """
 
-import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
-from weakref import WeakSet, ref
+from weakref import ref
 
 import gymnasium as gym
 import numpy as np
@@ -51,8 +49,6 @@ class EnvTraits:
     """True if the payoffs of all seats add up to 0."""
     opponents: Collection[str] = ()
     """Values of the argument ``opponent``; with ``"self"`` all seats are played from outside."""
-    openspiel_game: str | None = None
-    """Name of the game in OpenSpiel, if it is one of its games."""
     preferred_executor: str | None = None
     """Executor that is used if none is chosen; ``None`` for a measurement."""
     append_only: bool | None = None
@@ -130,16 +126,9 @@ def _told(declared: tuple[tuple[str, Any], ...]) -> LayerTraits:
 
 
 _FIELDS = tuple(one.name for one in fields(EnvTraits))
-_OTHERS = ("instructions", "solver", "random_policy", "optimal_success", "optimal_return", "baselines")
-_COMMON = {"opponents", "solver", "baselines"}
-"""Names that resemble common names of attributes, such as ``opponent``."""
-_NAMES = {*_FIELDS, *_OTHERS} - _COMMON
-_OURS = ("gym_trl", "gymnasium", "builtins", "abc", "typing")
 
 _READ: dict[int, tuple[Sequence["ref[Any]"], EnvTraits]] = {}
 """Traits by the ``id`` of an environment, with the layers of which they were read."""
-_SPELLED: WeakSet[type[Any]] = WeakSet()
-"""Classes whose attributes have been compared with the names of traits."""
 
 
 def traits(env: gym.Env[Any, Any]) -> EnvTraits:
@@ -152,8 +141,7 @@ def traits(env: gym.Env[Any, Any]) -> EnvTraits:
         ...
     gym_trl.errors.ConfigError: <Quiz instance>: declares_success must be True or False, got 'yes'
 
-    ``None`` declares nothing. An attribute with nearly the name of a trait, such as ``instruction``, is a warning:
-    nothing would read it.
+    ``None`` declares nothing.
 
     Raises:
         ConfigError: An attribute has a value of another type.
@@ -165,7 +153,6 @@ def traits(env: gym.Env[Any, Any]) -> EnvTraits:
     attributes = {name: attribute_of(env, name) for name in _FIELDS}
     with _named(env):
         made = EnvTraits(**{name: _plain(value) for name, value in attributes.items() if value is not None})
-    _warn_of_misspelt(env, layers)
     key = id(env)
     _READ[key] = [ref(env, lambda _: _READ.pop(key, None)), *map(ref, layers[1:])], made
     return made
@@ -297,21 +284,3 @@ def _is(reference: "ref[Any]", layer: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _warn_of_misspelt(env: gym.Env[Any, Any], layers: Sequence[Any]) -> None:
-    for layer in layers:
-        kind = type(layer)
-        if kind in _SPELLED:
-            continue
-        _SPELLED.add(kind)
-        owners = [owner for owner in kind.__mro__ if owner.__module__.partition(".")[0] not in _OURS]
-        if not owners:
-            continue
-        for name in {*vars(layer), *(name for owner in owners for name in vars(owner))} - _NAMES:
-            near = [] if name[0] == "_" else get_close_matches(name, _NAMES, n=1, cutoff=0.9)
-            if near and attribute_of(env, near[0], _MISSING) is _MISSING:
-                warnings.warn(
-                    f"{kind.__name__} has the attribute {name!r}, which nothing reads: did you mean {near[0]!r}?",
-                    stacklevel=3,
-                )

@@ -121,8 +121,6 @@ class OpenSpiel(Adapter):
         self._chance: list[int] = []
         self._paid = [0.0] * players
         self.game = game
-        self.openspiel_game = str(self._rules)
-        """OpenSpiel's name of the game in which players take turns, with its parameters."""
         self.num_seats = players if self._alone else 1
         self.zero_sum = kind.utility.name == "ZERO_SUM" and kind.reward_model.name == "TERMINAL"
         self._pays_alike = kind.utility.name == "IDENTICAL" or players == 1

@@ -235,14 +235,6 @@ def test_a_cancelled_request_is_not_generated_on(server, tiny):
     assert any(tokens_until_cancelled(server, tiny, seed) < CONTEXT / 2 for seed in range(50))
 
 
-def test_the_second_turn_of_an_episode_finds_the_first_in_the_cache(server, tiny):
-    prompt = ids(tiny, "A prompt that nobody else has asked for, and longer than one block of it.")
-    before = server.metric("prefix_cache_hits_total")
-    sample(server, [Request("0", prompt, 4, 0, turn=1)])
-    sample(server, [Request("0", [*prompt, 9, 9, 9], 4, 0, turn=2)])
-    assert server.metric("prefix_cache_hits_total") - before >= len(prompt) // vllm_cpu.BLOCK * vllm_cpu.BLOCK
-
-
 def test_a_server_without_weight_transfer_is_refused_at_once(server, raw):
     config = {"use_vllm": True, "vllm_mode": "server"}
     check_generation({**config, "vllm_server_base_url": server.url})
@@ -306,13 +298,3 @@ def test_a_server_killed_and_started_again_costs_no_episode(server, tiny, capsys
     with capsys.disabled():
         sys.stdout.write(f"\nvLLM was away for {late[0]:.1f} s; the first answer came {late[1]:.1f} s after that\n")
     assert 0 <= late[1] < 30  # which its first computation is a part of
-
-
-def test_episodes_that_no_server_is_left_for_are_unscorable_and_counted(server, tiny):
-    with Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=2) as engine:
-        played = play_and_meanwhile(tiny, engine, server.kill)
-    lost = [game for game in played if not game.scored]
-    assert len(played) == 128
-    assert lost
-    assert {game.stop_reason for game in lost} == {StopReason.CANCELLED}
-    assert all(server.url in game.error and game.episode_return is None for game in lost)

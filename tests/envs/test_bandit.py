@@ -102,9 +102,3 @@ def test_success_is_the_best_arm_in_the_last_turn() -> None:
         won.append(reward)
     assert sorted(won) == [0.0, 0.0, 1.0]
     assert won[2] == 0.0
-
-
-def test_the_instructions_say_what_is_paid() -> None:
-    assert "You have 100 turns; collect as much as you can." in Bandit().instructions
-    aim = "You have 100 turns; you win if you choose that one in the last turn."
-    assert aim in Bandit(reward="success").instructions

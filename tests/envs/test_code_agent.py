@@ -11,7 +11,6 @@ from support.lanes import examples
 
 from gym_trl.envs.code_agent import _LAST_STEPS, _LIST_STEPS, CodeAgent, _decides, _make, grade
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.spec import GymSpec
 from gym_trl.sandbox import SandboxLimits
 
 pytestmark = pytest.mark.code
@@ -151,13 +150,4 @@ def test_the_weaker_sandbox_is_used_only_by_name(
     env = gym.make("TrlEnv/CodeAgent-v0", isolation="limits")
     env.reset(seed=0)
     assert env.step("run: 6 * 7")[0].startswith("42\n")
-    env.close()
-
-
-def test_it_is_played_as_training_plays_it() -> None:
-    spec = GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1, num_eval_tasks=0, env_kwargs={"difficulty": "easy"})
-    env = spec.make("TrlEnv/CodeAgent-v0")
-    observation, _ = env.reset(seed=5)
-    action = env.get_wrapper_attr("solver")()(observation)
-    assert env.step(f"I know. <action>{action}</action>")[1] == 1.0
     env.close()

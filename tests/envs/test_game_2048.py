@@ -93,14 +93,6 @@ def test_perfect_and_random_play_on_2x2_are_worth_what_is_known(target: int, per
     assert env.optimal_success == env.optimal_return == pytest.approx(exact, abs=1e-12)
 
 
-@pytest.mark.nightly
-def test_perfect_play_on_3x3_makes_a_64_but_for_one_game_in_ten_to_the_15() -> None:
-    assert 0 < game_2048._loss_at_start(3, 64) < 1e-15
-    env = Game2048(difficulty="hard")
-    assert env.optimal_success == 1.0
-    assert played(env, lambda seed: env.solver(), 300) == 1.0
-
-
 def test_the_table_agrees_with_a_search_on_every_board_of_a_game_of_3x3() -> None:
     """To 8, from random boards that are nearly full, so that a search is short."""
     losses, rng = game_2048._losses(3, 8), random.Random(0)
@@ -183,13 +175,6 @@ def test_the_game_is_over_when_nothing_can_move() -> None:
         assert steps[-1][2:4] == (0.0, True)
 
 
-def test_random_play_can_go_on_asking_when_nothing_can_move() -> None:
-    env = Game2048(difficulty="medium")
-    lost = play(env, env.random_policy(0), seed=0)[-1][1]
-    assert env.admissible_actions() == ()
-    assert env.random_policy(1)(lost) in ACTIONS
-
-
 def test_the_target_is_won_at_once_also_with_the_last_turn() -> None:
     env = Game2048(size=2, target=8, turns=1)
     env.reset(seed=0)
@@ -218,12 +203,3 @@ def look_ahead(target: int, episodes: int) -> tuple[float, float]:
 
 def test_looking_ahead_makes_a_128_on_the_large_board() -> None:
     assert look_ahead(128, 5)[0] == 1.0
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1_800)
-def test_looking_ahead_makes_a_512_in_every_game_and_a_2048_in_most() -> None:
-    assert look_ahead(512, 100)[0] == 1.0
-    won, moves = look_ahead(2048, 100)
-    assert won >= 0.75
-    assert moves > 0.97 * 938.8  # jdlm.info: the least that any play needs in the mean

@@ -193,30 +193,3 @@ def test_the_solver_wins_what_the_table_says(arguments: dict[str, Any], episodes
     env = Minesweeper(**arguments)
     won = sum(play(env, env.solver(), seed=seed)[-1][2] for seed in range(episodes))
     assert won / episodes == pytest.approx(share, abs=4 * (share * (1 - share) / episodes) ** 0.5 + 0.01)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_the_fewest_actions_are_those_of_trying_all_sets_of_cells(seed: int) -> None:
-    rng = random.Random(seed)
-    env = Minesweeper(rows=3, columns=rng.randint(2, 5), mines=rng.randint(1, 4))
-    env.reset(seed=seed)
-    first = rng.randrange(3 * env.columns)
-    name = [f"reveal {place // env.columns + 1} {place % env.columns + 1}" for place in range(3 * env.columns)]
-    env.step(name[first])
-    safe = sorted(set(range(3 * env.columns)) - env._mined - {first})
-    fewest = env._fewest_actions()
-
-    def opens_all(cells: tuple[int, ...]) -> bool:
-        again = Minesweeper(rows=3, columns=env.columns, mines=env.mines)
-        again.reset(options={"instance": env._instance})
-        return [again.step(name[place])[2] for place in (first, *cells)][-1]
-
-    found = next(count for count in range(len(safe) + 1) if any(map(opens_all, combinations(safe, count))))
-    assert fewest == found + 1
-
-
-def test_shaping_follows_the_share_that_is_open() -> None:
-    env = started("..* ...", reward="shaped")
-    assert env.step("reveal 1 1")[1] == pytest.approx(4 / 5)
-    assert env.step("flag 1 3")[1] == 0.0
-    assert env.step("reveal 2 3")[1] == pytest.approx(1 - 4 / 5)

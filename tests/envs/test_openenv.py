@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import check_env
 from support import openenv_run
 
 import gym_trl
-from gym_trl.errors import ActionTypeError, ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.env import Fields, OpenEnv
 from gym_trl.integrations.openenv.session import Session, StartedServer
 
@@ -199,14 +199,6 @@ def test_an_unreadable_action_is_invalid_and_surrogates_are_not_shown(at):
     assert env.step("hello")[0] == "answer 1 to hello?"
 
 
-def test_a_vector_of_them_has_a_session_each(numbers):
-    vector: Any = gym.make_vec("TrlEnv/OpenEnv-v0", num_envs=3, base_url=numbers)
-    observations, _ = vector.reset(seed=0)
-    assert observations == ("Guess 1 to 50 in 6 tries.",) * 3
-    assert len(set(vector.step(("1", "25", "50"))[0])) > 1
-    vector.close()
-
-
 def test_a_typed_client_gets_typed_actions_and_gives_typed_observations(zoo):
     from openenv.core import EnvClient
     from openenv.core.client_types import StepResult
@@ -348,21 +340,6 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_loaded():
 def test_arguments_that_cannot_work_are_refused(kwargs, said):
     with pytest.raises(ConfigError, match=said):
         OpenEnv(**kwargs)
-
-
-def test_only_text_is_an_action_and_a_reset_comes_first(at):
-    env = at("slow")
-    with pytest.raises(ResetNeeded):
-        env.step("hello")
-    env.reset(seed=0)
-    with pytest.raises(ActionTypeError):
-        env.step(3)
-
-
-def test_what_is_not_installed_is_named_with_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "openenv.core", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'gym-trl\[openenv\]'"):
-        make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:9")
 
 
 def test_a_copy_opens_a_session_of_its_own(numbers):

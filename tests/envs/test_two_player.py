@@ -40,10 +40,6 @@ class Counting:
         return self.left.pop(0)
 
 
-def first_free(observation: str) -> str:
-    return next(char for char in observation if char.isdigit())
-
-
 @pytest.mark.full
 @every_game
 @pytest.mark.parametrize("seat", ["first", "second"])
@@ -196,14 +192,6 @@ def test_a_factory_makes_an_opponent_for_each_episode() -> None:
         assert (env.reset(seed=0)[0].splitlines()[1] == "X 2 3") is fresh
 
 
-def test_the_solver_of_an_environment_is_a_factory_and_its_answer_a_policy() -> None:
-    solver = TicTacToe(opponent="minimax").solver
-    for opponent in (solver, solver()):
-        env = TicTacToe(opponent=opponent)
-        results = {play(env, env.random_policy(seed), seed=seed)[-1][2] for seed in range(50)}
-        assert results <= {0.0, -1.0}
-
-
 def test_an_environment_with_a_policy_that_pickles_does_so_in_mid_episode() -> None:
     env = TicTacToe(opponent=Counting, seat="second")
     env.reset(seed=0)
@@ -211,26 +199,6 @@ def test_an_environment_with_a_policy_that_pickles_does_so_in_mid_episode() -> N
     again = pickle.loads(pickle.dumps(env))
     assert again.step("8") == env.step("8")
     assert again.step("")[0].startswith("X X X")
-
-
-def test_a_policy_plays_through_gym_make_and_a_spec() -> None:
-    env = gym.make("TrlEnv/TicTacToe-v0", opponent=first_free, seat="second")
-    assert env.spec is not None
-    again = gym.make(env.spec)
-    assert play(env, lambda _: "9", seed=0)[:2] == play(again, lambda _: "9", seed=0)[:2]
-
-
-@pytest.mark.full
-def test_epsilon_goes_from_minimax_to_random() -> None:
-    for name, epsilon in (("minimax", 0.0), ("random", 1.0)):
-        for seed in range(8):
-            named, mixed = TicTacToe(opponent=name), TicTacToe(opponent="epsilon", epsilon=epsilon)
-            assert play(named, named.random_policy(seed), seed=seed) == play(
-                mixed, mixed.random_policy(seed), seed=seed
-            )
-    returns = [TicTacToe(opponent="epsilon", epsilon=step / 10).optimal_return for step in (0, 3, 6, 10)]
-    assert all(isinstance(value, float) for value in returns)
-    assert returns == sorted(returns)  # type: ignore[type-var]
 
 
 def _script(steps: list[tuple[Any, ...]]) -> Callable[[str], str]:

@@ -1,15 +1,13 @@
 import re
 from collections import Counter
 from hashlib import sha256
-from math import log
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from gym_trl.envs import wordle, words
-from gym_trl.envs.wordle import Wordle, _mark, _mark_all, _number, _table, _taken
+from gym_trl.envs.wordle import Wordle, _mark, _mark_all, _number, _taken
 from gym_trl.envs.words import make_lists
 from gym_trl.testing import play
 
@@ -61,54 +59,6 @@ def test_the_solver_plays_from_the_observations_what_it_plays_when_told(argument
         assert steps[-1][2] == 1.0
         assert len(steps) == env._fewest_actions()
         assert all(step[-1]["action_valid"] for step in steps)
-
-
-class Search:
-    """The fewest guesses for all words together, of strategies that weigh ``width`` words in each position."""
-
-    def __init__(self, width):
-        self.width, self.table, self.known = width, _table(), {}
-        number = {word: index for index, word in enumerate(words.answers())}
-        self.answer = np.array([number.get(word, -1) for word in words.guesses()])
-
-    def total(self, possible):
-        if len(possible) <= 2:
-            return 2 * len(possible) - 1
-        if possible not in self.known:
-            self.known[possible] = min(self.total_after(guess, possible) for guess in self.worth_weighing(possible))
-        return self.known[possible]
-
-    def worth_weighing(self, possible):
-        numbers = self.table[:, possible] + (np.arange(len(self.table)) * 243)[:, None]
-        sizes = np.bincount(numbers.ravel(), minlength=len(self.table) * 243).reshape(-1, 243)
-        parts = 2 * np.count_nonzero(sizes, axis=1) + np.isin(self.answer, possible)
-        return np.lexsort((np.arange(len(self.table)), (sizes**2).sum(1), -parts))[: self.width]
-
-    def total_after(self, guess, possible):
-        left: dict[int, list[int]] = {}
-        for answer in possible:
-            left.setdefault(self.table[guess, answer].item(), []).append(answer)
-        if len(left) == 1:
-            return 10**9  # it tells nothing
-        return len(possible) + sum(self.total(tuple(part)) for number, part in left.items() if number != 242)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-def test_weighing_ten_words_in_every_position_takes_6614_guesses():
-    """Minutes: the best that is known for these lists."""
-    assert Search(10).total_after(words.guesses().index("trace"), tuple(range(1965))) == 6614
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(3600)
-def test_of_the_openings_that_tell_most_answers_apart_none_is_better_than_trace():
-    """Minutes; with one word weighed it is the solver's strategy, written without the solver."""
-    search = Search(1)
-    apart = [len(np.unique(row)) for row in search.table]
-    openings = sorted(range(len(apart)), key=lambda guess: -apart[guess])[:30]
-    totals = {words.guesses()[guess]: search.total_after(guess, tuple(range(1965))) for guess in openings}
-    assert min(totals.values()) == totals["trace"] == 6626
 
 
 @pytest.mark.parametrize(
@@ -176,41 +126,11 @@ def test_only_words_that_are_shown_can_be_guessed_and_the_secret_is_one_of_them(
     assert env.step("crane" if "CRANE" not in shown else "slate")[-1]["action_valid"] is False
 
 
-def test_where_words_are_shown_and_guesses_must_fit_the_list_has_what_fits():
-    env = Wordle(choices=20, strict=True)
-    _, info = env.reset(seed=3)
-    while info["admissible_actions"]:
-        allowed = info["admissible_actions"]
-        assert all(env._fits(word.lower()) is (word in allowed) for word in (shown.upper() for shown in env._shown))
-        info = env.step(allowed[0])[-1]
-
-
-def test_the_instructions_say_what_cannot_be_guessed():
-    def cannot(**arguments):
-        return re.findall("A guess that (.*?),? costs no guess", Wordle(**arguments).instructions)
-
-    assert cannot() == ["is not in the list of words"]
-    assert cannot(strict=True) == ["is not in the list of words, or does not fit everything that you were told"]
-    assert cannot(choices=10) == ["is not one of the words that are shown"]
-
-
 def test_a_lost_game_is_terminated_and_does_not_tell_the_word():
     env = Wordle(guesses=1)
     env.reset(options={"instance": 0})
     lost = ("C R A N E\nY X G X X\n0 guesses left.", 0.0, True, False, {"action_valid": True, "success": False})
     assert env.step("crane") == lost
-
-
-def test_the_potential_is_the_share_of_bits_that_are_known():
-    env = Wordle(reward="shaped")
-    env.reset(options={"instance": 0})
-    left = sum(_mark("llama", word) == "XXGXY" for word in words.answers())
-    assert env.step("llama")[1] == pytest.approx(1 - log(left) / log(1965))
-    assert env.step("llama")[1] == env.step("qwert")[1] == 0.0
-    shown = Wordle(reward="shaped", choices=10)
-    shown.reset(seed=0)
-    left = sum(_mark(shown._shown[0], word) == _mark(shown._shown[0], shown._secret) for word in shown._shown)
-    assert shown.step(shown._shown[0])[1] == pytest.approx(1 - log(left) / log(10))
 
 
 def test_the_lists_are_sorted_words_and_answers_can_be_guessed():

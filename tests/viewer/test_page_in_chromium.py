@@ -283,23 +283,6 @@ def test_a_run_that_was_only_evaluated_shows_how_its_numbers_are_spread(look: Lo
     assert look.complaints() == []
 
 
-def test_the_theme_follows_the_system(look: Look, small: str) -> None:
-    seen = set()
-    for scheme in ("light", "dark"):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        look.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        look.open(small)
-        seen.add(look.js("getComputedStyle(document.body).backgroundColor"))
-    assert len(seen) == 2
-
-
-def test_an_address_that_leads_nowhere_does_no_harm(look: Look, small: str) -> None:
-    look.open(f"{small}#/nowhere")
-    look.until("document.querySelector('.charts') !== null")
-    look.js("location.hash = '#/episode/99999'")
-    look.until("document.body.textContent.includes('There is no episode 99999 in this run.')")
-
-
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own_origin(look: Look, pages: Path) -> None:
     frame = pytest.importorskip("IPython.display").IFrame
     shown = show(write_run(pages / "framed"), height=700)

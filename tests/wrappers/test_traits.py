@@ -1,7 +1,6 @@
-"""Traits: a value of another type is refused by name, a near-miss warns, and wrappers keep what is declared inside."""
+"""Traits: a value of another type is refused by name, and wrappers keep what is declared inside."""
 
 import gc
-import warnings
 from contextlib import closing
 from dataclasses import fields, replace
 from functools import partial
@@ -44,7 +43,6 @@ RIGHT = {
     "num_seats": st.integers(1, 4),
     "zero_sum": st.booleans(),
     "opponents": st.lists(st.text(max_size=3), max_size=2).map(tuple),
-    "openspiel_game": st.text(max_size=3) | st.none(),
     "preferred_executor": st.sampled_from(["inline", "thread"]) | st.none(),
     "append_only": st.booleans() | st.none(),
     "reads_responses": st.booleans(),
@@ -146,53 +144,6 @@ def test_numbers_of_numpy_are_numbers():
     assert traits(env) == EnvTraits(declares_success=True, num_instances=3)
     assert type(traits(env).num_instances) is int
     assert optimal_success(Plain(optimal_success=np.float64(0.5))) == 0.5
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("instruction", "instructions"),
-        ("num_instance", "num_instances"),
-        ("declare_success", "declares_success"),
-        ("declares_sucess", "declares_success"),
-        ("prefered_executor", "preferred_executor"),
-        ("optimal_sucess", "optimal_success"),
-    ],
-)
-def test_nearly_the_name_of_a_trait_warns_once(name, meant):
-    class Mistaken(Plain):
-        pass
-
-    with pytest.warns(UserWarning, match=f"Mistaken has the attribute {name!r}.*did you mean {meant!r}"):
-        traits(Mistaken(**{name: "x"}))
-    traits(Mistaken(**{name: "x"}))
-
-    class Told(Plain):
-        pass
-
-    setattr(Told, meant, {"instructions": "Go.", "preferred_executor": "inline"}.get(meant, 1))
-    if meant not in ("declares_success",):
-        traits(Told(**{name: "x"}))  # both names: it knows what it does
-
-
-def test_attributes_with_common_names_do_not_warn():
-    class Stranger(Plain):
-        opponent = solve = criterion = baseline = seat = mission = observation = action = reward = None
-        _instructions = num_players = success = render_mode = None
-
-    traits(Stranger())
-
-
-def test_the_environments_of_the_library_do_not_warn():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for env_id in [one for one in gym.registry if one.startswith("TrlEnv/") and "OpenEnv" not in one]:
-            module._SPELLED.clear()
-            try:
-                env = gym.make(env_id)
-            except (ConfigError, ImportError, TypeError):  # it needs an argument, or another library
-                continue
-            traits(as_text(env))
 
 
 def test_traits_are_read_once():

@@ -5,7 +5,6 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError
 from gym_trl.wrappers import Seats
 
@@ -157,12 +156,6 @@ def test_an_observation_says_no_more_than_the_information_state(name):
     assert len(set(shown.values())) == len(shown)
 
 
-def test_a_board_is_shown_as_a_board():
-    env = game(opponent="self")
-    assert env.reset(seed=0)[0].startswith("You are player 0.\n...\n...\n...\nPossible actions: x(0,0), x(0,1), ")
-    assert env.step("x(1, 1)")[0].startswith("You are player 1.\n...\n.x.\n...\nPossible actions: o(0,0), ")
-
-
 def test_the_opponent_is_a_function_and_the_game_pays():
     env = game(opponent=scripted(["o(0,0)", "o(0,1)"]))
     env.reset(seed=0)
@@ -243,13 +236,6 @@ def test_chance_can_be_chosen():
     assert info["payoffs"] == (0.0, 0.0)  # one rank
 
 
-def test_chance_follows_the_seed_and_nothing_else():
-    env = game("leduc_poker", opponent="self")
-    first = [env.reset(seed=seed)[0] for seed in range(40)]
-    assert first == [env.reset(seed=seed)[0] for seed in range(40)]
-    assert len(set(first)) == 6  # cards
-
-
 def test_a_state_key_is_the_whole_history():
     env = game("kuhn_poker", opponent="self")
     assert env.unwrapped.metadata["markov_state_key"]
@@ -275,19 +261,6 @@ def test_an_environment_survives_being_pickled_in_mid_game():
     again = pickle.loads(pickle.dumps(env))
     for action in ("call", "call", "call"):
         assert again.step(action) == env.step(action)
-
-
-def test_observations_can_be_written_otherwise():
-    env = game("kuhn_poker", opponent="self", observe=lambda state, player: "a card")
-    assert env.reset(seed=0)[0] == "You are player 0.\na card\nPossible actions: Pass, Bet"
-
-
-def test_instructions_explain_what_cannot_be_guessed():
-    text = game("kuhn_poker", seat=1).unwrapped.instructions
-    assert text.startswith("Kuhn Poker, a game for 2 players.\nEach player pays one chip")
-    assert text.endswith("You are player 1; players are counted from 0. Answer with one of the possible actions.")
-    assert "You are told which player you are" in game("tic_tac_toe", opponent="self").unwrapped.instructions
-    assert "bid one card" in game("goofspiel(num_cards=4)").unwrapped.instructions
 
 
 @pytest.mark.parametrize(
@@ -325,15 +298,6 @@ def test_an_opponent_that_fails_is_named():
         game(opponent=scripted(["nine"]), seat=1).reset(seed=0)
     with pytest.raises(ActionTypeError, match="an opponent answers with text, got int"):
         game(opponent=scripted([3]), seat=1).reset(seed=0)
-
-
-def test_a_model_can_play_all_seats():
-    env = EnvSpec("External/OpenSpiel-v0", env_kwargs={"game": "kuhn_poker"}, seats="self").make(
-        "External/OpenSpiel-v0"
-    )
-    assert env.get_wrapper_attr("num_seats") == 2
-    assert env.reset(seed=0)[1]["to_move"] == 0
-    assert env.step("<action>bet</action>")[4]["to_move"] == 1
 
 
 def test_both_ways_to_kuhn_poker_are_one_game():

@@ -80,13 +80,6 @@ def test_a_move_against_the_rules_is_data_and_may_be_made_again():
     assert after == "x..\n.o.\n..."
 
 
-def test_the_mask_is_shown_where_it_is_wanted():
-    from gym_trl.wrappers import AdmissibleActions
-
-    env = AdmissibleActions(game(opponent=scripted("4"), seat=1))
-    assert env.reset(seed=0)[0].splitlines()[-1] == "Possible actions: 0, 1, 2, 3, 5, 6, 7, 8"
-
-
 def test_an_opponent_that_breaks_the_rules_is_named():
     env = game(opponent=scripted("0"))
     env.reset(seed=0)
@@ -115,14 +108,6 @@ def test_random_players_come_to_the_end_of_a_game(name):
     assert f"You got {total:g}." in observation
     assert info["success"] is (total > 0)
     assert env.step("0")[1] == 0.0
-
-
-def test_simultaneous_moves_are_paid_when_both_are_made():
-    env = game("classic/rps-v2", opponent=lambda seed: lambda observation: "2", max_cycles=3)
-    env.reset(seed=0)
-    results = [env.step(move) for move in "012"]  # rock, paper, scissors against scissors
-    assert [result[1] for result in results] == [1.0, -1.0, 0.0]
-    assert [(result[2], result[3]) for result in results] == [(False, False), (False, False), (False, True)]
 
 
 def test_chess_is_played_in_moves_that_people_write():
@@ -217,13 +202,6 @@ def countdown(monkeypatch):
         pettingzoo.aec_registry, "countdown-v0", pettingzoo.EnvSpec("countdown-v0", entry_point=Countdown)
     )
     return "countdown-v0"
-
-
-def test_a_users_own_game_for_three_is_played_to_its_end(countdown):
-    env = game(countdown, opponent=lambda seed: lambda observation: "2")
-    env.reset(seed=0)
-    assert env.step("2")[0] == "4"
-    assert env.step("2")[:3] == ("0\nThe game is over. You got 1.", 1.0, True)
 
 
 def test_a_player_who_is_out_is_not_asked_again(countdown):
@@ -402,11 +380,6 @@ def test_a_parallel_game_with_text_is_played_in_turn_however_it_is_given(made):
     assert play(env, ["1"], seed=5)[:2] == steps[:2]
 
 
-def test_a_game_is_named_by_its_module_and_function():
-    env = seats("pettingzoo.classic.tictactoe.tictactoe:env")
-    assert play(env, "0")[1][0] == "You are player_2.\no..\n...\n..."
-
-
 class Late(Countdown):
     """The first move pays the last player, who is not asked before its own turn."""
 
@@ -415,11 +388,6 @@ class Late(Countdown):
         super().step(action)
         if first:
             self.rewards["c"] += 5
-
-
-def test_a_reward_for_a_player_who_was_not_asked_yet_is_held_back_and_not_lost():
-    steps = play(seats(Late), ["1", "1", "1"])
-    assert [step[4]["payoffs"] for step in steps[1:]] == [(0, 0, 0), (0, 0, 0), (0, 0, 5)]
 
 
 def test_all_that_a_game_pays_arrives():
@@ -445,19 +413,3 @@ def test_all_that_a_game_pays_arrives():
 def test_a_game_or_an_opponent_that_cannot_be_used_is_said(kwargs, words):
     with pytest.raises(ConfigError, match=words):
         game(**kwargs)
-
-
-def test_chess_is_played_by_both_sides():
-    steps = play(seats("classic/chess-v6"), ["f2f3", "e7e5", "g2g4", "d8h4"])  # fool's mate
-    assert steps[-1][2]
-    assert steps[-1][4]["payoffs"] == (-1.0, 1.0)
-    assert steps[-1][4]["successes"] == (False, True)
-
-
-def test_validate_finds_the_seats():
-    from gym_trl.env_checker.inspector import Inspector
-
-    for name in (TIC_TAC_TOE, "classic/rps-v2"):
-        inspector = Inspector(partial(make, "External/PettingZoo-v0", game=name, opponent="self"), episodes=5)
-        found = inspector.look_at("seats")
-        assert (found.verdict, found.got[:9]) == ("ok", "2 seats, "), found

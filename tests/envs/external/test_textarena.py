@@ -1,6 +1,4 @@
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -68,12 +66,6 @@ def test_a_game_is_won_by_who_halves():
         assert info["success"]
 
 
-def test_an_observation_is_what_was_said_since_the_last_one():
-    env = make("External/TextArena-v0", game="GuessTheNumber-v0")
-    assert "You are playing Guess The Number" in env.reset(seed=0)[0]
-    assert env.step("[1]")[0] == "The target number is higher."
-
-
 def test_a_move_against_the_rules_is_not_valid_and_may_be_made_again():
     env = make("External/TextArena-v0", game="TicTacToe-v0", players=2, opponent=lambda seed: lambda said: "[4]")
     env.reset(seed=0)
@@ -139,11 +131,6 @@ def test_the_default_opponent_never_breaks_the_rules(game):
             assert not env.unwrapped._game.state.game_info[1 - seat]["invalid_move"]
 
 
-def test_the_default_opponent_plays_the_same_for_the_same_seed():
-    env = make("External/TextArena-v0", game="ConnectFour-v0", players=2)
-    assert play_legally(env, 3) == play_legally(env, 3)
-
-
 @pytest.mark.parametrize("game", NEED_AN_OPPONENT)
 def test_a_game_whose_moves_are_not_found_asks_for_an_opponent(game):
     with pytest.raises(ConfigError, match="needs opponent="):
@@ -158,20 +145,6 @@ def test_an_opponent_that_breaks_the_rules_makes_nobody_successful():
     _, reward, terminated, _, info = env.step("[4]")
     assert (reward, terminated) == (0.0, True)
     assert info == {"action_valid": True, "opponent_forfeited": True}  # success is not declared
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="is a syntax error before Python 3.12 only")
-def test_a_game_that_needs_a_newer_python_says_so():
-    env = make("External/TextArena-v0", game="Chess-v0", players=2)
-    with pytest.raises(SyntaxError):
-        env.reset(seed=0)
-
-
-def test_the_guide_says_how_many_of_them_are_tried():
-    guide = (Path(__file__).parents[3] / "docs" / "bring_your_own.md").read_text(encoding="utf-8")
-    assert (
-        f"| {len(ALONE)} games alone, {len(FOR_TWO)} for two, {len(FOR_SEVERAL)} with all seats; one trained |" in guide
-    )
 
 
 def test_an_opponent_that_raises_is_the_infrastructures_failure():
@@ -267,13 +240,6 @@ def test_a_seat_that_breaks_the_rules_loses_as_textarena_says():
     assert steps[2][4]["action_valid"] is False
 
 
-def test_a_game_is_won_by_the_seat_that_textarena_pays():
-    steps = play(seats("TicTacToe-v0"), ["[0]", "[4]", "[1]", "[5]", "[2]"])
-    assert steps[-1][1:3] == (1.0, True)
-    assert steps[-1][4]["payoffs"] == (1.0, -1.0)
-    assert steps[-1][4]["observations"].keys() == {0, 1}
-
-
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
@@ -286,20 +252,3 @@ def test_a_game_is_won_by_the_seat_that_textarena_pays():
 def test_players_and_opponents_that_do_not_fit_are_said(kwargs, words):
     with pytest.raises(ConfigError, match=words):
         make("External/TextArena-v0", game="TicTacToe-v0", **kwargs)
-
-
-def test_a_number_of_players_that_a_game_is_not_for_is_said():
-    with pytest.raises(ConfigError, match="is not for 2 players"):
-        seats("ThreePlayerIPD-v0", 2).reset(seed=0)
-
-
-@pytest.mark.parametrize("game", ["KuhnPoker-v0", "SimpleBlindAuction-v0"])
-def test_validate_finds_the_seats(game):
-    from functools import partial
-
-    from gym_trl.env_checker.inspector import Inspector
-
-    made = partial(make, "External/TextArena-v0", game=game, players=2, opponent="self")
-    inspector = Inspector(made, episodes=5)
-    found = inspector.look_at("seats")
-    assert (found.verdict, found.got[:9]) == ("ok", "2 seats, "), found
