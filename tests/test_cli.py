@@ -160,10 +160,6 @@ def test_list_shows_every_registered_game_with_a_sentence() -> None:
     assert all(sentence.endswith(".") and "`" not in sentence for sentence in listed.values())
 
 
-def test_list_all_shows_what_gymnasium_knows() -> None:
-    assert set(gym_trl_("list", "--all").output.split()) == set(gym.registry)
-
-
 def test_info_tells_arguments_instructions_levels_and_a_game() -> None:
     output = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=3").output
     assert "low=1, high=50, turns=6" in output
@@ -188,11 +184,6 @@ def test_play_can_be_left(leaving: str) -> None:
     assert result.output.endswith("Left after 1 turn, return 0.\n")
 
 
-def test_play_of_the_same_seed_is_the_same_game() -> None:
-    games = {gym_trl_("play", "TrlEnv/Echo-v0", "--seed", "5", said="quit\n").output for _ in range(3)}
-    assert len(games) == 1
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -212,17 +203,6 @@ def test_play_takes_any_bytes(said: bytes) -> None:
     assert b"in 1 turn, return" in ran.stdout
 
 
-def test_an_output_that_is_not_unicode_is_no_problem() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0", "--env-kwargs", "reward=length"],
-        input="olé ✓\n".encode(),
-        capture_output=True,
-        check=False,
-        env={"PYTHONIOENCODING": "ascii"},
-    )
-    assert (ran.returncode, ran.stderr) == (0, b"")
-
-
 @pytest.mark.parametrize("command", ["info", "play", "train"])
 @pytest.mark.parametrize(
     "said", ["GuessNumber", "TrlEnv/GuessNumbr-v0", "trlenv/guessnumber-v0", "TrlEnv/GuessNumber-v9"]
@@ -231,13 +211,6 @@ def test_an_unknown_id_is_answered_with_what_may_be_meant(command: str, said: st
     line = error(gym_trl_(command, said))
     assert line.startswith(f"Error: there is no environment {said!r}; did you mean ")
     assert "TrlEnv/GuessNumber-v0" in line
-
-
-def test_what_is_like_nothing_is_answered_with_the_command_that_lists_all() -> None:
-    assert error(gym_trl_("info", "Nope-v0")) == (
-        "Error: there is no environment 'Nope-v0'; gym-trl list names those that there are, "
-        "and one of your own is my_game.py:MyGame, package.module:Class, or module:id"
-    )
 
 
 class Picture(gym.Env[Any, Any]):
@@ -270,15 +243,6 @@ def test_arguments_that_cannot_work_are_one_line(given: str, said: str) -> None:
     assert said in error(gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", given))
 
 
-def test_what_is_no_number_in_json_stays_text() -> None:
-    shown = gym_trl_(
-        "play", "TrlEnv/Echo-v0", "--env-kwargs", "alphabet=01", "--env-kwargs", "word_length=9", said="quit\n"
-    ).output
-    assert re.search(r"^[01]{9}$", shown, re.MULTILINE)
-    quoted = gym_trl_("play", "TrlEnv/Echo-v0", "--env-kwargs", 'alphabet="12"', said="quit\n").output
-    assert re.search(r"^[12]{5}$", quoted, re.MULTILINE)
-
-
 @pytest.mark.parametrize(("turns", "games"), [(1, "11,881,376"), (2, "about 10^14"), (200, "about 10^1415")])
 def test_any_number_of_games_can_be_shown(turns: int, games: str) -> None:
     output = gym_trl_("info", "TrlEnv/Echo-v0", "--env-kwargs", f"turns={turns}").output
@@ -291,12 +255,6 @@ def test_a_seed_below_zero_is_refused(command: str) -> None:
     assert result.exit_code == 2
     refusal = "--seed must be an integer from 0" if command == "train" else "Invalid value for '--seed'"
     assert refusal in text(result.stderr)
-
-
-def test_in_mode_human_everything_is_said_once() -> None:
-    shown = gym_trl_("play", "TrlEnv/Echo-v0", "--seed=0", "--env-kwargs", "render_mode=human", said="abc\n").output
-    assert (shown.count("woadw"), shown.count("> abc"), shown.count("0 of 5 right.")) == (1, 1, 1)
-    assert len(gym_trl_("info", "TrlEnv/Echo-v0", "--env-kwargs", "render_mode=human").output.splitlines()) < 20
 
 
 def test_debug_shows_where_an_error_comes_from() -> None:
@@ -349,10 +307,6 @@ def test_validating_can_print_json() -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["problem"] == 0
-
-
-def test_validating_wants_an_environment() -> None:
-    assert "did you mean TrlEnv/Echo-v0" in error(gym_trl_("validate", "TrlEnv/Eco-v0"))
 
 
 _TALKATIVE = """

@@ -24,7 +24,6 @@ from gym_trl.records.schema import as_record
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
-from gym_trl.training.sources import find_source
 from gym_trl.training.supervised import (
     sft_rows,
 )
@@ -135,13 +134,6 @@ def test_the_same_seed_gives_the_same_demonstrations_and_another_seed_others() -
     assert first != other
 
 
-def test_training_tasks_are_played_again_with_other_random_actions() -> None:
-    spec = spec_of(num_tasks=2)
-    results = play("random", spec, episodes=6).kept
-    assert [result.task for result in results] == [*spec.tasks("train")] * 3
-    assert len({str(result.completion_ids) for result in results}) > 2
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Episodes to train on
 # ---------------------------------------------------------------------------------------------------------------------
@@ -177,11 +169,6 @@ def test_an_episode_with_an_invalid_action_is_never_kept() -> None:
         play(as_policy(stray), spec_of(), keep="all")  # type: ignore[arg-type]
 
 
-def test_an_episode_without_room_is_cut_off_and_not_kept() -> None:
-    with pytest.raises(ConfigError, match="6 cut off by a limit on tokens"):
-        play("random", spec_of(env_kwargs={"high": 1000, "turns": 50}), limits=Limits(tokens=60))
-
-
 def test_success_that_nobody_declares_is_not_guessed() -> None:
     spec = spec_of("CliffWalking-v1", turn_limit=5)
     found = play("random", spec, keep="successful")
@@ -192,22 +179,9 @@ def test_success_that_nobody_declares_is_not_guessed() -> None:
     assert chosen.dropped == ({f"with a return below {best:g}": 6 - len(chosen.kept)} if len(chosen.kept) < 6 else {})
 
 
-def test_a_policy_that_raises_is_named_if_nothing_is_left() -> None:
-    def broken(env: Any) -> Callable[[str], str]:
-        raise KeyError("no plan")
-
-    with pytest.raises(ConfigError, match=r"not played to the end .*KeyError: 'no plan'"):
-        play(as_policy(broken), spec_of())  # type: ignore[arg-type]
-
-
 def test_characters_that_the_tokenizer_lacks_are_named() -> None:
     with pytest.raises(ConfigError, match=r"cannot write the response"):
         play(as_policy(lambda env: lambda observation: "\u00e9"), spec_of())  # type: ignore[arg-type]
-
-
-def test_an_environment_without_a_solver_has_advice() -> None:
-    with pytest.raises(ConfigError, match=r"no policy 'solver'.*--policy random, which teaches the action format"):
-        play("solver", spec_of("FrozenLake-v1"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,13 +224,6 @@ def test_recorded_ids_of_another_tokenizer_are_not_used(tmp_path: Path) -> None:
     assert sampled_again(again, spec, other).trace.completion_ids == again.completion_ids
 
 
-def test_records_in_another_format_are_written_in_the_trainings(tmp_path: Path) -> None:
-    [result] = play("solver", spec_of(action_format="boxed"), episodes=1).kept
-    write(tmp_path, result, action_format="boxed")
-    [again] = play(str(tmp_path), spec_of(action_format="tag")).kept
-    assert [turn.answer.text for turn in again.turns] == [f"<action>{turn.action}</action>" for turn in result.turns]
-
-
 def test_records_that_play_differently_now_are_dropped(tmp_path: Path) -> None:
     results = play("solver", spec_of(), episodes=2).kept
     write(tmp_path, *results, change={"seed": 12345, "options": {}})
@@ -279,19 +246,6 @@ def test_records_of_another_environment_are_refused(env: str, kwargs: dict[str, 
     evaluate(env, "solver", episodes=2, env_kwargs=kwargs, out=tmp_path)
     with pytest.raises(ConfigError, match=f"no scored episode of {GUESS} with .*it has 2 of {env}"):
         play(str(tmp_path), spec_of())
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("evals/gone", "there are no records 'evals/gone'"),
-        ("gone.jsonl", "there are no records 'gone.jsonl'"),
-        (str(Path(__file__).parent), "has no records"),
-    ],
-)
-def test_records_that_are_not_there_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        find_source(name)
 
 
 @pytest.mark.lm

@@ -13,11 +13,10 @@ from typer.testing import CliRunner
 from gym_trl.cli.app import app
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
-from gym_trl.errors import ConfigError
 from gym_trl.report import Verdict
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.action_formats import Judge, Response, candidate_formats, read_again
-from gym_trl.training.doctor import Diagnosis, NextStep, default_system_message, diagnose
+from gym_trl.training.doctor import Diagnosis, NextStep, diagnose
 from gym_trl.training.model_checks import Memory, estimate_memory
 from gym_trl.training.models import ModelChoice
 from gym_trl.training.options import choose
@@ -93,13 +92,6 @@ def test_words_without_an_action_ask_for_a_warm_start(said: Callable[..., Diagno
     assert found.next_step is NextStep.WARM_START
 
 
-def test_actions_that_are_readable_and_illegal_are_shown(said: Callable[..., Diagnosis]) -> None:
-    lost = said("<action>nine</action><|end|>").finding("readable actions")
-    assert (lost.numbers["readable"], lost.numbers["legal"]) == (1.0, 0.0)
-    assert lost.verdict is Verdict.PROBLEM
-    assert lost.examples == ("<action>nine</action>",)
-
-
 def test_groups_whose_members_are_all_alike_teach_nothing(said: Callable[..., Diagnosis]) -> None:
     found = said("<action>9</action><|end|>")  # out of range
     flat = found.finding("groups with spread")
@@ -138,15 +130,6 @@ def test_a_model_without_ends_of_turns_differs_from_one_cut_off_at_times(
     cut = said(at_times, max_tokens_per_turn=32).finding("length of a turn")
     assert cut.verdict is Verdict.WARNING
     assert cut.options == {"max_tokens_per_turn": 64}
-
-
-def test_cut_responses_are_read_if_accepting_them_helps(said: Callable[..., Diagnosis]) -> None:
-    found = said(lambda request: f"{number(request)}", max_tokens_per_turn=1)
-    assert found.changes == {"action_format": "plain", "cut_actions": "accept"}
-    again = said(
-        lambda request: f"{number(request)}", max_tokens_per_turn=1, action_format="plain", cut_actions="accept"
-    )
-    assert again.ready
 
 
 def test_episodes_without_room_are_counted_and_given_twice_the_tokens(said: Callable[..., Diagnosis]) -> None:
@@ -197,28 +180,6 @@ def test_weights_that_do_not_fit_are_not_loaded(
     assert found.next_step is NextStep.NONE
 
 
-def test_a_model_without_a_chat_template_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_tiny(tmp_path, width=32, layers=1)
-    (tmp_path / "chat_template.jinja").unlink()
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    found = diagnose(choose(GUESS, model=str(tmp_path)))
-    assert [one.verdict for one in found.findings] == [Verdict.PROBLEM]
-    assert "has no chat template" in found.findings[0].got
-    assert "instruct" in found.findings[0].fix
-
-
-def test_end_tokens_that_differ_are_named(tmp_path: Path) -> None:
-    save_tiny(tmp_path, width=32, layers=1)
-    file = tmp_path / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "<|user|>"}))
-    options = choose(GUESS, model=str(tmp_path), num_generations=2, episodes_per_step=2, max_tokens_per_turn=4)
-    found = diagnose(options, groups=1)
-    warned = found.finding("model")
-    assert warned.verdict is Verdict.WARNING
-    assert "'<|user|>' (4)" in warned.got
-    assert "'<|end|>' (1)" in warned.got
-
-
 def test_the_prompt_is_shown_with_control_tokens_and_the_next_observation(
     said: Callable[..., Diagnosis],
 ) -> None:
@@ -231,41 +192,11 @@ def test_the_prompt_is_shown_with_control_tokens_and_the_next_observation(
     assert begins.startswith("none is known; prompts begin with '<|user|>Find the secret integer from 1 to 8.")
 
 
-def test_a_system_message_that_a_template_adds_by_itself_is_found() -> None:
-    from gym_trl.testing.tiny import tiny_tokenizer
-
-    tokenizer = tiny_tokenizer()
-    assert default_system_message(tokenizer) == ""
-    tokenizer.chat_template = (
-        "{% if messages[0]['role'] != 'system' %}<|system|>You are Tiny.<|end|>{% endif %}" + tokenizer.chat_template
-    )
-    assert default_system_message(tokenizer) == "You are Tiny."
-    tokenizer.chat_template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}x"
-    assert default_system_message(tokenizer) == ""
-
-
-def test_the_tiny_model_needs_no_diagnosis() -> None:
-    with pytest.raises(ConfigError, match="model must be a path or hub id, got None"):
-        diagnose(choose(GUESS))
-
-
 def test_legality_depends_on_the_actions_before_a_response() -> None:
     task = Task("TrlEnv/TicTacToe-v0", 0)
     with Judge(EnvSpec("TrlEnv/TicTacToe-v0"), seconds=60) as judge:
         first, later = (Response("5", False, task, before) for before in ((), ("5",)))
         assert [judge.accepts(one, "5") for one in (first, later)] == [True, False]
-
-
-def test_a_judge_out_of_time_accepts_nothing_new() -> None:
-    response = Response("7", False, Task(GUESS, 0), ())
-    with Judge(EnvSpec(GUESS), seconds=0) as judge:
-        assert judge.exhausted
-        assert not judge.accepts(response, "7")
-
-
-def test_an_environment_that_raises_accepts_nothing() -> None:
-    with Judge(EnvSpec(GUESS, env_kwargs={"nope": 1}), seconds=9) as judge:
-        assert not judge.accepts(Response("7", False, Task(GUESS, 0), ()), "7")
 
 
 @pytest.mark.parametrize(
@@ -352,9 +283,3 @@ def test_the_format_proposed_for_the_pretrained_model_works(pretrained: Path) ->
     again = examine(action_format=found.changes["action_format"], **spec).finding("readable actions")
     assert again.numbers["readable"] > lost.numbers["readable"] + 0.3
     assert again.numbers["legal"] > lost.numbers["legal"] + 0.1
-
-
-def test_the_cache_of_a_rollout_counts_where_it_exceeds_the_backward_pass(tiny: Path) -> None:
-    memory = estimate_memory(ModelChoice(model=str(tiny)), tokens=100, checkpointing=True)
-    assert memory.cache == 2 * 1 * 32 * 4 * 100  # keys and values of one layer, 32 wide, four bytes each
-    assert memory.needed(1, generated=10_000) == memory.fixed + 10_000 * memory.cache

@@ -11,14 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
-from rich.console import Console
 from support import slow_policy
 
 from gym_trl.cli.app import app
@@ -46,10 +44,8 @@ from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine, save_tiny
 from gym_trl.training.findings import Played, scores
 from gym_trl.training.options import choose
-from gym_trl.training.progress import report
 from gym_trl.training.references import references
 from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
-from gym_trl.wrappers import TurnLimit
 
 GUESS_ID = "TrlEnv/GuessNumber-v0"
 GUESS = [Task("TrlEnv/GuessNumber-v0", seed, {"instance": seed}) for seed in range(50)]
@@ -118,29 +114,6 @@ def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest
         lost = EpisodeResult(Task(GUESS_ID, 0), StopReason.FAILURE, (Turn("", Answer("", ""), 0.0, True, 0, 0),), ())
         told = scores(Played([lost], group_size=1, ends=()), found).got
         assert f"success 0.000 of 1 episodes (random {known.success.mean:.3f} of {known.episodes:,} episodes" in told
-
-
-def test_a_blind_baseline_above_the_optimum_says_that_it_is_a_sample() -> None:
-    found = references(choose("TrlEnv/KuhnPoker-v0", invalid_penalty=0.0))
-    blind, best = found["success_blind"], found["success_optimum"]
-    assert blind is not None
-    assert best is not None
-    assert blind > best
-    console = Console(record=True, width=200, file=StringIO())
-    report(console, Path("run"), {**found, "eval_episodes": 8, "interrupted": False, "steps": 3}, resume="")
-    lines = [line.split() for line in console.export_text().splitlines()]
-    sizes = {line[0]: line[-1] for line in lines if line and line[0] in ("random", "blind", "optimum")}
-    assert sizes == {"random": "1,000", "blind": "200", "optimum": "exact"}
-
-
-def test_a_definition_of_success_is_that_of_random_play_too() -> None:
-    won = references(choose(GUESS_ID, success=-1.0))
-    assert (won["success_random"], won["episodes_random"]) == (1.0, 1_000)
-
-
-def test_an_environment_that_knows_no_random_policy_has_no_random_score() -> None:
-    assert random_reference(bare, "Bare-v0") is None
-    assert optimum(Bare()) == (None, None)
 
 
 def test_an_environment_that_raised_is_not_played_again() -> None:
@@ -238,9 +211,6 @@ def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
     assert evaluate(GUESS_ID, "solver", episodes=2, out=tmp_path, on_episode=while_it_plays).played == 2
 
 
-MARKING = TextPolicy("marking", lambda env, seed: lambda observation: "<action>25</action>", marks=True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -259,24 +229,6 @@ def test_what_cannot_be_evaluated_is_said_before_anything_is_played(
     with pytest.raises(ConfigError, match=re.escape(said)):
         evaluate(**{"env": GUESS_ID, "policy": "solver", "out": tmp_path / "new", **arguments})
     assert not (tmp_path / "new").exists()
-
-
-def test_wrappers_of_ones_own_are_played_in_and_are_not_written_down(tmp_path: Path) -> None:
-    wrappers = [lambda env: TurnLimit(env, turns=2)]
-    [row] = evaluate(GUESS_ID, MARKING, episodes=8, out=tmp_path, wrappers=wrappers, invalid_penalty=0.5).rows
-    assert row.turns == 2
-    assert {str(one["spec"]) for one in read_records(tmp_path)} == {
-        str({"action_format": "tag", "end_after_invalid": 3, "invalid_penalty": 0.5})
-    }
-
-
-def test_an_environment_without_the_policy_is_refused() -> None:
-    gym.register("Tests/Bare-v0", "test_evaluation:Bare")
-    try:
-        with pytest.raises(ConfigError, match="has no policy 'solver'"):
-            evaluate("Tests/Bare-v0", "solver", episodes=2)
-    finally:
-        del gym.registry["Tests/Bare-v0"]
 
 
 def test_failures_of_environments_and_connections_are_played_again(tmp_path: Path) -> None:
@@ -391,15 +343,6 @@ def test_one_success_in_any_row_makes_all_other_episodes_failures() -> None:
 def cliff(env: Any) -> Any:
     moves = iter(["move up", *["move right"] * 11, "move down"])
     return lambda observation: next(moves)
-
-
-def test_success_info_is_refused_where_no_info_ever_has_it() -> None:
-    for env in ("CliffWalking-v1", "FrozenLake-v1"):
-        with pytest.raises(ConfigError, match=r"^success must be .* got 'info': none of \d+ steps of "):
-            evaluate(env, cliff, episodes=2, success="info")
-    # Its solver has it, and what says that it declares success need not show it.
-    assert evaluate(Rarely, saying("b"), episodes=2, success="info").rows[0].success.mean == 0.0
-    assert evaluate("TrlEnv/Echo-v0", saying("b"), episodes=2, success="info").rows[0].success.mean == 0.0
 
 
 def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
@@ -533,21 +476,6 @@ def test_threads_play_what_one_plays(tmp_path: Path) -> None:
         sorted(map(str, map(without_clock, read_records(tmp_path / one)))) for one in ("alone", "together")
     )
     assert first == second
-
-
-def test_time_is_split_between_policy_and_environment() -> None:
-    def policy_for(env: Any) -> Any:
-        def policy(observation: str) -> str:
-            time.sleep(0.01)
-            return "1"
-
-        return policy
-
-    [row] = evaluate(GUESS_ID, policy_for, episodes=4).rows
-    assert row.model_seconds is not None
-    assert row.env_seconds is not None
-    assert row.model_seconds > 0.05
-    assert 0 < row.env_seconds < row.model_seconds
 
 
 def eval_command(folder: Path, *options: str) -> "subprocess.Popen[bytes]":

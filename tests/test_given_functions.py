@@ -1,6 +1,5 @@
 """Functions that a user gives for an environment are tried by one reset and one step when a specification is made."""
 
-import pickle
 import random
 from functools import partial
 from typing import Any
@@ -131,16 +130,6 @@ def test_a_function_that_raises_is_named(name, env):
         make(Ends, **{name: lambda first, second: (first if name == "success" else second)["score"]})
 
 
-def test_success_may_need_what_only_the_end_of_an_episode_says():
-    assert make(Counts, success=lambda info, total: info["winner"] == "me")
-
-
-@pytest.mark.parametrize("env", [Counts, Dicts, Texts])
-def test_a_wrapper_that_returns_no_environment_is_named(env):
-    with pytest.raises(ConfigError, match=r"^wrappers\[1\] must return a gymnasium.Env, got None from "):
-        make(env, wrappers=[lambda env: env, lambda env: None])
-
-
 SOUND: dict[str, Any] = {
     "observe": lambda observation, info: f"{info['board']} {observation}",
     "success": lambda info, total: np.bool_(total > 1),
@@ -163,15 +152,6 @@ def test_sound_functions_pass_with_one_instance_reset_and_stepped_once(env, name
     assert env is Texts or all(only.action_space.contains(action) for action in only.calls[1:])
 
 
-@pytest.mark.parametrize("options", [{}, {"wrappers": [gym.wrappers.RecordEpisodeStatistics]}, {"success": 1.0}])
-def test_nothing_is_reset_without_a_function(options):
-    class Chosen(Counts):
-        preferred_executor = "inline"
-
-    make(Chosen, **options)
-    assert [one.calls for one in Counts.made] == [[]]
-
-
 @examples(40)
 @given(
     st.sampled_from(["reset", "step", "render"]),
@@ -188,17 +168,6 @@ def test_nothing_is_reset_without_a_function(options):
 def test_what_the_environment_raises_is_left_to_the_first_rollout(place, failure, option):
     name, function = option
     assert EnvSpec(partial(FailingEnv, place, failure, share=1), **{name: function}).probe(ExecutorConfig("inline"))
-
-
-@pytest.mark.parametrize("failure", ["hang", "exit"])
-@pytest.mark.parametrize("place", ["reset", "step"])
-@pytest.mark.parametrize(
-    "stepping", [{"executor": "process"}, {"executor": "thread", "reset_timeout": 9, "step_timeout": 9}]
-)
-def test_an_environment_that_may_hang_or_exit_is_not_tried(place, failure, stepping):
-    env = partial(FailingEnv, place, failure, share=1)
-    wrong: Any = lambda observation, info: 7  # noqa: E731
-    assert EnvSpec(env, observe=wrong, act=str).probe(ExecutorConfig(**stepping))
 
 
 def test_a_text_that_nobody_declares_to_be_an_action_is_not_played():
@@ -219,20 +188,6 @@ def test_a_try_leaves_the_global_generators_and_the_seeds_of_tasks_as_they_are()
     assert (random.random(), np.random.rand()) == (random.Random(5).random(), np.random.RandomState(5).rand())
     plain = GymSpec(Draws, num_tasks=3, num_eval_tasks=1, executor="inline")
     assert list(spec.tasks("train")) == list(plain.tasks("train"))
-
-
-def board(observation, info):
-    """Return what the model reads."""
-    return f"{info['board']} {observation}"
-
-
-def test_pickling_a_specification_tries_nothing_again():
-    spec = GymSpec(Counts, num_tasks=1, num_eval_tasks=0, executor="inline", observe=board)
-    assert spec.env_spec.observe is board
-    Counts.made.clear()
-    again = pickle.loads(pickle.dumps(spec))
-    assert not Counts.made
-    assert again.env_spec.observe is board
 
 
 def test_evaluations_try_functions_before_the_first_episode():

@@ -12,12 +12,9 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from support.faulty import changed
 from support.planted import PLANTED
-from support.sound_text import Higher, Walker
-from typer.testing import CliRunner
+from support.sound_text import Higher
 
-from gym_trl.cli.app import app
 from gym_trl.env_checker.checks import CHECKS
 from gym_trl.env_checker.inspection import inspect_env
 from gym_trl.env_checker.inspector import Inspector
@@ -25,24 +22,8 @@ from gym_trl.errors import ConfigError
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 
 
-def look(make: Any, check: str) -> Any:
-    return Inspector(make, episodes=6, search_steps=3_000).look_at(check)
-
-
 def faulty(check: str, fault: str) -> Any:
     return next(one.make for one in PLANTED if (one.check, one.fault) == (check, fault))
-
-
-def keyed(key, *, markov: bool) -> Any:
-    """Return an environment with a state key."""
-    metadata = {"render_modes": [], "markov_state_key": markov}
-    return changed(Walker, info=lambda self: {"state_key": key(self)}, metadata=metadata)
-
-
-def test_a_finding_names_what_is_shown_in_place_of_an_observation() -> None:
-    found = look(partial(gym.make, "FrozenLake-v1"), "words")
-    assert found.verdict == OK
-    assert found.got.startswith("observations are shown as the description of gym_trl.wrappers.toy_text: ")
 
 
 def test_a_check_that_another_fault_prevents_is_skipped() -> None:
@@ -52,31 +33,6 @@ def test_a_check_that_another_fault_prevents_is_skipped() -> None:
         *("construction", "actions", "instructions", "seats", "solver", "closing")
     }
     assert verdicts["step"] == verdicts["determinism"] == verdicts["speed"] == SKIPPED
-
-
-@pytest.mark.parametrize(
-    ("make", "got"),
-    [(keyed(lambda game: game.left, markov=False), "declared, and not as Markov"), (Higher, "none; ")],
-)
-def test_a_state_key_that_promises_nothing_is_no_finding(make: Any, got: str) -> None:
-    found = look(make, "state key")
-    assert (found.verdict, found.got[: len(got)]) == (OK, got)
-
-
-def test_a_wrong_state_key_is_shown_with_its_two_outcomes() -> None:
-    got = look(faulty("state key", "leaves out the place"), "state key").got
-    assert re.search(r"seed \d: after the key .* and .* the \w+ is .* or .*", got), got
-
-
-def test_an_environment_that_raises_at_a_text_is_advised_to_convert_it() -> None:
-    fix = look(faulty("invalid actions", "int() of the action"), "invalid actions").fix
-    assert "GymSpec(act=...)" in fix
-    assert "a wrapper" in fix
-
-
-def test_the_advice_on_a_global_generator_differs_from_that_on_a_clock() -> None:
-    assert "self.np_random" in look(faulty("determinism", "a coin of the global generator"), "determinism").fix
-    assert "no clock" in look(faulty("determinism", "shows the clock"), "determinism").fix
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -167,31 +123,6 @@ def test_a_state_key_that_another_process_does_not_know_is_found(tmp_path: Path,
     assert "hash()" in found.fix
 
 
-@pytest.mark.processes
-def test_a_process_that_has_time_for_fewer_episodes_is_compared_by_these(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    # The first process is fast; in the next one there is hardly time for an episode.
-    late = f"""
-import os, time
-from pathlib import Path
-from gym_trl.env_checker import subject
-mark = Path({str(tmp_path / "first")!r})
-if not mark.exists():
-    mark.write_text(str(os.getpid()))
-if mark.read_text() != str(os.getpid()):
-    subject.LONGEST_S = 1e-6
-"""
-    path = written(tmp_path, "late_game")
-    path.write_text(path.read_text("utf-8") + late, "utf-8")
-    from gym_trl.registration import env_maker
-
-    game = env_maker("late_game:Game")
-    (tmp_path / "first").unlink()  # of this process
-    report = inspect_env(game, episodes=3, search_steps=0)
-    [found] = [one for one in report.findings if one.name == "processes"]
-    assert (found.verdict, found.got) == (OK, "2 episodes the same in two processes")
-
-
 @pytest.mark.full
 @pytest.mark.processes
 def test_what_hangs_or_kills_the_process_is_a_line_of_the_report(tmp_path: Path, monkeypatch: Any) -> None:
@@ -219,11 +150,6 @@ def test_what_cannot_travel_and_numbers_that_make_no_sense_are_refused() -> None
         inspect_env(lambda: (lock, Higher())[1])
     with pytest.raises(ConfigError, match="episodes must be at least 2"):
         inspect_env(Higher, episodes=1)
-
-
-def test_arguments_need_exactly_one_environment() -> None:
-    ran = CliRunner().invoke(app, ["validate", "FrozenLake-v1", "CartPole-v1", "--env-kwargs", "a=1"])
-    assert "--env-kwargs requires exactly one environment" in ran.output
 
 
 @pytest.mark.full

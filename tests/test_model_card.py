@@ -20,7 +20,6 @@ from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.evaluation.estimates import share_estimate
 from gym_trl.options import TrainOptions
-from gym_trl.policies.weights import Adapter
 from gym_trl.training.model_card import model_card
 from gym_trl.training.options import choose, choose_warm_start
 from gym_trl.training.run import train
@@ -115,13 +114,6 @@ def test_the_command_of_a_card_trains_with_the_options_of_the_run(
     assert TrainOptions.of(yaml.safe_load(shown.output)) == small()
 
 
-def test_an_environment_without_declared_success_has_returns_only(tmp_path: Path) -> None:
-    card, _ = trained(tmp_path / "run", small("CliffWalking-v1", turn_limit=2, max_tokens_per_turn=1))
-    assert "success" not in card.split("## Results")[1].split("## Training")[0].replace("declares no success", "")
-    assert len(cells(card, "after it")) == 2
-    assert float(cells(card, "after it")[0]) < 0
-
-
 def test_a_warm_start_has_a_card_with_its_demonstrations(tmp_path: Path) -> None:
     options = choose_warm_start(policy="solver", episodes=4, batch_size=2, eval_episodes=4)
     done = warm_start(options, out=tmp_path / "warm", console=Console(quiet=True))
@@ -134,12 +126,6 @@ def test_a_warm_start_has_a_card_with_its_demonstrations(tmp_path: Path) -> None
     assert "$ gym-trl warm-start TrlEnv/GuessNumber-v0 --policy solver --episodes 4 --batch-size 2" in card
     assert front_matter(card)["tags"][-1] == "sft"
     assert str(tmp_path) not in card
-
-
-def test_a_warm_start_that_is_not_evaluated_says_so(tmp_path: Path) -> None:
-    options = choose_warm_start(policy="solver", episodes=2, batch_size=2)
-    done = warm_start(options, out=tmp_path / "warm", console=Console(quiet=True))
-    assert "Not evaluated" in (done.model / "README.md").read_text(encoding="utf-8")
 
 
 class Reads(Echo):
@@ -232,13 +218,6 @@ def test_only_a_model_of_the_hub_is_named_as_the_base(value: str) -> None:
     assert "base_model" not in front_matter(model_card(of, SUMMARY))
     of["options"] = {**of["options"], "model": "Qwen/Qwen3-0.6B"}
     assert front_matter(model_card(of, SUMMARY))["base_model"] == "Qwen/Qwen3-0.6B"
-
-
-@pytest.mark.parametrize("base", ["Qwen/Qwen3-0.6B", "/home/me/small"])
-def test_the_base_of_an_adapter_is_that_which_it_names(base: str) -> None:
-    of = {**CONFIG, "options": {**CONFIG["options"], "model": "runs/warm/model"}}
-    found = front_matter(model_card(of, SUMMARY, adapter=Adapter(Path("runs/warm/model"), base, 4)))
-    assert (found.get("base_model"), found["library_name"]) == ("Qwen/Qwen3-0.6B" if "Q" in base else None, "peft")
 
 
 def test_keys_passwords_and_addresses_for_reports_are_left_out() -> None:

@@ -16,7 +16,7 @@ from support.chat_server import said
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.options import History
-from gym_trl.policies.functions import environment_policy, function_policy, person
+from gym_trl.policies.functions import person
 from gym_trl.policies.model import Model
 from gym_trl.policies.server import server
 from gym_trl.records.files import read_records
@@ -159,34 +159,12 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_played(monkeypatc
         server("http://127.0.0.1:9/v1")
 
 
-def test_reasoning_that_comes_apart_is_thinking(serve: Any) -> None:
-    home = serve(lambda body, times: (200, said("<action>25</action>", reasoning_content="Let me halve.")))
-    [record] = play(server(home.url), episodes=1)
-    assert record["turns"][0]["thinking"] == "Let me halve."
-
-
-def test_an_address_begins_with_its_scheme() -> None:
-    with pytest.raises(ConfigError, match="must begin with http"):
-        server("localhost:8000")
-
-
 def test_a_person_can_leave_in_the_middle() -> None:
     asked = iter(["25", None])
     shown: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         play(person(lambda _: next(asked), shown.append))
     assert any("Find the secret" in text for text in shown)
-
-
-def test_every_baseline_of_a_game_can_be_named() -> None:
-    for name in gym.make(GUESS).get_wrapper_attr("baselines"):
-        records = play(environment_policy(name), episodes=4)
-        assert len(records) == 4
-        assert {record["policy"] for record in records} == {name}
-
-
-def test_a_function_is_loaded_by_its_name() -> None:
-    assert all(record["success"] for record in play(function_policy("support.slow_policy:solver"), episodes=3))
 
 
 @pytest.fixture(scope="module")
@@ -253,22 +231,6 @@ def test_an_option_of_an_evaluation_overrides_the_models_own(tiny: Path) -> None
         assert record["num_turns"] == turns
         assert 0 < (record["sampled_tokens"] or 0) <= tokens * turns
         assert record["spec"] == {"action_format": "plain", "end_after_invalid": 3, "turn_limit": turns}
-
-
-def test_a_models_environments_can_be_stepped_elsewhere(tiny: Path) -> None:
-    def said(**options: Any) -> list[list[str]]:
-        records = play(Model(str(tiny), max_tokens_per_turn=2), episodes=4, **options, **PLAIN)
-        return sorted([turn["answer"] for turn in record["turns"]] for record in records)
-
-    assert said(executor="process", workers=1, step_timeout=60.0) == said(workers=1) == said()
-    with pytest.raises(ConfigError, match="inline"):
-        said(executor="inline", workers=1)
-
-
-def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"there is no model in '.*empty': it has no config\.json"):
-        play(Model(str(tmp_path / "empty")))
 
 
 @pytest.mark.vllm

@@ -177,13 +177,6 @@ def test_info_is_checked_where_it_comes_in(info):
             read_step("", 0.0, False, False, info)
 
 
-@pytest.mark.parametrize("name", ["success", "action_valid"])
-@pytest.mark.parametrize("text", ["no", "yes", ""])
-def test_text_is_neither_true_nor_false(name, text):
-    with pytest.raises(TypeError, match=f"must be True or False, got '{text}'"):
-        read_step("", 0.0, False, False, {name: text})
-
-
 def test_a_rollout_that_was_given_up_leaves_no_work_to_the_next():
     class Interrupting(Scripted):
         def reset(self, *, seed=None, options=None):

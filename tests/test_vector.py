@@ -16,7 +16,7 @@ from support.lanes import examples
 
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ActionTypeError, ConfigError
-from gym_trl.executors.worker import Worker, WorkerEnded, WorkerError
+from gym_trl.executors.worker import Worker, WorkerError
 from gym_trl.spaces import AnyText
 from gym_trl.vector import TextVectorEnv
 
@@ -113,11 +113,6 @@ def test_groups_get_the_same_seeds():
     assert words[3] == gym.make("TrlEnv/Echo-v0").reset(seed=10)[0]
 
 
-def test_groups_need_a_seed():
-    with pytest.raises(ConfigError, match="only with a seed"):
-        vector().reset(group_size=3)
-
-
 def test_some_are_stepped_and_the_others_stay(executor):
     envs = vector(executor=executor)
     envs.reset(seed=1)
@@ -209,25 +204,6 @@ def test_a_result_that_cannot_be_pickled_fails_its_episode():
     envs.close()
 
 
-def test_results_of_an_interrupted_step_are_dropped(monkeypatch):
-    envs = vector(executor="process", workers=3)
-    envs.reset(seed=0)
-    answer, calls = Worker.answer, []
-
-    def interrupted(worker):
-        calls.append(worker)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return answer(worker)
-
-    monkeypatch.setattr(Worker, "answer", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        envs.step(["1"] * 3)
-    observations, _ = envs.reset(seed=0)
-    assert all(observation.startswith("Guess 1 to") for observation in observations)
-    envs.close()
-
-
 def test_a_process_that_ends_takes_only_its_own_episodes_with_it():
     envs = vector(Fragile, executor="process", workers=3)
     envs.reset(seed=0, options={"instance": 30})
@@ -236,33 +212,6 @@ def test_a_process_that_ends_takes_only_its_own_episodes_with_it():
     assert truncated.tolist() == [False, True, False]
     assert "has ended with status 3" in infos["error"][1]
     assert envs.step(["3"] * 3)[0][1] == "Guess 1 to 50 in 6 tries."
-    envs.close()
-
-
-def test_an_attribute_of_a_process_that_ends_is_no_empty_text():
-    class Leaving(GuessNumber):
-        def leave(self):
-            os._exit(3)
-
-    envs = vector(Leaving, executor="process", workers=2)
-    envs.reset(seed=0)
-    with pytest.raises(WorkerEnded, match="has ended with status 3"):
-        envs.call("leave")
-    assert envs.reset(seed=0)[0][0].startswith("Guess 1 to")
-    envs.close()
-
-
-def test_threads_wait_together():
-    meeting = threading.Barrier(3, timeout=60)
-
-    class Waiting(GuessNumber):
-        def _act(self, action):
-            meeting.wait()
-            return super()._act(action)
-
-    envs = vector(Waiting, executor="thread")
-    envs.reset(seed=0)
-    assert not envs.step(["1"] * 3)[3].any()
     envs.close()
 
 
@@ -283,19 +232,6 @@ def test_gymnasium_makes_it_of_our_ids():
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert envs.reset()[0] in envs.observation_space
     envs.close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"makers": []}, "at least one environment"),
-        ({"executor": "gpu"}, "executor must be one of"),
-        ({"workers": 0}, "workers must be an integer of at least 1"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(arguments, said):
-    with pytest.raises(ConfigError, match=said):
-        TextVectorEnv(**{"makers": [make], **arguments})
 
 
 def test_misuse_is_named():
@@ -321,22 +257,6 @@ def test_a_worker_says_what_was_raised_and_goes_on():
     worker.close()
 
 
-def test_a_worker_that_cannot_build_says_why():
-    worker = Worker(lambda: os.environ["NO_SUCH_VARIABLE"])
-    worker.ask("anything")
-    with pytest.raises(WorkerError, match="KeyError: 'NO_SUCH_VARIABLE'"):
-        worker.answer()
-    worker.close()
-
-
-def test_prints_of_a_worker_are_no_results(capfd):
-    worker = Worker(lambda: __import__("builtins"))
-    worker.ask("print", "hello")
-    assert worker.answer() is None
-    worker.close()
-    assert capfd.readouterr() == ("", "hello\n")
-
-
 def test_a_worker_runs_no_module_of_the_working_directory(tmp_path, monkeypatch):
     for name in (*sys.stdlib_module_names, "cloudpickle", "gym_trl", "gymnasium", "numpy", "theirs"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w').close()\n")
@@ -346,16 +266,6 @@ def test_a_worker_runs_no_module_of_the_working_directory(tmp_path, monkeypatch)
     assert worker.answer() == 0
     worker.close()
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_worker_finds_the_modules_of_an_interactive_session(tmp_path, monkeypatch):
-    (tmp_path / "in_session.py").write_text("values = [3]\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("")
-    worker = Worker(lambda: __import__("in_session").values)
-    worker.ask("index", 3)
-    assert worker.answer() == 0
-    worker.close()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -410,27 +320,6 @@ def test_every_use_after_close_is_refused_and_reads_nobody_elses_pipe(executor):
         for start, end in pipes:
             os.close(start)
             os.close(end)
-
-
-@pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_worker_that_was_closed_touches_no_descriptor_and_no_process(end, monkeypatch):
-    worker = Worker(lambda: [3])
-    getattr(worker, end)()
-    pipes = [os.pipe() for _ in range(16)]
-    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("its number may be another process's by now"))
-    try:
-        for _, write in pipes:
-            os.write(write, b"the caller's own")
-        for use in (worker.answer, worker.arrived, lambda: worker.ask("index", 3)):
-            with pytest.raises(WorkerEnded):
-                use()
-        worker.close()
-        worker.kill()
-        assert [os.read(read, 100) for read, _ in pipes] == [b"the caller's own"] * len(pipes)
-    finally:
-        for pair in pipes:
-            for pipe in pair:
-                os.close(pipe)
 
 
 def test_the_generators_and_their_seeds_are_those_of_every_environment(executor):

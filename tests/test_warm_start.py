@@ -1,7 +1,6 @@
 """Warm starts: what is trained is what is masked, and a folder is that of a run."""
 
 import io
-import json
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,21 +16,18 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.options import WarmStartOptions
-from gym_trl.policies.weights import Adapter, read_adapter
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.rollout.limits import Limits
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.options import choose_warm_start, training_after
 from gym_trl.training.run import resume
-from gym_trl.training.run_folder import trained, wrapping
+from gym_trl.training.run_folder import wrapping
 from gym_trl.training.supervised import (
     WarmStart,
     resume_warm_start,
     warm_start,
 )
-from gym_trl.viewer.run import Run
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Training
@@ -147,25 +143,6 @@ def test_a_warm_start_teaches_the_format_and_the_game(started: tuple[Path, WarmS
 
 
 @pytest.mark.trl
-def test_its_folder_is_read_like_that_of_a_run(started: tuple[Path, WarmStart]) -> None:
-    folder, done = started
-    assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "metrics.jsonl", "model", "rollouts.jsonl", "summary.json", "tokenizer")
-    }
-    model = trained(folder)
-    assert (model.path, model.max_tokens_per_turn, model.options["action_format"]) == (str(done.model), 2, "plain")
-    [row] = evaluate(GUESS, model, episodes=16, env_kwargs=SMALL).rows
-    assert row.success is not None
-    assert (row.success.mean or 0.0) > 0.4
-    run = Run(folder)
-    list(run.read())
-    assert run.columns["split"].count("train") == 24
-    assert run.columns["split"].count("eval") == 64
-    assert [line["step"] for line in run.metrics] == [*range(1, 61)]
-    assert run.about()["summary"]["kept"] == 24
-
-
-@pytest.mark.trl
 def test_a_run_is_not_resumed_as_a_warm_start_nor_the_other_way_round(started: tuple[Path, WarmStart]) -> None:
     folder, _ = started
     with pytest.raises(ConfigError, match=r"is a warm start: train its model with --model .*model"):
@@ -196,18 +173,6 @@ def test_an_interrupted_warm_start_ends_as_an_undisturbed_one(tmp_path: Path, mo
     one, other = (load_file(result.model / "model.safetensors") for result in (whole, done))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not (tmp_path / "stopped" / "checkpoints").exists()
-
-
-@pytest.mark.trl
-def test_an_adapter_is_trained_and_trained_further(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    save_tiny(base)
-    first = warm_start(options_of(str(base), lora=4), out=tmp_path / "first", console=silent())
-    assert (first.model / "adapter_config.json").exists()
-    assert not (first.model / "model.safetensors").exists()
-    second = warm_start(options_of(str(first.model)), out=tmp_path / "second", console=silent())
-    assert (second.loss or 9.0) < (first.loss or 0.0)
-    assert read_adapter(str(second.model)) == Adapter(second.model, str(base), 4)
 
 
 def invoke(*arguments: str) -> Any:
@@ -268,27 +233,6 @@ def test_micro_batches_fit_into_the_memory(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match=r"training needs about .*--lora"):
         warm_start(options_of(str(base)), out=tmp_path / "other", console=silent())
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.trl
-def test_demonstrations_end_where_rotary_embeddings_change(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    save_tiny(base)
-    config = json.loads((base / "config.json").read_text())
-    rotary = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 24}
-    (base / "config.json").write_text(json.dumps({**config, "rope_parameters": rotary}))
-    with pytest.raises(ConfigError, match=r"0 of 24 episodes .* the context holds 24"):
-        warm_start(options_of(str(base)), out=tmp_path / "run", console=silent())
-
-
-@pytest.mark.trl
-def test_a_model_without_a_chat_template_is_refused_before_anything_is_played(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    save_tiny(base)
-    (base / "chat_template.jinja").unlink()
-    with pytest.raises(ConfigError, match="has no chat template"):
-        warm_start(options_of(str(base)), out=tmp_path / "run", console=silent())
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.lm

@@ -338,20 +338,6 @@ def test_a_client_is_played_in_words_whether_synchronous_or_not(make):
     env.close()
 
 
-def test_what_a_client_raises_is_raised_and_never_asked_again():
-    env = ClientEnv(Client, None, lambda text: text)
-    env.reset(seed=1)
-    with pytest.raises(ConnectionError):
-        env.step("crash")
-
-
-def test_words_that_are_no_action_are_invalid_and_do_not_reach_the_client():
-    env = ClientEnv(Client, None, int)
-    env.reset(seed=1)
-    _, reward, terminated, _, info = env.step("crash")
-    assert (reward, terminated, info["action_valid"]) == (0.0, False, False)
-
-
 REFUSED = [
     ({"env_factory": Client, "tasks": ["a"], "task_var": "TASK"}, "env_factory makes the client by itself, so tasks"),
     ({"env_factory": Client, "env_vars": {"A": "1"}}, "so env_vars cannot reach"),

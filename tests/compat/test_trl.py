@@ -26,7 +26,6 @@ from gym_trl.integrations.code_agent import (
     VLLMClient,
     VLLMClientGenerationConfig,
 )
-from gym_trl.integrations.code_agent.executers import Batches
 from gym_trl.testing import tiny_tokenizer
 
 pytestmark = pytest.mark.code
@@ -247,15 +246,6 @@ def test_an_executer_that_fails_ends_its_conversations_and_no_others(server, cli
     assert agent(Fragile()).run_agent(client, config(), ["2 * 3"])[0].endswith("It is 6.")
 
 
-def test_a_batch_of_which_too_little_comes_back_is_an_error():
-    class Short:
-        def execute(self, codes):
-            return []
-
-    with pytest.raises(ValueError, match="was given 1 programs and returned 0 outputs"):
-        Batches(Short()).run("1")
-
-
 def test_a_local_executer_keeps_programs_apart_and_in_order():
     codes = ["x = 1", "print(x)", *(f"import time; time.sleep({0.1 * n}); {n}" for n in (3, 2, 1))]
     outputs = local(max_concurrent=3).execute(codes)
@@ -263,12 +253,6 @@ def test_a_local_executer_keeps_programs_apart_and_in_order():
     assert outputs[1].endswith("NameError: name 'x' is not defined\n")
     assert outputs[2:] == ["3\n", "2\n", "1\n"]
     assert local().execute([]) == []
-
-
-def test_a_local_executer_without_bubblewrap_requires_isolation_limits(without_bubblewrap):
-    with pytest.raises(ConfigError, match="Install it with 'apt-get install bubblewrap'"):
-        LocalExecuter()
-    assert LocalExecuter(isolation="limits").execute(["6 * 7"]) == ["42\n"]
 
 
 # E2B: the real SDK, and a stand-in for its servers
@@ -300,19 +284,6 @@ def test_a_conversation_has_one_sandbox_of_e2b_from_its_first_program_on(cloud):
     session.close()
     session.close()
     assert not cloud.alive
-
-
-def test_a_program_that_hangs_at_e2b_is_ended_with_its_sandbox(cloud):
-    session = E2BExecuter(timeout_s=0.3, **cloud.options).session()
-    assert session.run("import time; time.sleep(1)").startswith("[It was ended after 0.3 seconds.")
-    assert not cloud.alive
-    session.close()
-
-
-def test_what_e2b_refuses_is_an_error_of_the_conversation(cloud):
-    executer = E2BExecuter(**{**cloud.options, "api_key": "e2b_" + "1" * 40})
-    with pytest.raises(Exception, match="Invalid API key"):
-        executer.execute(["1"])
 
 
 @pytest.mark.parametrize("example", [DOCUMENTED, OF_THE_PAGE], ids=["pull request", "page"])
@@ -368,14 +339,6 @@ def test_trls_own_client_is_understood_by_its_address(server):
 def test_arguments_that_cannot_work_are_refused(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
-
-
-def test_code_is_the_last_whole_block():
-    extract = agent().extract_code
-    assert extract("a <code>1</code> b <code>2</code> c") == "2"
-    assert extract("<code>1</code> <code>2") is None
-    assert extract("1</code>") is None
-    assert extract("") is None
 
 
 # Training

@@ -207,17 +207,6 @@ def test_values_are_shared_between_numbers_of_turns_left_as_computed_by_hand() -
     assert pool([TurnRewards(one.rewards, one.keys, True) for one in group])[2][1] == pytest.approx(-(1.0 + 1.0) / 2)
 
 
-def test_a_turn_that_takes_none_of_those_left_is_followed_by_as_many() -> None:
-    # The first response of the first episode could not be read, so that the limit did not count it.
-    waits = TurnRewards([0.0, 0.0, 1.0], ["s2", "s2", "s1", "end"], True, left=[2, 2, 1], places=["s", "s", "s"])
-    other = TurnRewards([0.0, 1.0], ["s2", "s1", "end"], True, left=[2, 1], places=["s", "s"])
-    # By the first, W(s, 1) = (0 + 0 + 1) / 3 / (1 - 1 / 3): a third of its turns is followed by itself.
-    advantages = pool([other, waits])
-    assert advantages[0][1] == pytest.approx(1.0 - (1.0 + 3 * 0.5) / 4)
-    jumps = TurnRewards([0.0, 1.0], ["s3", "s1", "end"], True, left=[3, 1], places=["s", "s"])  # two at once
-    assert pool([jumps, other]) == near(pool([TurnRewards(one.rewards, one.keys, True) for one in (jumps, other)]))
-
-
 @given(group=groups(least_turns=1), charged=st.floats(0, 5))
 def test_what_was_charged_for_actions_that_were_not_played_is_no_ones_merit(
     group: list[TurnRewards], charged: float
@@ -306,16 +295,6 @@ def two_ways(chance: float) -> SmallMDP:
     return mdp
 
 
-@given(chance=st.floats(0.1, 0.9))
-def test_a_baseline_by_turn_is_a_price_of_a_turn_more(chance: float) -> None:
-    """verl, issue 7244: the policy is taught to stop early, though it is paid the same if it goes on."""
-    mdp = two_ways(chance)
-    stop, go_on = mdp.gradient(turn_index, 3, lambda turn, state: state, markov=False)[0, 0]
-    price = 1.0  # what others are paid in the second turn; the mean contains the episode itself, hence 2 / 3
-    assert (stop, go_on) == pytest.approx((price * chance * (1 - chance) * 2 / 3, -stop))
-    assert mdp.exact_gradient() == pytest.approx(np.zeros((2, 2, 2)), abs=1e-12)
-
-
 @pytest.mark.parametrize("name", UNBIASED)
 @given(chance=st.floats(0.1, 0.9))
 def test_no_credit_has_a_price_of_a_turn_more(name: str, chance: float) -> None:
@@ -351,18 +330,6 @@ def test_equal_returns_of_unequal_turns_do_not_explode() -> None:
     rounding = [TurnRewards([0.1 + 0.2], "ab"), TurnRewards([0.3], "ab")]  # differ in the last bit
     assert max(abs(value) for row in episode(same) for value in row) < 1e-9
     assert abs(episode(rounding)[0][0]) / scales([rounding], [episode(rounding)], "group")[0] < 1e-9
-
-
-def test_scales_of_known_groups() -> None:
-    wide, still = [TurnRewards([0.0], "ab"), TurnRewards([2.0], "ab")], [TurnRewards([1.0], "ab")] * 2
-    batch = [wide, still]
-    advantages = [[[-1.0], [1.0]], [[0.0], [0.0]]]
-    assert scales(batch, advantages, "none") == [1.0, 1.0]
-    assert scales(batch, advantages, "batch") == pytest.approx([math.sqrt(2 / 3) + 1e-4] * 2)
-    assert scales(batch, advantages, "group") == pytest.approx([math.sqrt(2) + 1e-4, 1e-4])
-    assert scales([still], [[[-3.0], [3.0]]], "group") == pytest.approx([3 + 1e-4])  # of the advantages
-    assert scales([], [], "group") == []
-    assert scales([[], [TurnRewards([], "a")]], [[], [[]]], "group") == pytest.approx([1e-4, 1e-4])
 
 
 def test_what_cannot_be_is_refused_by_name() -> None:

@@ -133,11 +133,6 @@ class TestTheObject:
         assert {name: about["type"] for name, about in properties.items()} == {argument: kind}
         assert properties[argument]["description"]
 
-    def test_a_game_is_played_by_calls(self):
-        game = begun(guess(), 7)
-        assert halve(game) == ["Higher.", "Higher.", "Correct. The game is over."]
-        assert game.get_reward() == 1.0
-
     @given(st.integers(1, 8), st.lists(st.integers(-1, 9), max_size=8))
     @examples(60)
     def test_calls_are_steps_of_the_environment(self, secret, numbers):
@@ -172,14 +167,6 @@ class TestTheObject:
         assert prompt == marked.replace(" Put your action in \\boxed{...}.", "")
         assert "box" not in prompt
 
-    @pytest.mark.parametrize("content", ["Win this.", "", [{"type": "text", "text": "Win this."}]])
-    def test_rules_that_the_prompt_does_not_show_are_added(self, content):
-        spec = guess(instructions="Higher or lower.")
-        row = row_of(spec, 3)
-        row["prompt"][-1]["content"] = content
-        gap = "\n\n" if content else ""
-        assert spec.environment_factory().reset(**row) == f"{gap}Higher or lower.\n\nGuess 1 to 8 in 4 tries."
-
     def test_an_object_is_used_again_and_remembers_nothing(self):
         spec = guess()
         game = spec.environment_factory()
@@ -189,26 +176,10 @@ class TestTheObject:
             assert game.get_reward() == 1.0
             assert game._column()["num_turns"] == {1: 3, 8: 4, 5: 3}[secret]
 
-    @pytest.mark.parametrize("action_format", ["tag", "plain", "json:guess", None])
-    def test_any_spec_will_do(self, action_format):
-        game = begun(guess(action_format=action_format))
-        assert game.guess(4) == "Correct. The game is over."
-
-    def test_invalid_actions_cost_what_the_spec_says_and_may_end_the_game(self):
-        game = begun(guess(invalid_penalty=PENALTY, end_after_invalid=2))
-        assert "over" not in game.guess(9)
-        assert game.guess(0).endswith("The game is over.")
-        assert (game.get_reward(), game._column()["stop_reason"]) == (-2 * PENALTY, StopReason.INVALID_ACTION)
-
     def test_a_game_that_is_left_costs_what_the_spec_says(self):
         """As an invalid action in each turn that is left; otherwise a model that loses would learn not to play."""
         game = begun(guess(invalid_penalty=PENALTY))
         assert [game.get_reward(), game.get_reward()] == [-TURNS * PENALTY] * 2
-
-    def test_a_turn_limit_ends_it_too(self):
-        game = begun(guess(turn_limit=1))
-        assert game.guess(1).endswith("The game is over.")
-        assert game._column()["stop_reason"] == StopReason.TURN_LIMIT
 
     @pytest.mark.parametrize("arguments", [{}, {"word": "four"}, {"number": "four"}, {"number": 4, "self": 1}])
     def test_arguments_that_do_not_fit_are_an_error_and_no_turn(self, arguments):
@@ -254,10 +225,6 @@ class TestTheObject:
         del game
         gc.collect()
         assert Fragile.open == before
-
-    def test_a_call_before_the_first_game_is_an_error(self):
-        with pytest.raises(RuntimeError, match="reset"):
-            guess().environment_factory().guess(4)
 
     def test_the_factory_and_a_game_in_play_can_be_pickled(self):
         spec = guess(wrappers=[gym.wrappers.RecordEpisodeStatistics])
@@ -405,13 +372,6 @@ def steps(report):
 class TestTheTrainer:
     pytestmark = needs_trl
 
-    def test_the_template_shows_the_tool_and_its_schema(self, steps):
-        for prompt in steps[0]["prompts"]:
-            assert '"name": "guess"' in prompt
-            assert '"number": {"type": "integer", "description": "An integer of the range' in prompt
-            assert not any(f'"name": "{name}"' in prompt for name in ("reset", "get_reward", "step", "render", "close"))
-            assert "\n\nGuess 1 to 8 in 4 tries.<|im_end|>" in prompt
-
     def test_a_group_plays_one_game_and_groups_play_different_ones(self, steps):
         played = [outcome["task"] for step in steps for outcome in step["outcomes"]]
         groups = [set(played[start : start + 4]) for start in range(0, len(played), 4)]
@@ -448,12 +408,6 @@ class TestTheTrainer:
     def test_a_stock_trainer_that_cannot_leave_out_an_unscored_episode_is_refused(self, report):
         assert "make the trainer with GymGRPOTrainer(" in report["refused"]
 
-    def test_advantages_follow_the_rewards(self, steps):
-        for step in steps:
-            for start in (0, 4):
-                won, left, late, mistaken = step["advantages"][start : start + 4]
-                assert won == late == mistaken > 0 > left
-
     def test_calls_after_the_end_change_nothing_and_are_counted(self, report):
         for log, step in zip(report["logs"], report["steps"], strict=False):
             assert [outcome["calls_after_end"] for outcome in step["outcomes"]] == [0, 0, 2, 0] * 2
@@ -483,16 +437,6 @@ class TestTheTrainer:
                     if whole[:end] == asked + answer:
                         sampled[len(asked) - len(prompt) : end - len(prompt)] = [1] * len(answer)
                 assert sampled == mask
-
-    def test_trl_asks_for_another_turn_when_the_game_is_over(self, steps):
-        """TRL's loop cannot end with the episode (law 12): the words after it are sampled and trained."""
-        for step in steps:
-            for text in step["texts"][::4]:
-                assert text.rpartition("</tool_response>")[2] == "<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>"
-
-    def test_it_learns_from_that(self, report):
-        assert report["changed"]
-        assert all(log["grad_norm"] > 0 for log in report["logs"][:2])
 
 
 @pytest.mark.full

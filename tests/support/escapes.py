@@ -1,10 +1,4 @@
-"""Try all known ways to escape the sandbox, and print the results.
-
-    export PYTHONPATH=tests
-    python -m support.escapes              # the table
-    python -m support.escapes --limits     # the same with isolation="limits" instead of bubblewrap
-    python -m support.escapes --landlock 1 # the same on a kernel whose Landlock has this version, and no later one
-    python -m support.escapes --outside    # the same programs without a sandbox: what they would do
+"""All known ways to escape the sandbox, by kind.
 
 A program prints ESCAPED on success. If it cannot detect success, because it attacks its parent, the parent checks. Each
 is also run outside, where it must succeed, unless that would do harm: an attack that fails everywhere proves nothing.
@@ -29,7 +23,6 @@ from typing import NamedTuple
 
 from gym_trl.envs.code_agent import grade
 from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits, isolation as isolating
-from gym_trl.sandbox.driver import landlock_abi
 
 SECRET = "the-parents-own-secret"
 LIMITS = SandboxLimits(seconds=3.0, cpu_seconds=1, memory_mb=256, processes=8, file_mb=16, output_chars=10_000)
@@ -56,18 +49,13 @@ class Attack:
 # the flag ``unseen`` (success cannot be seen from inside) or ``harmful`` (the same, and it is not tried outside). Those
 # with ``untried`` need what not every kernel or file system has, and are not tried outside. A number is the deadline in
 # seconds; ``unpromised`` attacks are not prevented by isolation="limits".
-# Placeholders for values of the outside world: @PORT@, @UDP@, @FOLDER@ (with secret.txt, full.txt, socket and
-# datagrams), @ABSTRACT@, @PARENT@, @VICTIM@ (a process of the same user), @DESCRIPTOR@ (inheritable, of secret.txt),
+# Placeholders for values of the outside world: @PORT@, @FOLDER@ (with secret.txt, full.txt and
+# socket), @ABSTRACT@, @PARENT@, @VICTIM@ (a process of the same user), @DESCRIPTOR@ (inheritable, of secret.txt),
 # @MARK@ (a name for processes); @X86:ARM@ is the number of a system call.
 _TEXTS = {
     "network": r"""
 connect to a server on this machine: socket.create_connection(('127.0.0.1', @PORT@), 1)
-listen on every interface:
-    s = socket.socket()
-    s.bind(('0.0.0.0', 0))
-    s.listen()
 ask the kernel for its routes over netlink: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).bind((0, 0))
-make a socket with the C library: assert libc.socket(2, 1, 0) >= 0
 connect to a socket in the file system: socket.socket(socket.AF_UNIX).connect('@FOLDER@/socket')
 connect to a socket in the abstract name space: socket.socket(socket.AF_UNIX).connect('\0@ABSTRACT@')
 add a filter that allows every system call:
@@ -86,7 +74,6 @@ make a hard link to a file:
     os.link('@FOLDER@/secret.txt', '@FOLDER@/link')
     os.remove('@FOLDER@/link')
 read the list of users: assert open('/etc/passwd').read()
-write a file: open('@FOLDER@/written', 'w').write('x')
 write to the interpreter's site-packages:
     path = sysconfig.get_path('stdlib') + '/site-packages/gym_trl_escape.pth'
     open(path, 'w').close()
@@ -98,8 +85,6 @@ mount a file system:
     path = tempfile.mkdtemp().encode()
     assert libc.mount(b'none', path, b'tmpfs', 0, None) == 0
     libc.umount(path)
-mount in a user namespace of its own: assert libc.unshare(0x10020000) == 0
-change the root folder: os.chroot('.')
 make a device:
     path = tempfile.mkdtemp() + '/memory'
     os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 1))
@@ -109,18 +94,9 @@ become the superuser [unpromised]: os.getuid() == 0 or os.setuid(0)
 empty a file that it may only read: os.open('@FOLDER@/full.txt', os.O_RDONLY | os.O_TRUNC)
 change the mode of a module by a descriptor:
     with open(os.__file__) as file: os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode)
-set an attribute of a module by a descriptor [untried]:
-    with open(os.__file__) as file:
-        os.setxattr(file.fileno(), 'user.gym-trl', b'')
-        os.removexattr(file.fileno(), 'user.gym-trl')
 hold a lease on a module [untried]:
     with open(os.__file__) as file: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-watch a folder:
-    assert libc.inotify_add_watch(libc.inotify_init1(0), b'@FOLDER@', 0xfff) > 0
 open a tree of mounts [untried]: assert libc.syscall(428, -100, b'@FOLDER@', 0) >= 0
-list all mounts [untried]:
-    request = struct.pack('IIQQ', 24, 0, 2**64 - 1, 0)
-    assert libc.syscall(458, request, bytes(4096), 512, 0) > 0
 open a file by its handle [untried]:
     folder = os.open('.', os.O_RDONLY)
     handle = ctypes.create_string_buffer(struct.pack('=IiIIQ', 16, 1, 2, 0, 0) + bytes(128))
@@ -130,7 +106,6 @@ read a descriptor of the parent's: assert b'secret' in os.pread(@DESCRIPTOR@, 10
     "environment": r"""
 read an environment variable: assert 'GYM_TRL_SECRET' in os.environ
 read the parent's environment from /proc: assert open('/proc/@PARENT@/environ', 'rb').read()
-read the mounts from /proc: assert open('/proc/self/mountinfo').read()
 add a key to the parent's session [untried]: assert libc.syscall(@248:217@, b'user', b'gym-trl', b'x', 1, -3) > 0
 """,
     "processes": r"""
@@ -141,7 +116,6 @@ end another process by what arrives at a pipe [unseen]:
     fcntl.fcntl(one, fcntl.F_SETFL, os.O_ASYNC)
     os.write(other, b'x')
     time.sleep(0.1)
-compare itself with another process [untried]: assert libc.syscall(@312:272@, os.getpid(), @VICTIM@, 2, 0, 0) >= 0
 set another process's limits:
     resource.prlimit(@VICTIM@, resource.RLIMIT_CORE, resource.prlimit(@VICTIM@, resource.RLIMIT_CORE))
 kill every process there is [harmful]: os.kill(-1, 9)
@@ -181,14 +155,12 @@ go on computing while the model thinks [harmful]:
 """,
     "memory": r"""
 take half a gibibyte: x = bytearray(2**29)
-raise its own limit: resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))
 take shared memory, which no limit counts:
     libc.shmget.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int]
     segment = libc.shmget(0, 2**26, 0o1600)
     assert segment >= 0
     libc.shmctl(segment, 0, None)
 take memory as an anonymous file: os.memfd_create('x')
-handle its own page faults [untried]: assert libc.syscall(@323:282@, 1) >= 0
 write a large file:
     with tempfile.TemporaryFile() as file:
         for _ in range(40): file.write(bytes(2**20))
@@ -197,9 +169,6 @@ write a large file:
 make more files than there may be [unpromised]:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(6000): open(f'{folder}/{i}', 'wb').close()
-write to /dev/shm:
-    open('/dev/shm/gym-trl-escape', 'wb').close()
-    os.remove('/dev/shm/gym-trl-escape')
 open more files than there may be: opened = [os.open('/dev/null', 0) for _ in range(200)]
 """,
     "time": r"""
@@ -235,10 +204,6 @@ outlive the trainer in a process of its own [unseen]:
     "output": r"""
 write without end [harmful]:
     while True: os.write(1, bytes(65536))
-answer with brackets that nobody can read [harmful]:
-    for fd in range(3, 30):
-        try: os.write(fd, b'[' * 50_000 + b'\n')
-        except OSError: pass
 answer for the next program [harmful]:
     answer = json.dumps({'token': 'x', 'status': 'ok', 'value': 'ESCAPED'})
     for fd in range(3, 30):
@@ -266,8 +231,6 @@ read the tests in the judge's frame [unseen]:
             for names in (frame.f_locals, frame.f_globals):
                 if 'TESTS' in names: return dict(names['TESTS'])[n]
             frame = frame.f_back
-read the file of the tests [unseen]:
-    def solve(n): return json.load(open('tests.json'))[str(n)]
 replace what the judge compares with [unseen]:
     builtins.all = lambda results: True
     def solve(n): return None
@@ -343,13 +306,6 @@ class World:
             stack.callback(os.environ.pop, "GYM_TRL_SECRET", None)
             self._secret = stack.enter_context((folder / "secret.txt").open("rb"))
             os.set_inheritable(self._secret.fileno(), True)
-            self._udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            self._udp.bind(("127.0.0.1", 0))
-            self._datagrams = [self._udp]
-            for address in (str(folder / "datagrams"), f"\0{self.abstract}-datagrams"):
-                self._datagrams.append(stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
-                self._datagrams[-1].bind(address)
-            (folder / "datagrams").chmod(0o777)
             self._tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             listening = {"tcp": self._tcp}
             for name, address in {"path": str(folder / "socket"), "abstract": f"\0{self.abstract}"}.items():
@@ -372,7 +328,6 @@ class World:
         self.mark = f"esc{os.getpid() % 10**6}x{self._marks}"
         known: Mapping[str, object] = {
             "PORT": self._tcp.getsockname()[1],
-            "UDP": self._udp.getsockname()[1],
             "FOLDER": self.folder,
             "ABSTRACT": self.abstract,
             "PARENT": os.getpid(),
@@ -395,11 +350,6 @@ class World:
         return next(filter(None, happened), "")
 
     def _heard_of(self) -> str:
-        for listening in self._datagrams:
-            listening.settimeout(0.02)
-            with suppress(TimeoutError):
-                listening.recv(10)
-                self.heard.append("datagram")
         heard, self.heard = self.heard, []
         return f"a server heard of it: {heard}" if heard else ""
 
@@ -414,7 +364,7 @@ class World:
     def _happened_to_files(self) -> str:
         emptied = (self.folder / "full.txt").read_text() != "full"
         (self.folder / "full.txt").write_text("full")
-        new = {path.name for path in self.folder.iterdir()} - {"secret.txt", "full.txt", "socket", "datagrams"}
+        new = {path.name for path in self.folder.iterdir()} - {"secret.txt", "full.txt", "socket"}
         for name in new:
             (self.folder / name).unlink(missing_ok=True)
         return "a file was emptied" if emptied else "there are new files" if new else ""
@@ -564,35 +514,3 @@ def _reads(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def main() -> int:
-    outside = "--outside" in sys.argv[1:]
-    isolation: Isolation = "limits" if "--limits" in sys.argv[1:] else "bubblewrap"
-    if "--landlock" in sys.argv[1:]:
-        capped = min(landlock_abi(), int(sys.argv[sys.argv.index("--landlock") + 1]))
-        vars(isolating)["landlock_abi"] = lambda: capped
-    escaped = 0
-    with a_world() as world:
-        print("| attack | on | what came of it | seconds | next episode |\n|---|---|---|---|---|")
-        for tried in ATTACKS:
-            if outside:
-                said = "not tried" if not tried.outside else "escaped" if attempt_outside(tried, world) else "failed"
-                print(f"| {tried.name} | {tried.kind} | {said} | | |")
-                continue
-            verdict = attempt(tried, world, isolation)
-            counts = isolation == "bubblewrap" or tried.held_by_limits
-            escaped += bool(verdict.escaped and counts)
-            lines = [line for line in verdict.result.output.splitlines() if line.strip()] or ["refused"]
-            said = verdict.escaped and f"{'ESCAPED' if counts else 'escaped, as Sandbox says'}: {verdict.escaped}"
-            said = said or (lines[-1][:90] if verdict.result.status != "ok" else "refused")
-            works = "works" if verdict.next_works else "FAILS"
-            print(f"| {tried.name} | {tried.kind} | {said.replace('|', '/')} | {verdict.seconds:.2f} | {works} |")
-        promised = sum(isolation == "bubblewrap" or tried.held_by_limits for tried in ATTACKS)
-        more = f"; {len(ATTACKS) - promised} more that it does not prevent" if promised < len(ATTACKS) else ""
-        print(f"\n{promised} attacks, {escaped} escaped{more}.")
-    return int(bool(escaped))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,6 @@ import gymnasium as gym
 import pytest
 from support.viewer_runs import Look, needs_chromium, played, write_credit, write_large_run, write_run
 
-from gym_trl import show
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.evaluation.estimates import share_of
 from gym_trl.executors.inline import InlinePool
@@ -126,12 +125,6 @@ def test_a_filter_keeps_the_episodes_with_its_words(look: Look, small: str, quer
     if not count:
         look.click("#shown button")
         look.until("document.querySelector('#shown').textContent === '32 of 32 episodes'")
-
-
-def test_a_filter_is_in_the_address(look: Look, small: str) -> None:
-    table(look, small, "?q=success&sort=-tokens")
-    look.until("document.querySelector('#shown').textContent === '20 of 32 episodes'")
-    assert look.js("document.querySelector('[data-column=tokens]').ariaSort") == "descending"
 
 
 def test_everything_can_be_done_with_keys(look: Look, small: str) -> None:
@@ -283,20 +276,6 @@ def test_a_run_that_was_only_evaluated_shows_how_its_numbers_are_spread(look: Lo
     assert look.complaints() == []
 
 
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own_origin(look: Look, pages: Path) -> None:
-    frame = pytest.importorskip("IPython.display").IFrame
-    shown = show(write_run(pages / "framed"), height=700)
-    assert isinstance(shown, frame)
-    (pages / "notebook.html").write_text(f"<script>window.kernel = 1</script>{shown._repr_html_()}")
-    look.driver.get((pages / "notebook.html").as_uri())
-    look.driver.switch_to.frame(0)
-    look.until("document.documentElement.dataset.ready === 'yes'")
-    look.click("[data-tab=episodes]")
-    look.until("document.querySelector('#shown')?.textContent === '32 of 32 episodes'")
-    assert look.js("(() => { try { return parent.kernel } catch { return 'refused' } })()") == "refused"
-    look.driver.switch_to.default_content()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Hostile transcripts
 # ---------------------------------------------------------------------------------------------------------------------
@@ -376,12 +355,6 @@ def test_a_hostile_transcript_is_only_ever_text(look: Look, evil: str, place: st
         ".every((one) => one.getAttributeNames().every((name) => !name.startsWith('on')))"
     )
     assert look.complaints() == []  # nothing was tried that the policy had to stop
-
-
-def test_a_hostile_transcript_can_be_read_as_it_was_said(look: Look, evil: str) -> None:
-    look.open(f"{evil}#/episode/8")
-    # Compared in the page: a lone surrogate has no form outside of it.
-    assert look.js(f"document.querySelectorAll('.said.env .text')[1].textContent === {json.dumps(EVIL)}")
 
 
 @pytest.mark.parametrize(

@@ -89,28 +89,6 @@ def test_records_of_another_version_are_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_records_from_before_there_were_ids_groups_and_openings_still_open(tmp_path: Path) -> None:
-    old = {
-        "step": 3,
-        "split": "eval",
-        "greedy": True,
-        "version": 1,
-        "task": {"env_id": "FrozenLake-v1", "seed": 7, "options": {}},
-        "stop_reason": "token_limit",
-        "return": -0.4,
-        "success": False,
-        "turns": [{"observation": "*F", "thinking": "", "answer": "2", "reward": -0.4, "action_valid": False}],
-        "last_observation": None,
-        "error": None,
-        "sampled_tokens": 24,
-    }
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text(json.dumps(old) + "\n")
-    run, [said] = read(path)
-    assert (run.columns["split"], run.columns["invalid"], run.columns["tokens"]) == (["eval greedy"], [1], [24])
-    assert (said["opening"], said["tokens"], said["last"]) == ([], None, None)
-
-
 def test_failures_have_no_return_and_say_what_went_wrong(tmp_path: Path) -> None:
     path = tmp_path / "failures.jsonl"
     failed = as_record(played(turns=0, stop_reason=StopReason.ENV_ERROR, error="it broke"))
