@@ -20,8 +20,6 @@ from gym_trl.env_checker.card.splits import period_of
 from gym_trl.report import OK, PROBLEM, WARNING, Finding
 from gym_trl.seeding import derive_seed
 
-ROOT = Path(__file__).parent.parent
-
 
 def finding(card: Card, name: str) -> Finding:
     return next(one for one in card.findings if one.name == name)

@@ -71,10 +71,6 @@ class Bare(gym.Env[str, str]):
         return "On.", 1.0, self.left == 0 and action == "win", self.left == 0 and action != "win", {}
 
 
-def bare(env_id: str = "Bare-v0") -> Bare:
-    return Bare()
-
-
 BARE = [Task("Bare-v0", seed) for seed in range(4)]
 
 

@@ -1,7 +1,6 @@
 """A model that cannot be trained, or may not learn, is named in one line before its weights are loaded."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from gym_trl.policies.weights import free_memory, load_weights
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.model_checks import choose_micro_batch, estimate_memory, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model
-
-Change = Callable[[Path], None]
 
 
 @pytest.fixture

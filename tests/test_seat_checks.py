@@ -5,7 +5,6 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import strategies as st
 from support.seat_games import HighCard, Observed
 
 import gym_trl  # noqa: F401 -- registers the ids
@@ -14,7 +13,6 @@ from gym_trl.errors import SeatError
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.wrappers import Seats
 
-seeds = st.integers(0, 2**31)
 OWN = ("TicTacToe", "ConnectFour", "KuhnPoker")
 
 

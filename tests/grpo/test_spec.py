@@ -110,11 +110,6 @@ def test_keywords_of_several_environments_go_by_id():
     assert spec.make(GUESS).get_wrapper_attr("high") == 8
 
 
-class Broken(gym.Env):
-    def __init__(self):
-        raise RuntimeError("no display")
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

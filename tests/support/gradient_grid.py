@@ -67,11 +67,6 @@ HISTORY = {"history": History(last=1, most=2)}
 SUMMARY = {"history": History(last=0, most=2, summary="model")}
 
 
-def demonstrate(env):
-    """Return a policy that says the same at each turn, and is over after four."""
-    return lambda observation: "b"
-
-
 # Names of cells: arguments of the environment, of GymSpec, and of GRPOConfig.
 FEATURES: dict = {
     "plain": ({}, {}, {}),
