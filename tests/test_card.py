@@ -6,8 +6,6 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
-import gymnasium as gym
-import pytest
 from hypothesis import given, strategies as st
 from support import planted_cards
 from typer.testing import CliRunner
@@ -17,7 +15,7 @@ from gym_trl.env_checker.card.card import CARD_CHECKS, Card, make_card
 from gym_trl.env_checker.card.page import markdown, page
 from gym_trl.env_checker.card.plays import Plays, References, always, level_of
 from gym_trl.env_checker.card.splits import period_of
-from gym_trl.report import OK, PROBLEM, WARNING, Finding
+from gym_trl.report import OK, PROBLEM, Finding
 from gym_trl.seeding import derive_seed
 
 
@@ -43,17 +41,6 @@ def test_rewards_are_all_the_same_only_if_those_of_the_cards_own_episodes_are() 
     assert chance.mean_return.mean
     assert finding(card, "reward").verdict is OK
     assert f"{chance.episodes} episodes" in finding(card, "reward").got
-
-
-@pytest.mark.full
-def test_the_same_environment_has_the_same_card() -> None:
-    again = make_card(planted_cards.Digits, "Digits", episodes=60, seconds=60.0, search_steps=1_500).as_dict()
-    card = card_of_digits().as_dict()
-    for one in (card, again):
-        one["findings"] = [
-            it for it in one["findings"] if it["name"] not in ("construction", "speed", "blind baseline")
-        ]
-    assert again == card
 
 
 class Checker(HTMLParser):
@@ -119,33 +106,6 @@ def test_a_period_of_the_seeds_is_found_and_none_where_there_is_none(period: int
     assert period_of(seeds, [str(derive_seed(number) % 7) for number in range(300)]) is None
 
 
-@pytest.mark.full
-def test_an_environment_that_cannot_be_played_has_findings_only() -> None:
-    class Broken(planted_cards.Digits):
-        def step(self, action):
-            raise RuntimeError("no")
-
-    card = make_card(Broken, "Broken", episodes=10, seconds=5.0, search_steps=100)
-    assert not card.levels
-    assert card.count(PROBLEM) >= 1
-    assert card.instructions
-    assert "## Findings" in markdown(card)
-
-
-@pytest.mark.full
-def test_an_environment_without_solver_and_success_has_a_card() -> None:
-    card = make_card(
-        lambda: gym.make("CliffWalking-v1", max_episode_steps=20),
-        "CliffWalking-v1",
-        episodes=20,
-        seconds=5.0,
-        search_steps=500,
-    )
-    assert [one.policy for one in card.levels][:2] == ["random", "blind"]
-    assert finding(card, "variety").verdict == WARNING
-    check(page(card))
-
-
 def test_the_command_writes_all_formats_and_is_strict_on_request(tmp_path: Path) -> None:
     file = Path(planted_cards.__file__)
     few = ["--episodes", "20", "--seconds", "3", "--search-steps", "300"]
@@ -159,16 +119,6 @@ def test_the_command_writes_all_formats_and_is_strict_on_request(tmp_path: Path)
     assert (tmp_path / "one.md").read_text(encoding="utf-8") == (tmp_path / "all" / "card.md").read_text(
         encoding="utf-8"
     )
-
-
-def test_bad_arguments_of_the_command_are_named(tmp_path: Path) -> None:
-    for arguments, said in (
-        (["TrlEnv/Gues-v0"], "there is no environment"),
-        (["TrlEnv/Echo-v0", "--out", "card.txt"], "--out must end in .md, .html, .json, or be a folder"),
-    ):
-        result = CliRunner().invoke(app, ["card", *arguments])
-        assert result.exit_code == 2
-        assert said in result.stderr
 
 
 def test_levels_of_a_card_count_every_episode_once_any_policy_declares_success() -> None:

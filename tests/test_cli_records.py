@@ -46,11 +46,6 @@ def test_a_narrow_terminal_has_the_columns_that_matter_most_whole(
     assert shown.endswith("Columns not shown: return, turns; a wider terminal or --json shows all.")
 
 
-def test_eval_shows_progress_where_nobody_looks() -> None:
-    ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "40")
-    assert "episode 40/40  solver 40/40: success 1.00 return 1.00" in ran.stderr
-
-
 @pytest.mark.parametrize("games", [7, 10, 31, 200])
 def test_a_pipe_gets_ten_lines_of_many_games(games: int) -> None:
     pipe = io.StringIO()
@@ -62,30 +57,6 @@ def test_a_pipe_gets_ten_lines_of_many_games(games: int) -> None:
     assert len(lines) <= 10
     assert lines[-1] == f"game {games}/{games}  0:00 left"
     assert len(lines) >= min(games, 5)
-
-
-def test_each_policy_of_an_evaluation_has_a_bar() -> None:
-    terminal = io.StringIO()
-    with Count("episode", Console(file=terminal, force_terminal=True, width=60), resumes=False) as count:
-        count.begin(4, 0)
-        for policy in ("solver", "random"):
-            for played in (1, 2):
-                count.add(policy=policy, played=played, of=2, **{"env/success": played / 2})
-    bars = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", terminal.getvalue())
-    assert re.search(r"solver\s+2/2[\s\S]*success 1\.00[\s\S]*random\s+2/2[\s\S]*success 1\.00", bars)
-
-
-def test_a_terminal_too_narrow_for_the_columns_that_matter_gets_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    names = ["environment", "policy", "episodes", "success", "return"]
-    show_columns({name: [f"{name:.<17}{row}" for row in range(2)] for name in names})
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[:2] == ["environment  environment......0", "policy       policy...........0"]
-    assert len(shown) == 2 * len(names) + 1
-    assert max(map(len, shown)) <= 60
 
 
 def test_eval_prints_json() -> None:
@@ -186,11 +157,6 @@ def test_games_of_one_environment_with_other_arguments_are_told_apart(tmp_path: 
     gym_trl_(*arguments)
     told = gym_trl_(*arguments, "--env-kwargs", "high=9").stdout
     assert re.search(rf"^{GUESS} high=9 +solver ", told, re.MULTILINE)
-
-
-def test_a_file_without_records_is_one_line(tmp_path: Path) -> None:
-    assert "has no records" in error(gym_trl_("compare", str(tmp_path)))
-    assert "No such file" in error(gym_trl_("compare", str(tmp_path / "nothing.jsonl")))
 
 
 BROKEN = """

@@ -1,9 +1,7 @@
 """Law: what prints a number counts each scored episode of the trained task once, and calls chance by its name."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -12,15 +10,13 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from rich.console import Console
 from support import planted_cards
 from support.command_line import gym_trl_
 
-from gym_trl.env_checker.card.plays import Level, Plays, References
+from gym_trl.env_checker.card.plays import Plays, References
 from gym_trl.env_checker.checks.outcomes import _missed
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.env_checker.play import PlayedEpisode
-from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.estimates import Estimate, return_estimate, share_of
 from gym_trl.evaluation.evaluation import evaluate
@@ -31,12 +27,9 @@ from gym_trl.records import Record, as_record
 from gym_trl.records.files import RecordWriter
 from gym_trl.report import SKIPPED, WARNING, Finding
 from gym_trl.rollout.log import EpisodeLog
-from gym_trl.spaces import AnyText
-from gym_trl.training.doctor import diagnose
 from gym_trl.training.findings import Played, scores
 from gym_trl.training.options import choose
 from gym_trl.training.references import references
-from gym_trl.training.run import train
 from gym_trl.types import Answer, EpisodeResult, StepResult, StopReason, Task, Turn
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers import Opponent, TurnLimit
@@ -173,15 +166,6 @@ def test_repeats_of_held_out_games_are_not_taken_for_different_games(trained: in
     assert levels_of(summary)["after"].success == share_of(0.5, size)
 
 
-def test_a_level_of_few_equal_returns_is_not_near_the_best() -> None:
-    def near(episodes: int) -> bool:
-        alike = Level("constant", Estimate(), Estimate(1.0), 1.0, episodes)
-        chance, best = (Level(name, Estimate(), Estimate(mean), 1.0, 40) for name, mean in (("random", 0.0), ("", 1.0)))
-        return References(chance, None, best).is_near(alike)
-
-    assert [near(episodes) for episodes in (1, 5, 40)] == [False, False, True]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # A gate, and the page of a run
 # ---------------------------------------------------------------------------------------------------------------------
@@ -240,40 +224,6 @@ def test_the_page_pools_no_arguments_unscored_episodes_or_steps(tmp_path: Path) 
     assert training.about()["players"] == []
 
 
-def test_arguments_that_look_alike_are_different_players(tmp_path: Path) -> None:
-    long = "x" * 400
-    different = [{"n": 1}, {"n": "1"}, {"order": "a b"}, {"order": "ab"}, {"rules": f"{long}1"}, {"rules": f"{long}2"}]
-    with RecordWriter(tmp_path) as writer:
-        for seed, env_kwargs in enumerate([*different, {"m": 1, "n": 2}, {"n": 2, "m": 1}]):
-            writer.write(record(seed, 1.0, policy="p", env_kwargs=env_kwargs))
-    run = Run(tmp_path)
-    list(run.read())
-    assert sorted(one["episodes"] for one in run.about()["players"]) == [1, 1, 1, 1, 1, 1, 2]
-
-
-def test_a_gate_knows_arguments_in_any_order_and_misses_none(tmp_path: Path) -> None:
-    file = tmp_path / "odds.py"
-    file.write_text(
-        "from gym_trl.envs.echo import Echo\n\n"
-        "class Odds(Echo):\n"
-        "    def __init__(self, conf=None):\n"
-        "        super().__init__()\n",
-        encoding="utf-8",
-    )
-    common = ["eval", f"{file}:Odds", "--policy", "constant", "--episodes", "4", "--out", str(tmp_path / "out")]
-    assert gym_trl_(*common, "--env-kwargs", 'conf={"x":1,"y":2}').exit_code == 0
-    assert gym_trl_(*common, "--env-kwargs", 'conf={"y":2,"x":1}', "--fail-under", "0.9").exit_code == 1
-
-
-def test_arguments_by_id_are_those_of_their_environments(tmp_path: Path) -> None:
-    (tmp_path / "eval.json").write_text(
-        json.dumps({"env": [GUESS, "TrlEnv/Echo-v0"], "env_kwargs": {GUESS: {"high": 2}}, "policy": "solver"}),
-        encoding="utf-8",
-    )
-    ran = gym_trl_("eval", str(tmp_path / "eval.json"), "--episodes", "4", "--json")
-    assert [row["env_kwargs"] for row in json.loads(ran.stdout)["rows"]] == [{}, {"high": 2}]
-
-
 def test_rows_of_a_comparison_have_their_arguments(tmp_path: Path) -> None:
     with RecordWriter(tmp_path) as writer:
         for seed, high, policy in product(range(4), (2, 64), ("a", "b")):
@@ -281,22 +231,6 @@ def test_rows_of_a_comparison_have_their_arguments(tmp_path: Path) -> None:
     shown = gym_trl_("compare", str(tmp_path)).stdout
     assert f"{GUESS} high=2" in shown
     assert f"{GUESS} high=64" in shown
-
-
-def test_episodes_of_another_policy_in_the_folder_are_not_those_of_this_call(tmp_path: Path) -> None:
-    file = tmp_path / "lost_line.py"
-    file.write_text(
-        "from gym_trl.envs.echo import Echo\n\n"
-        "class Lost(Echo):\n"
-        "    def _act(self, action):\n"
-        "        if action == self.constant_action:\n"
-        "            raise ConnectionError('the line was cut')\n"
-        "        return super()._act(action)\n",
-        encoding="utf-8",
-    )
-    common = ["eval", f"{file}:Lost", "--episodes", "4", "--out", str(tmp_path / "out")]
-    assert gym_trl_(*common, "--policy", "solver").exit_code == 0
-    assert gym_trl_(*common, "--policy", "constant").exit_code == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -316,27 +250,6 @@ def test_seats_that_nothing_plays_are_not_played_as_one(tmp_path: Path) -> None:
     GymSpec("TrlEnv/KuhnPoker-v0", env_kwargs=KUHN, wrappers=[partial(Opponent, policy="random")])
     played = gym_trl_("play", "TrlEnv/KuhnPoker-v0", "--env-kwargs", "opponent=self", said="bet\nbet\n")
     assert "You play all seats; the reward and the return are those of none." in played.output
-
-
-class Alone(KuhnPoker):
-    """The game without an opponent of its own."""
-
-    def __init__(self) -> None:
-        super().__init__(opponent="self")
-
-
-@pytest.mark.trl
-def test_what_only_other_seats_decide_has_no_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = gym.envs.registration.EnvSpec("Tests/Alone-v0", lambda **_: Alone())
-    monkeypatch.setitem(gym.registry, "Tests/Alone-v0", spec)
-    options = choose("Tests/Alone-v0", seats="self", steps=1, episodes_per_step=4, num_generations=4)
-    levels = references(options)
-    assert not any(value for name, value in levels.items() if "random" in name or "blind" in name)
-    told = train(options, out=tmp_path / "run", console=Console(quiet=True))
-    assert told["eval_episodes"] == 0
-    assert levels_of(told) == {}
-    with pytest.raises(ConfigError, match="diagnosed in one seat, and Tests/Alone-v0 plays no other"):
-        diagnose(replace(options, model=str(tmp_path / "run")))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -366,27 +279,3 @@ def test_success_that_the_references_show_is_a_failure_of_episodes_without_it() 
     played = Played(episodes, group_size=2, ends=())
     assert scores(played, {"success_random": None}).numbers["success"] is None
     assert scores(played, {"success_random": 0.3}).numbers["success"] == 0.0
-
-
-def test_info_describes_the_environment_and_not_its_base_class_or_its_text() -> None:
-    output = gym_trl_("info", "support.planted_cards:Undocumented").output
-    assert "tasks" in output
-    assert "The main Gymnasium class" not in output
-    assert "AnyText" not in gym_trl_("info", "FrozenLake-v1").output
-
-
-class Endless(gym.Env[str, str]):
-    """Game that pays in each turn and has no end."""
-
-    observation_space = action_space = AnyText()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        return str(seed), {"admissible_actions": ["on"]}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "on", 0.5, False, False, {"admissible_actions": ["on"]}
-
-
-def test_a_return_of_episodes_that_were_cut_says_where() -> None:
-    assert "500 in 20 episodes of random play, 20 of them cut after 1,000 turns" in look(Endless, "reward").got

@@ -14,11 +14,9 @@ import pytest
 from support.isolation import PROBLEM
 from typer.testing import CliRunner, Result
 
-from gym_trl import registration
 from gym_trl.cli.app import app
 from gym_trl.cli.new import TEMPLATES, write_package
 from gym_trl.env_checker.inspection import inspect_env
-from gym_trl.errors import ConfigError
 from gym_trl.registration import load_plugins, make_env
 from gym_trl.report import PROBLEM as BROKEN
 
@@ -165,14 +163,6 @@ def test_a_package_that_cannot_be_loaded_is_reported_and_hides_no_other(
     assert "Whole-v0" in gym.registry
 
 
-def test_an_unknown_id_is_refused_by_a_name_that_is_installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_package("near-by", folder / "it", "game")
-    sys.path.insert(0, str(folder / "it"))
-    plugin(monkeypatch, ("NearBy", "near_by:register"))
-    with pytest.raises(ConfigError, match="did you mean NearBy/NearBy-v0"):
-        registration.find_maker("NearBy/Nearby-v0")
-
-
 @pytest.mark.full
 @pytest.mark.processes
 @pytest.mark.trl
@@ -194,7 +184,3 @@ def test_a_new_package_passes_its_tests_installs_and_is_found_by_commands(tmp_pa
     small = ["--steps", "1", "--episodes-per-step", "16", "--eval-episodes", "16", "--out", "run"]
     run(empty, "-m", "gym_trl", "train", env_id, *values["train"].split(), *small, **paths)
     assert (empty / "run" / "summary.json").is_file()
-
-
-def test_the_templates_are_in_the_command_s_help() -> None:
-    assert all(name in new("--help").stdout for name in TEMPLATES)

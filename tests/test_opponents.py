@@ -1,13 +1,7 @@
 """Playing against somebody, as a person does: typed into the command, on a terminal and in a pipe."""
 
 import json
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
-import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,17 +15,12 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.cli.play import Against, prepare
-from gym_trl.errors import ConfigError
-from gym_trl.options import CutActions
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
-from gym_trl.policies.opponents import Response
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.testing import save_tiny
 from gym_trl.training.options import choose
-from gym_trl.training.run_folder import trained
-from gym_trl.types import Policy, UnfinishedResponse
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.types import Policy
 
 TWO = {
     "TrlEnv/TicTacToe-v0": [str(cell) for cell in range(1, 10)],
@@ -237,15 +226,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.trl
-@pytest.mark.parametrize("env_id", TWO)
-def test_a_model_that_babbles_is_an_opponent_of_whom_random_actions_are_played(env_id: str, run: Path) -> None:
-    actions = ["1", ":undo", ":hint", *TWO[env_id] * 3]
-    output = played(*actions, env_id=env_id, against=str(run), options=("--env-kwargs", "mistakes=100"))
-    assert f"{run}: " in output or "KuhnPoker" in env_id
-    assert re.search(r"(Solved|Not solved) in [0-9]+ turns?, return|Left after", output)
-
-
-@pytest.mark.trl
 def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
     output = played("1", "2", "3", "4", "5", "6", "7", "8", env_id="TrlEnv/GuessNumber-v0", against=str(run))
     assert "the same task:\n> " in output
@@ -253,51 +233,6 @@ def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
         r"run(: (not )?solved in [0-9]+ turns?, return [01]( \(.*\))?| could not continue after [0-9]+ turns: .*)\.\n",
         output,
     )
-
-
-def test_a_race_of_a_model_that_never_gives_an_action_ends() -> None:
-    talks = TextPolicy("talker", lambda env, seed: lambda observation: "Well, ...", marks=True)
-    other = beside("TrlEnv/GuessNumber-v0", talks)
-    other.play()
-    assert (len(other.actions), other.over) == (3, True)
-    other.close()
-
-
-@pytest.mark.trl
-@pytest.mark.parametrize("instructions", ["", "Say a number."])
-def test_a_model_is_told_in_a_race_what_its_run_told_it(run: Path, instructions: str) -> None:
-    model = trained(run, instructions=instructions)
-    other = beside("TrlEnv/GuessNumber-v0", model)
-    assert instructions_of(other.env) == (f"{instructions} Answer with your action alone." if instructions else "")
-    other.play(3)
-    # Its run lets an answer end where its tokens do.
-    assert [turn.action_cut for turn in other.log.turns] == [False] * 3
-    other.close()
-
-
-CUT_ACTIONS: list[tuple[CutActions, str | None]] = [("accept", "5"), ("reject", None)]
-
-
-@pytest.mark.trl
-def test_an_opponent_that_may_be_cut_off_is_read_as_in_its_run(run: Path) -> None:
-    for cut_actions, action in CUT_ACTIONS:
-        _, policy = against("TrlEnv/TicTacToe-v0", trained(run, cut_actions=cut_actions))
-        assert policy.opponent is not None
-        assert policy.opponent._parse(UnfinishedResponse("5")) == action
-
-
-@pytest.mark.trl
-def test_a_model_without_room_for_another_turn_says_so_and_random_actions_go_on(run: Path) -> None:
-    from gym_trl.policies.model import Model
-
-    model = Model(str(run / "model"), label="tiny", max_tokens_per_turn=4, max_completion_length=5)
-    game, policy = against("TrlEnv/ConnectFour-v0", model, seat="first")
-    game.start()
-    for _ in range(3):
-        game.step("4")
-    assert policy.opponent is not None
-    assert policy.opponent.responses[-1] == Response("(token_limit: there is no room for another turn)", None)
-    game.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -324,43 +259,6 @@ def test_what_cannot_play_is_named(env_id: str, who: str, options: tuple[str, ..
     assert said_ in " ".join(played(env_id=env_id, against=who, options=options, status=2).split())
 
 
-def test_a_policy_that_an_environment_does_not_have_is_refused_before_the_game() -> None:
-    with pytest.raises(ConfigError, match="has no policy 'solver'"):
-        beside("FrozenLake-v1", as_policy("solver"))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # On a terminal
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.processes
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork:DeprecationWarning")
-def test_on_a_terminal_the_opponent_has_a_colour() -> None:
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "gym_trl", "play", "TrlEnv/TicTacToe-v0", "--against", "solver", "--seed", "4"]
-    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=env, close_fds=True)
-    os.close(follower)
-    shown, deadline = b"", time.monotonic() + 60
-    try:
-        for typed, until in ((b"5\n", b"4 O 6"), (b":undo\n", b"X 2 3\r\n4 5 6"), (b"quit\n", b"Left after 0 turns")):
-            while b"> " not in shown.splitlines()[-1:][0] if shown else True:
-                shown += _read(leader, deadline)
-            os.write(leader, typed)
-            rest = b""
-            while until not in rest:
-                rest += _read(leader, deadline)
-            shown += rest
-        assert b"\x1b[35msolver: 1\x1b[0m" in shown
-        assert process.wait(timeout=30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(leader)
-
-
-def _read(leader: int, deadline: float) -> bytes:
-    ready, _, _ = select.select([leader], [], [], max(0.0, deadline - time.monotonic()))
-    assert ready, "nothing more came in time"
-    return os.read(leader, 4096)

@@ -121,20 +121,3 @@ def test_the_command_takes_back_hints_and_tells_the_history() -> None:
     assert output.endswith("> 2\nHigher.\n> quit\n\nLeft after 1 turn, return 0.\n") or "> 2\nHigher." in output
     hints = said(":hint", "quit", options=("--env-kwargs", "high=8", "--seed", "1"))
     assert re.search(r"4 \(wins in [0-9] turns?\)", hints)
-
-
-def test_output_that_is_no_terminal_has_no_colours() -> None:
-    assert "\x1b" not in said("1", ":hint", ":history", "quit")
-
-
-@pytest.mark.parametrize("command", [":help", ":hlep", " :undo now", ":"])
-def test_no_command_costs_a_turn_and_an_unknown_one_is_answered_with_all(command: str) -> None:
-    shown = said(command, "6", "quit")
-    assert ":undo takes back your last action" in shown
-    assert "Left after 1 turn" in shown
-
-
-def test_an_action_that_begins_with_a_colon_is_given_with_two() -> None:
-    shown = said("::x", env_id="TrlEnv/Echo-v0", options=("--seed", "0", "--env-kwargs", "word_length=2"))
-    assert "0 of 2 right." in shown or "right." in shown
-    assert ":undo takes" not in shown

@@ -21,7 +21,7 @@ from support import openenv_run
 from support.lanes import examples
 from support.misbehaving import FAULTS, ODD
 
-from gym_trl.errors import ConfigError, MissingDependencyError
+from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.guard import MAX_MESSAGE
 from gym_trl.integrations.openenv.server import make_app
 
@@ -374,15 +374,6 @@ def test_what_cannot_be_served_is_said_in_one_line(arguments, said):
     assert result.exit_code == 2
     assert said in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_without_openenv_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "openenv.core.env_server", None)
-    with pytest.raises(MissingDependencyError, match=r"gym-trl serve needs .*pip install 'gym-trl\[openenv\]'"):
-        make_app("TrlEnv/Echo-v0")
-    monkeypatch.undo()
-    with pytest.raises(ConfigError, match="sessions must be an integer of at least 1"):
-        make_app("TrlEnv/Echo-v0", sessions=0)
 
 
 @pytest.mark.skipif(not openenv_run.OLD.exists(), reason="openenv-core 0.3.0 is not installed: make test-full does it")

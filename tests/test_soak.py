@@ -84,12 +84,6 @@ def test_rollouts_leave_nothing_behind_also_where_episodes_fail(executor, rollou
     assert after["blocks"] - before["blocks"] < 4 * episodes
 
 
-def test_a_leak_would_be_seen():
-    before = held()
-    kept = [[index] for index in range(1000)]
-    assert held()["objects"] - before["objects"] > len(kept) / 4
-
-
 @pytest.mark.full
 @pytest.mark.skipif(not OPEN.is_dir(), reason="open files are counted in /proc")
 @pytest.mark.processes

@@ -1,6 +1,6 @@
 """State keys, from an environment and its wrappers to the episode that a trainer receives."""
 
-from enum import Enum, IntEnum
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -109,18 +109,6 @@ def test_an_unreadable_response_leaves_the_state_and_costs_a_turn() -> None:
     assert result.state_keys == ("(0, 3)", "(1, 2)", "(1, 1)", ENDED)
 
 
-def test_consecutive_unreadable_responses_that_can_end_it_are_in_the_state() -> None:
-    result = played(EnvSpec(Line, state_key="auto", end_after_invalid=2), "<action>left</action>", "what?", "what?")
-    assert result.stop_reason is StopReason.PARSE_ERROR
-    assert result.state_keys == ("(0, (0, 0))", "(-1, (0, 0))", "(-1, (1, 0))", ENDED)
-
-
-def test_a_state_at_a_limit_of_the_rollout_is_not_one_that_goes_on() -> None:
-    result = played(auto(Line), "left", tokens=12)
-    assert result.stop_reason is StopReason.TOKEN_LIMIT
-    assert result.state_keys == ("0", "-1", ENDED)
-
-
 def test_a_turn_that_crashes_has_a_key_before_and_after_it() -> None:
     result = played(auto(Line), "left", "burst")
     assert result.stop_reason is StopReason.CRASHED
@@ -135,12 +123,6 @@ class TestTheHistory:
         assert one.state_keys[0] == other.state_keys[0]
         assert not set(one.state_keys[1:-1]) & set(other.state_keys[1:-1])
 
-    def test_holds_what_was_parsed_and_not_how_it_was_said(self) -> None:
-        spec = EnvSpec(Nameless, state_key="auto", turn_limit=3)
-        ways = ["I go <action>left</action>", "<think>Hm.</think><action>left</action>"]
-        assert len({played(spec, way, "?", "<action>stay</action>").state_keys for way in ways}) == 1
-        assert len({played(spec, "<action>left</action>", way).state_keys for way in ("?", "what?")}) == 1
-
     def test_includes_the_task(self) -> None:
         env = StateKey(Nameless())
         keys = [env.reset(seed=seed)[1]["state_key"] for seed in (1, 2)]
@@ -151,18 +133,6 @@ class TestAKeyOfTheUser:
     def test_replaces_the_declared_one(self) -> None:
         result = played(EnvSpec(Line, state_key=doubled, action_format=None), "right")
         assert (result.state_keys, result.markov_keys) == (("0", "2", "4", ENDED), False)
-
-    def test_may_be_named_and_be_used_in_another_process(self) -> None:
-        named = EnvSpec.of_options(Line, {"state_key": "test_state_keys:doubled", "action_format": None})
-        assert played(named, "right", executor="process").state_keys == ("0", "2", "4", ENDED)
-
-    def test_is_markov_if_it_says_so(self) -> None:
-        def key(env: Any) -> int:
-            return int(env.position)
-
-        key.markov_state_key = True  # type: ignore[attr-defined]
-        result = played(EnvSpec(Nameless, state_key=key, action_format=None, turn_limit=2), "right")
-        assert (result.state_keys, result.markov_keys) == (("(0, 2)", "(1, 1)", ENDED), True)
 
     def test_is_refused_before_the_first_step_if_it_does_not_exist_or_raises(self) -> None:
         with pytest.raises(ConfigError, match="names no function"):
@@ -194,20 +164,11 @@ class Colour(Enum):
     RED = 1
 
 
-class Level(IntEnum):
-    """A number with a name."""
-
-    HIGH = 3
-
-
 class TestTheTextOfAKey:
     @pytest.mark.parametrize("key", [Colour.RED, {"a": 1}, [1], (1, [2]), object(), np.zeros(3), {1, 2}])
     def test_is_refused_for_what_differs_between_processes_or_is_not_hashable(self, key: Any) -> None:
         with pytest.raises(ConfigError, match="a state key must be hashable"):
             as_text_key(key)
-
-    def test_is_that_of_plain_values_for_their_subclasses(self) -> None:
-        assert as_text_key((Level.HIGH, np.float64(0.5), np.int64(3), np.bool_(True))) == "(3, 0.5, 3, True)"
 
     def test_of_a_set_does_not_depend_on_its_order(self) -> None:
         words = [f"word {number}" for number in range(99)]
@@ -233,12 +194,6 @@ class TestAWrapper:
     def test_of_gymnasium_that_counts_time_adds_it(self) -> None:
         env = StateKey(gym.wrappers.TimeLimit(Line(), 4))
         assert [env.reset(seed=0)[1]["state_key"], env.step("left")[4]["state_key"]] == ["(0, 4)", "(-1, 3)"]
-
-    def test_whose_limit_cannot_apply_any_more_adds_no_time(self) -> None:
-        spec = auto(lambda: gym.wrappers.TimeLimit(Line(), 9), turn_limit=4)
-        assert played(spec, "left").state_keys[:2] == ("(0, 4)", "(-1, 3)")
-        near = auto(lambda: gym.wrappers.TimeLimit(Line(), 3), turn_limit=4)
-        assert played(near, "left").state_keys[:2] == ("(0, 3, 4)", "(-1, 2, 3)")
 
     @pytest.mark.parametrize(
         ("wrap", "markov"),

@@ -141,24 +141,6 @@ def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], m
         choose(**given)
 
 
-def test_a_model_that_cannot_be_trained_is_refused_before_a_folder_is_made(base: Path, tmp_path: Path) -> None:
-    for file in base.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "chat_template.jinja").unlink()
-    out = tmp_path / "run"
-    with pytest.raises(ConfigError, match="has no chat template"):
-        train(options(tmp_path), out=out, console=Console(quiet=True))
-    assert not out.exists()
-
-
-def test_too_little_memory_is_refused_before_the_weights_are_loaded(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gym_trl.training.run.free_memory", lambda **_: 1 << 16)
-    with pytest.raises(ConfigError, match=r"training needs about .* are free"):
-        train(options(base), out=tmp_path / "run", console=Console(quiet=True))
-
-
 def test_micro_batches_shrink_with_memory_after_gradient_checkpointing(base: Path) -> None:
     def chosen(free: float, rows: int = 64, **given: Any) -> MicroBatch:
         choice = ModelChoice(model=str(base), lora=4)

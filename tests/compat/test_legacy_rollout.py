@@ -1,6 +1,5 @@
 """Arguments of a function of TRL's first signature, and the use of what it returns; see test_each_way.py."""
 
-import json
 import socket
 import urllib.error
 import urllib.request
@@ -8,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
-from support.free_port import free_port
-from support.lanes import examples
 
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func
@@ -112,56 +109,3 @@ def ask(url, body=None, **headers):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
-
-
-def generating(rollout):
-    """Run a function beside the endpoint of ``trl vllm-serve``, whose port it gets."""
-    port = free_port()
-    trainer = SimpleNamespace(
-        accelerator=SimpleNamespace(process_index=0),
-        model=SimpleNamespace(training=True),
-        num_generations=1,
-        args=SimpleNamespace(num_generations=1),
-        processing_class=None,
-    )
-
-    def rollout_func(prompts, args, processing_class):
-        rollout(f"http://127.0.0.1:{port}/generate/", port)
-        return {"prompt_ids": [[1]], "completion_ids": [[1]], "logprobs": [[0.0]]}
-
-    legacy_rollout_func(rollout_func, generate_url=f"http://0.0.0.0:{port}/generate/")(["a"], trainer)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda held: st.lists(held, max_size=3) | st.dictionaries(st.sampled_from(["prompts", "n", "x"]), held, max_size=3),
-    max_leaves=6,
-)
-
-
-def test_bodies_that_ask_for_nothing_sensible_are_refused_by_generate():
-    def rollout(url, port):
-        @examples(50)
-        @given(st.binary(max_size=30) | JSON.map(lambda value: json.dumps({"prompts": value, "n": value}).encode()))
-        def refused(body):
-            assert ask(url, body)[0] == 422
-
-        refused()
-        for body in (b"", b"[1]", b"[" * 100_000, b'{"prompts": ["a"], "n": 1e400}', b'{"prompts": ["a"], "n": 1e15}'):
-            assert ask(url, body)[0] == 422
-        assert ask(url, b"{}", Origin="https://example.org")[0] == 403
-        assert ask(f"{url}more", b"{}")[0] == 404
-
-    generating(rollout)
-
-
-@pytest.mark.parametrize(
-    "length", [b"-1", b"9" * 5_000, "٣".encode(), b"+0", b"0x10", b"1_0", b"0\r\nTransfer-Encoding: chunked"]
-)
-def test_a_length_that_is_none_or_too_large_is_refused_at_once(length):
-    def rollout(url, port):
-        with socket.create_connection(("127.0.0.1", port), 10) as client:
-            client.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + length + b"\r\n\r\n")
-            assert client.makefile("rb").read().split()[1] in (b"400", b"413")
-
-    generating(rollout)

@@ -486,19 +486,6 @@ def test_human_rendering_prints_the_transcript_while_it_is_played(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("env_id", ["TrlEnv/Wordle-v0", "TrlEnv/TicTacToe-v0"])
-def test_ansi_rendering_returns_the_transcript_of_this_game_only(env_id: str) -> None:
-    env = gym.make(env_id, render_mode="ansi")
-    env.reset(seed=0)
-    env.step("one")
-    first, _ = env.reset(seed=1)
-    second = env.step("two")[0]
-    env.step("three")
-    rendered = env.render()
-    assert isinstance(rendered, str)
-    assert rendered.startswith(f"{first}\n> two\n{second}")
-
-
 @every_preset
 def test_an_environment_is_rebuilt_from_its_spec(env_id: str, difficulty: str) -> None:
     env = make(env_id, difficulty)
@@ -549,35 +536,16 @@ class Proud(GuessNumber):
         return self.random_policy(0)
 
 
-class Silent(Echo):
-    instructions = ""
-
-
 class Fragile(Echo):
     def _act(self, action: str) -> Outcome:
         action.encode()
         return super()._act(action)
 
 
-class Lenient(Echo):
-    def step(self, action: Any) -> Any:
-        return super().step(str(action))
-
-
-class Numeric(Echo):
-    def step(self, action: str) -> Any:
-        _, *rest = super().step(action)
-        return (7, *rest)
-
-
 class Unpicklable(Echo):
     def _start(self, instance: int | None, options: Any) -> str:
         self.hook = lambda: None
         return super()._start(instance, options)
-
-
-class Greedy(Echo):
-    optimal_return = 2.0
 
 
 class Endless(Echo):
@@ -593,12 +561,8 @@ class Endless(Echo):
         (Farm, "after the end"),
         (TwoFlags, "terminated and truncated together"),
         (Proud, "the solver must reach optimal_success=1"),
-        (Silent, "instructions"),
         (Fragile, "any text is data|surrogates|encode"),
-        (Lenient, "ActionTypeError"),
-        (Numeric, "observation"),
         (Unpicklable, "must pickle"),
-        (Greedy, "optimal_return=2"),
         (Endless, "an episode must end"),
     ],
 )

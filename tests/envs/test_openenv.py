@@ -1,6 +1,5 @@
 """The client of OpenEnv servers, on real ones: both versions of OpenEnv, broken sockets, full servers, time-outs."""
 
-import copy
 import json
 import os
 import pickle
@@ -21,7 +20,7 @@ from support import openenv_run
 
 import gym_trl
 from gym_trl.errors import ConfigError
-from gym_trl.integrations.openenv.env import Fields, OpenEnv
+from gym_trl.integrations.openenv.env import OpenEnv
 from gym_trl.integrations.openenv.session import Session, StartedServer
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
@@ -148,31 +147,6 @@ def test_tools_are_listed_and_called_and_their_reward_and_end_are_kept(at):
     assert (terminated, info["action_valid"]) == (True, True)
 
 
-def test_an_action_of_several_fields_is_a_json_object(at):
-    env = at("form")
-    assert '"required": ["x", "y"]' in env.instructions
-    assert env.reset(seed=0)[0] == "[0, 0]"
-    assert env.step("3 4")[0].startswith("Answer with a JSON object")
-    refused = env.step('{"x": -1, "y": 4}')
-    assert refused[1:] == (0.0, False, False, {"action_valid": False})
-    assert env.step('{"x": 3, "y": 4}')[0] == "place: [3, 4]\nhint: far"
-    assert env.step('{"x": 3, "y": 3}')[2]
-
-
-def test_a_field_that_is_a_number_is_read_as_one(at):
-    env = at("catch")
-    assert env.instructions == "Answer with the action_id alone (integer)."
-    env.reset(seed=0)
-    assert env.step("left") == (
-        "action_id must be of type integer, got 'left'",
-        0.0,
-        False,
-        False,
-        {"action_valid": False},
-    )
-    assert env.step("0")[4]["action_valid"]
-
-
 def test_prompt_builder_and_action_parser_have_eval_protocols_arguments(at):
     seen = []
 
@@ -220,13 +194,6 @@ def test_a_typed_client_gets_typed_actions_and_gives_typed_observations(zoo):
     observation, reward, *_ = env.step("hello")
     assert (observation, reward) == ("hello", 0.5)
     env.close()
-
-
-def test_fields_are_entries_and_attributes_at_every_depth():
-    fields = Fields.of({"a": {"b": [{"c": 1}]}})
-    assert fields.a.b[0].c == fields["a"]["b"][0]["c"] == 1
-    assert not hasattr(fields, "d")
-    assert copy.deepcopy(fields) == fields
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -392,20 +359,6 @@ def test_one_container_serves_all_instances_and_ends_with_the_last_one(numbers):
     made[2].close()
     assert docker.calls == [*started, ("stop",)]
     assert StartedServer._all == {}
-
-
-def test_a_container_that_does_not_start_is_stopped(numbers):
-    class Slow(Docker):
-        def wait_for_ready(self, base_url, timeout_s=30.0):
-            raise TimeoutError("not ready")
-
-    docker = Slow(numbers)
-    env = OpenEnv(hub="openenv/echo_env", provider=lambda: docker)
-    with pytest.raises(TimeoutError, match="not ready"):
-        env.reset(seed=0)
-    assert [call[0] for call in docker.calls] == ["start", "stop"]
-    assert docker.calls[0][1] == "registry.hf.space/openenv-echo-env:latest"
-    env.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from pathlib import Path
 from statistics import pstdev
 from typing import Any
 
-import pandas
 import pytest
 import torch
 from rich.console import Console
@@ -199,13 +198,6 @@ def test_an_estimator_that_does_not_exist_is_refused(credit, told):
         GymSpec("TrlEnv/GuessNumber-v0", credit=credit)
 
 
-def test_other_ways_to_play_are_refused_with_the_reason():
-    spec = GymSpec("TrlEnv/GuessNumber-v0", credit="pool")
-    with pytest.raises(ConfigError, match="needs rollout_func, not environment_factory"):
-        _ = spec.environment_factory
-    assert GymSpec("TrlEnv/GuessNumber-v0", credit="episode").turn_credit is None
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -234,32 +226,12 @@ def test_columns_that_say_nothing_about_the_turns_are_refused_by_name(changes, t
         TurnRow.of(row | changes).check("row 0")
 
 
-@pytest.mark.parametrize(
-    ("estimator", "told"),
-    [
-        (lambda group: [[0.0] for _ in group], "must return a number per turn"),
-        (lambda group: [[float("nan")] * one.turns for one in group], "an advantage that is not finite"),
-    ],
-)
-def test_an_estimator_that_returns_something_else_is_refused(tmp_path, estimator, told):
-    with pytest.raises(ConfigError, match=told):
-        guess(estimator, tmp_path)
-
-
 def test_a_second_estimator_is_refused_and_the_same_one_is_not(tmp_path):
     spec = tiny_trainer.plain_spec(**GUESS, credit="return_to_go")
     trainer = tiny_trainer.make(tmp_path, spec, grpo={"per_device_train_batch_size": 4})
     attach(trainer, [TurnCredit("return_to_go").trainer_part()])
     with pytest.raises(ConfigError, match="credit changes the rows of a batch, and this trainer did not know of it"):
         attach(trainer, [TurnCredit("pool").trainer_part()])
-
-
-def test_the_table_of_completions_has_the_advantages_of_the_turns(tmp_path):
-    """Also after an evaluation, whose rows have none."""
-    given.train(tmp_path, log_completions=True, evaluates=True, per_device_eval_batch_size=4, num_generations_eval=2)
-    table = pandas.read_parquet(next((tmp_path / "out" / "completions").iterdir()))
-    advantages = [None if values is None else list(values) for values in table["turn_advantages"]]
-    assert advantages == [*[by_hand for _, by_hand in given.ROWS[4:]], *[None] * 4]
 
 
 def test_a_resumed_run_keeps_its_credit_and_records_advantages_of_turns(tmp_path):

@@ -19,7 +19,6 @@ from gym_trl.grpo.dataset import make_dataset, read_prompt
 from gym_trl.grpo.parts.curriculum import LevelCurriculum, make_curriculum
 from gym_trl.grpo.parts.dead_groups import DeadGroups
 from gym_trl.grpo.planned_rows import read_rows
-from gym_trl.grpo.totals import Replaced, Row, StepTotals
 from gym_trl.grpo.training_tasks import Choice, Draws, TrainingTasks
 from gym_trl.options import Curriculum
 from gym_trl.types import Task
@@ -164,19 +163,6 @@ def test_the_logs_count_everything_that_was_played(trained):
         assert log["rewards/env_reward/mean"] == pytest.approx(sum(trained_on) / len(trained_on))
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99), st.integers(0, 3)), min_size=1, max_size=4))
-def test_totals_of_replaced_episodes_are_those_of_all_processes(shares):
-    row = Row(1.0, True, "success", {"turns": 2})
-    replaced = [Replaced([row] * rows, tokens, groups) for rows, tokens, groups in shares]
-    played = StepTotals.of([row, row], replaced=replaced)
-    assert played.episodes == 2 + sum(rows for rows, _, _ in shares)
-    metrics = (played + played).metrics()  # of two rollouts
-    assert metrics["env/replaced_groups"] == sum(groups for _, _, groups in shares)
-    assert metrics["env/replaced_tokens"] == sum(tokens for _, tokens, _ in shares)
-    assert metrics["env/success"] == 1.0
-    assert not any("replaced" in name for name in StepTotals.of([row]).metrics())
-
-
 @pytest.mark.full
 def test_a_resumed_training_draws_the_tasks_of_one_that_was_not_interrupted(tmp_path):
     options = {"resample_dead_groups": 2}
@@ -319,10 +305,3 @@ def test_a_dataset_that_is_streamed_or_has_one_task_is_refused():
         TrainingTasks(make_dataset([Task("TrlEnv/Echo-v0", 3)] * 4), assign)
     plain = TrainingTasks(Dataset.from_dict({"prompt": ["Play."]}), assign)
     assert plain.draw([Choice(0)], other_than=Task("TrlEnv/Echo-v0", 3), number=5).task.seed == 5
-
-
-def test_another_task_is_found_in_any_dataset_that_has_one():
-    rows = [Task("TrlEnv/Echo-v0", 3)] * 30 + [Task("TrlEnv/Echo-v0", 5)] + [Task("TrlEnv/Echo-v0", 3)] * 9
-    tasks = TrainingTasks(make_dataset(rows), lambda split, number: rows[0])
-    assert tasks.draw([Choice(2)] * 16, other_than=rows[0]).row == 30
-    assert tasks.draw([Choice(30)], other_than=rows[30]).row == 31

@@ -1,6 +1,5 @@
 """The trainer class: how it is made, what it refuses, and the methods of a user's part."""
 
-import functools
 import pickle
 
 import pytest
@@ -57,18 +56,6 @@ def test_a_spec_fills_what_is_not_given(tmp_path):
         GymGRPOTrainer(trainer.model, [half], spec=spec)
 
 
-def test_a_wrapper_of_a_rollout_function_goes_with_its_spec(tmp_path):
-    spec, other = failing_trainings.guess(), failing_trainings.guess()
-
-    @functools.wraps(spec.rollout_func)
-    def around(prompts, trainer):
-        return spec.rollout_func(prompts, trainer)
-
-    assert make(tmp_path, spec, rollout_func=around).rollout_func is around
-    with pytest.raises(ConfigError, match="rollout_func is that of another GymSpec than spec"):
-        make(tmp_path, other, rollout_func=around)
-
-
 def test_another_spec_than_that_of_the_rollouts_is_refused(tmp_path):
     spec, other = failing_trainings.guess(), failing_trainings.guess(credit="return_to_go")
     with pytest.raises(ConfigError, match="rollout_func is that of another GymSpec than spec: leave out one"):
@@ -80,17 +67,6 @@ def test_another_spec_than_that_of_the_rollouts_is_refused(tmp_path):
         make(tmp_path, "FrozenLake-v1")
     with pytest.raises(ConfigError, match="spec must be a GymSpec, got 3"):
         adopt(trainer, 3)  # type: ignore[arg-type]  # the mistake
-
-
-def test_a_trainer_with_other_chat_template_kwargs_has_another_chat(tmp_path):
-    spec, prompts = failing_trainings.guess(), []
-    trainer = make(tmp_path, spec)
-    trainer.processing_class.chat_template = "{{ tone }}" + trainer.processing_class.chat_template
-    for tone in ("Kindly", "Sternly", "Kindly"):
-        trainer.chat_template_kwargs = {"tone": tone}
-        rows = spec.train_dataset["prompt"][: trainer.num_generations]
-        prompts.append(trainer.processing_class.decode(spec.rollout_func(rows, trainer)["prompt_ids"][0]))
-    assert [prompt.partition("ly")[0] for prompt in prompts] == ["Kind", "Stern", "Kind"]
 
 
 def test_settings_that_the_spec_excludes_are_refused_at_construction(tmp_path):
@@ -269,25 +245,6 @@ def lengths(completion_ids, **_):
     return [float(sum(ids)) for ids in completion_ids]
 
 
-def test_a_part_may_change_the_ids_of_some_micro_batches(tmp_path):
-    class Copying(TrainerPart):
-        """Part that replaces the ids of every second micro-batch by equal ones."""
-
-        calls = 0
-
-        def loss_inputs(self, trainer, inputs):
-            self.calls += 1
-            return inputs if self.calls % 2 else {**inputs, "completion_ids": inputs["completion_ids"].clone()}
-
-    class Bringing(Part):
-        def trainer_part(self):
-            return Copying()
-
-    plain, copied = trained(tmp_path / "plain"), trained(tmp_path / "copied", parts=[Bringing()])
-    assert min(plain) > 0
-    assert copied == pytest.approx(plain, rel=1e-5)
-
-
 def test_a_subclass_may_change_every_micro_batch_of_its_inputs(tmp_path):
     seen = []
 
@@ -341,20 +298,3 @@ def test_generations_are_numbered_wherever_they_begin_in_a_step(tmp_path, accumu
 def test_a_trainer_without_spec_and_rewards_is_told_what_it_needs(tmp_path):
     with pytest.raises(ConfigError, match=r"a trainer needs spec=GymSpec\(...\), which has the tasks"):
         make(tmp_path)
-
-
-class Named(GRPOTrainer):
-    """Subclass that pickle finds by its name."""
-
-
-def test_the_class_of_an_adopted_subclass_can_be_pickled(tmp_path):
-    spec = failing_trainings.guess()
-    arguments = {name: getattr(spec, name) for name in ("train_dataset", "rollout_func", "reward_funcs")}
-    adopted = type(adopt(make(tmp_path, kind=Named, **arguments)))
-    assert issubclass(adopted, Named)
-    assert pickle.loads(pickle.dumps(adopted)) is adopted
-
-
-def test_another_trainer_is_refused():
-    with pytest.raises(ConfigError, match="expected a GRPOTrainer or an object of a subclass, got object"):
-        adopt(object())

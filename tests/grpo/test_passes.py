@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from support import warm
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from gym_trl.grpo.padding import Padding, by_length, in_parts, last_columns
+from gym_trl.grpo.padding import Padding, by_length, in_parts
 from gym_trl.grpo.passes import without_padding
 from gym_trl.grpo.sampled_logprobs import ignores_left_padding
 from gym_trl.testing import tiny_model, tiny_tokenizer
@@ -169,7 +169,7 @@ def test_each_sampled_token_is_computed_with_all_tokens_before_it(rows, at_once,
         assert set(seen) == {ids.shape[1]}
 
 
-def test_advantages_are_cut_with_their_tokens_and_images_keep_everything():
+def test_advantages_are_cut_with_their_tokens():
     batch = {
         "prompt_ids": torch.ones(2, 3),
         "prompt_mask": torch.tensor([[0, 1, 1], [0, 0, 1]]),
@@ -180,13 +180,11 @@ def test_advantages_are_cut_with_their_tokens_and_images_keep_everything():
         "importance_sampling_ratio": torch.ones(2, 1),
         "num_items_in_batch": torch.tensor(4),
     }
-    padding = Padding(prompts=True, completions=True)
-    cut, whole = (without_padding(inputs, padding) for inputs in (batch, {**batch, "pixel_values": torch.ones(2, 6)}))
+    cut = without_padding(batch, Padding(prompts=True, completions=True))
     assert cut["prompt_ids"].shape == (2, 2)
     assert all(cut[name].shape == (2, 3) for name in ("completion_ids", "completion_mask", "tool_mask"))
     assert cut["advantages"].tolist() == [[0, 1, 2], [6, 7, 8]]
     assert cut["importance_sampling_ratio"].shape == (2, 1)
-    assert whole["completion_ids"].shape == (2, 6)
 
 
 def test_padding_before_a_prompt_is_left_out_unless_positions_count_it():
@@ -197,30 +195,9 @@ def test_padding_before_a_prompt_is_left_out_unless_positions_count_it():
         assert not ignores_left_padding(GPT2LMHeadModel(GPT2Config(**sized)).to(dtype))
 
 
-@pytest.mark.filterwarnings("default::UserWarning")
-def test_rows_that_trl_computes_with_other_positions_are_warned_of(tmp_path):
-    with pytest.warns(UserWarning, match="counts positions from the first column"):
-        script().train(tmp_path, "ours", absolute=True, scored_by_trl=True)
-
-
-def test_the_last_columns_of_rows_without_any_are_0():
-    assert last_columns(torch.zeros(2, 3)).tolist() == [0, 0]
-
-
 def test_nothing_is_left_out_of_passes_to_which_noise_is_added(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="gym_trl.grpo.passes"):
         script().train(tmp_path, "ours", grpo={"neftune_noise_alpha": 5})
     said = [record.getMessage() for record in caplog.records if record.name == "gym_trl.grpo.passes"]
     assert said[0].startswith("scores at all positions; ")
     assert "padding stays: neftune_noise_alpha" in said[0]
-
-
-def test_it_is_logged_once_what_was_chosen_and_why_rows_stay(tmp_path, caplog):
-    train = script().train
-    for case, said in (("plain", "rows of a step are sorted by length"), ("bnpo", "loss_type='bnpo' may divide")):
-        caplog.clear()
-        with caplog.at_level(logging.INFO, logger="gym_trl.grpo.passes"):
-            train(tmp_path / case, "ours", **CASES[case])
-        (record,) = [record for record in caplog.records if record.name == "gym_trl.grpo.passes"]
-        assert said in record.getMessage()
-        assert record.getMessage().startswith("scores at sampled positions; each")

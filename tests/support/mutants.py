@@ -67,7 +67,7 @@ LAWS = {
     ),
     "13 success": Law(
         "wrappers/declare_success.py gym_trl/types.py gym_trl/outcome.py gym_trl/success.py",
-        "test_types test_declared_success",
+        "test_types test_scores",
     ),
     "14 unscored": Law(
         "gym_trl/grpo/unscored.py gym_trl/grpo/rewards.py gym_trl/errors.py",

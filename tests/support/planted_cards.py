@@ -126,7 +126,3 @@ class FirstIsRight(gym.Env[np.ndarray[Any, Any], Any]):
 
     def step(self, action: int) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
         return np.zeros(2, np.float32), 0.1 * (action == 0), True, False, {}
-
-
-class Undocumented(Digits):
-    pass
