@@ -284,11 +284,8 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path: Path) -> None:
     told = run("info", "my_games:Mine/Broken-v0").stdout
     assert told.startswith("Breaks.\n")
     assert "RuntimeError: it broke" in told
-    where = r" \(my_games\.py:\d+\)\n"
-    broken = run("play", "my_games:Mine/Broken-v0").stderr
-    assert re.fullmatch(r"Error: step raised RuntimeError: it broke" + where, broken)
-    stillborn = run("play", "my_games:Mine/Stillborn-v0").stderr
-    assert re.fullmatch(r"Error: reset raised RuntimeError: it broke at once" + where, stillborn)
+    assert run("play", "my_games:Mine/Broken-v0").stderr == "Error: step raised RuntimeError: it broke\n"
+    assert run("play", "my_games:Mine/Stillborn-v0").stderr == "Error: reset raised RuntimeError: it broke at once\n"
 
 
 def test_a_closed_pipe_is_no_error() -> None:
