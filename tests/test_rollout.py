@@ -21,7 +21,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.options import Cutoff, History
+from gym_trl.options import Cutoff
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
@@ -452,11 +452,3 @@ def test_an_engine_of_three_methods_plays():
 
     with InlinePool(make) as pool, Plain() as engine:
         assert run_episodes(episodes(5), pool=pool, engine=engine) == rollout(episodes(5))[0]
-
-
-def test_a_chat_without_a_template_cannot_render_a_history_anew():
-    lonely = Episode(
-        Task("TrlEnv/GuessNumber-v0", 0), chat=CHAT, limits=Limits(tokens_per_turn=8), history=History(template=True)
-    )
-    with pytest.raises(ConfigError, match=r"history.template needs a chat template, and ByteChat has none"):
-        rollout([lonely])

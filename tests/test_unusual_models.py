@@ -8,8 +8,6 @@ import torch
 from support.fused_game import silent
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from gym_trl.chat import Chat
-from gym_trl.errors import ChatTemplateError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.testing import tiny_tokenizer
 from gym_trl.training.configs import grpo_config
@@ -74,15 +72,6 @@ def test_each_kind_of_model_is_warmed_up_trained_and_evaluated(tmp_path: Path, k
     warm_start(options, out=tmp_path / "warm", console=silent())
     train(choose("TrlEnv/GuessNumber-v0", model=str(model), **RUN), out=tmp_path / "run", console=silent())
     evaluate("TrlEnv/GuessNumber-v0", trained(tmp_path / "run"), env_kwargs=RUN["env_kwargs"], episodes=2)
-
-
-def test_a_default_system_message_with_the_time_of_day_is_refused() -> None:
-    tokenizer = tiny_tokenizer()
-    clock = "{{ '<|system|>It is ' + strftime_now('%H:%M:%S') + '<|end|>' }}"
-    default = f"{{% if messages[0].role != 'system' %}}{clock}{{% endif %}}"
-    tokenizer.chat_template = default + tokenizer.chat_template
-    with pytest.raises(ChatTemplateError, match=r"time of day|differently each time"):
-        Chat(tokenizer)
 
 
 def test_ends_of_the_generation_config_are_those_of_the_models_checks(tmp_path: Path) -> None:

@@ -186,12 +186,12 @@ _MOST_INVALID = 0.9
 """Share of invalid actions above which random play does not know the words."""
 
 
-def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> Reference | None:
+def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 20.0) -> Reference | None:
     """Return the score of an environment's own ``random_policy``, if it has one.
 
     >>> import gymnasium as gym
     >>> print(random_reference(gym.make, "TrlEnv/GuessNumber-v0"))
-    success 0.115 [0.101, 0.129], return 0.115 [0.101, 0.129] (2,000 episodes)
+    success 0.122 [0.103, 0.144], return 0.122 [0.103, 0.144] (1,000 episodes)
 
     It is that of up to 1,000 episodes of tasks that do not depend on a run. ``None`` if no episode is scored, or if
     nearly all actions are invalid, because a wrapper has other words for them.

@@ -166,9 +166,10 @@ def test_a_preset_splits_thinking_from_answers():
 
 
 def test_a_processor_whose_turns_nothing_ends_is_refused():
-    marks = Type1ProcessorConfig("", "", "", "", "", "")
+    marks, tokenizer = Type1ProcessorConfig("", "", "", "", "", ""), tiny_tokenizer()
+    tokenizer.eos_token = None
     with pytest.raises(ChatTemplateError, match="nothing ends the turns of Type1Processor"):
-        ProcessorChat(Type1Processor(marks), type("Bare", (), {"encode": list, "decode": str, "eos_token": ""})())
+        ProcessorChat(Type1Processor(marks), tokenizer)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ FUSED: dict[str, Any] = {
     "invalid_penalty": 0.0,
 }
 JSON = {"config.json", "metrics.jsonl", "rollouts.jsonl", "summary.json"}
-FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer", "steps"}
+FILES = JSON | {"curve.png", "model", "checkpoints", "tokenizer"}
 REFERENCES = {
     f"{value}_{name}": number
     for name, numbers in {"random": (0.2, 0.5, 100), "blind": (1.0, 1.0, 200), "optimum": (1.0, 1.0)}.items()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Protocol, Self
 
 from gym_trl.engines.protocol import Engine
@@ -203,8 +202,8 @@ def batch_rollout(
         chat = ProcessorChat(processor, model.tokenizer)
         engine, most = model.engine(chat), model.max_new_tokens
     else:
-        tokenizer = SimpleNamespace(encode=model.tokenizer_encode, decode=model.tokenizer_decode)
-        chat, engine, most = ProcessorChat(processor, tokenizer), _CallEngine(model.model_batch_generate), None
+        chat = ProcessorChat(processor, _TokenizerOf(model))
+        engine, most = _CallEngine(model.model_batch_generate), None
 
     def finished(index: int, played: EpisodeResult) -> None:
         names = {"assistant": f"agent_{index}", "user": f"user_{index}", "system": "system"}
@@ -215,6 +214,18 @@ def batch_rollout(
 
     limits = Limits(most, None, max_conversation_length)
     return _play(chat, engine, env_factory, system_prompt, limits, seed_list, finished)
+
+
+class _TokenizerOf:
+    """Tokenizer of a model with methods of its own, of whose control tokens nothing is known."""
+
+    eos_token = bos_token = unk_token = unk_token_id = None
+
+    def __init__(self, model: Any) -> None:
+        self.added_tokens_decoder: dict[int, Any] = {}
+        self.all_special_tokens: list[str] = []
+        self.encode = lambda text, **_: model.tokenizer_encode(text)
+        self.decode = lambda ids, **_: model.tokenizer_decode(ids)
 
 
 def _play(
