@@ -22,7 +22,7 @@ from gym_trl.envs.adventure_words import PREPOSITIONS, VERBS_WITH_THINGS, WAYS, 
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Difficulty, Outcome
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _PAID = re.compile(r"([A-Z]) paid ([01])\.")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _MOST_CHARACTERS = 10_000

@@ -15,7 +15,7 @@ from gym_trl.envs.arithmetic import calculate
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _LARGE = (25, 50, 75, 100)

@@ -10,7 +10,7 @@ from gym_trl.envs.arguments import check_integers
 from gym_trl.envs.text_env import Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
 from gym_trl.spaces import MAX_LENGTH
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _MOST_CHARACTERS = 1000

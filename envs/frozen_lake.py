@@ -11,7 +11,7 @@ from gym_trl.envs.puzzle import Puzzle, plain
 from gym_trl.envs.search import distances
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 # A lake is the text of its rows with line breaks: the character to the left of a row's first square is a line break

@@ -9,7 +9,7 @@ from typing import ClassVar
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")

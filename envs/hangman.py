@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gym_trl.envs import words
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady, TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _STATE = re.compile(r"^((?:[A-Z_] )*[A-Z_])\nMissed: (none|[A-Z](?: [A-Z])*)\. ", re.MULTILINE)

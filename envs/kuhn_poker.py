@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from gym_trl.envs.text_env import Difficulty, Steady
 from gym_trl.envs.two_player import TwoPlayerEnv, Worth, against
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _Card: TypeAlias = int

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome, Steady
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _ROW = re.compile(r"^[*.](?: [*.])*$", re.MULTILINE)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Outcome
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _MOST_CODES = 100_000

@@ -11,7 +11,7 @@ from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.search import distances
 from gym_trl.envs.text_env import Outcome, Steady
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _ACTION = re.compile(r"\s*(reveal|flag)\s+([0-9]{1,3})(?:\s*,\s*|\s+)([0-9]{1,3})\s*", re.ASCII | re.IGNORECASE)

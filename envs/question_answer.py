@@ -27,7 +27,7 @@ from gym_trl.envs.verifiers import (
 from gym_trl.errors import ConfigError, RowError, apart_from_the_model, needs
 from gym_trl.kinds import load_function
 from gym_trl.registration import did_you_mean
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 Row: TypeAlias = Mapping[str, Any]
@@ -126,11 +126,7 @@ class QAEnv(Puzzle):
         self._prompt = _reader("prompt", prompt, first)
         self._answers = None if answer is None else _reader("answer", answer, first)
         self._hints = None if hints is None else _reader("hints", hints, first)
-        if (
-            answer is None
-            and isinstance(verify, str)
-            and verify.partition(":")[0] in ("exact", "numeric", "set", "math")
-        ):
+        if answer is None and isinstance(verify, str) and verify.partition(":")[0] in ("exact", "numeric", "math"):
             raise ConfigError(f"verify={verify!r} compares with an answer: give answer=, a column's name")
         self._row: Row = {}
         self._answer: Any = None

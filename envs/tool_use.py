@@ -12,7 +12,7 @@ from gym_trl.envs.country import FACT_BY_PHRASE, LOOKUPS, TOTALS, Document, Worl
 from gym_trl.envs.puzzle import Puzzle, each
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _MOST_DOCUMENTS = 100

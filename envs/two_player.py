@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from gym_trl.envs.text_env import Outcome, TextEnv
 from gym_trl.errors import ActionTypeError, ConfigError, apart_from_the_model
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 Seat: TypeAlias = Literal["first", "second", "random"]

@@ -85,7 +85,6 @@ _ANSWER_ONLY = "Answer with the final answer and nothing else."
 _VERIFIERS: Mapping[str, _Named] = {
     "exact": _Named(lambda _: verifiers.exact, _ANSWER_ONLY),
     "numeric": _Named(_tolerant, "Answer with one number and nothing else.", takes=True),
-    "set": _Named(lambda _: verifiers.same_items, "Answer with all items, separated by commas, and nothing else."),
     "regex": _Named(lambda text: partial(verifiers.matches, pattern=text), _ANSWER_ONLY, takes=True),
     "math": _Named(
         lambda _: verifiers.same_value, "Answer with one mathematical expression in LaTeX and nothing else."
@@ -98,13 +97,7 @@ _VERIFIERS: Mapping[str, _Named] = {
 }
 
 
-_OURS: Sequence[Any] = (
-    verifiers.exact,
-    verifiers.numeric,
-    verifiers.same_items,
-    verifiers.matches,
-    verifiers.same_value,
-)
+_OURS: Sequence[Any] = (verifiers.exact, verifiers.numeric, verifiers.matches, verifiers.same_value)
 
 
 def find_verifier(verify: Verifier | str) -> Verifier:
@@ -113,7 +106,7 @@ def find_verifier(verify: Verifier | str) -> Verifier:
     >>> find_verifier("numeric:0.01")("3.14", 3.1416, {}), find_verifier("regex:[a-d]")("e", "", {})
     (True, False)
 
-    The names are ``exact``, ``numeric``, ``numeric:TOLERANCE`` (relative), ``set``, ``regex`` (the answer is the
+    The names are ``exact``, ``numeric``, ``numeric:TOLERANCE`` (relative), ``regex`` (the answer is the
     pattern), ``regex:PATTERN`` (``{answer}`` in it is the answer), ``math``, ``code``, ``code:FUNCTION``
     and ``package.module:function``.
 
@@ -169,7 +162,7 @@ def sentence_of(verify: Verifier | str) -> str:
 def accepts_the_answer(verify: Verifier | str) -> bool:
     """Return whether the answer itself is a right response: true for a verifier by name that compares with it."""
     name = verify.partition(":")[0] if isinstance(verify, str) else ""
-    return name in ("exact", "numeric", "set", "math", "code")
+    return name in ("exact", "numeric", "math", "code")
 
 
 def check_row(verify: Verifier, answer: Any, row: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gym_trl.envs import words
 from gym_trl.envs.text_env import Difficulty, Outcome, TextEnv
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 
 _LETTERS = 5

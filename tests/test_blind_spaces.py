@@ -17,8 +17,7 @@ from gym_trl.evaluation.blind import BlindBaseline, search_blind
 from gym_trl.evaluation.blind_play import Arena
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.spaces import AnyText
-from gym_trl.text.action_samples import spread
-from gym_trl.text.textify import parse, write
+from gym_trl.text.spaces import parse, spread, write
 
 DIGITS = "0123456789"
 SMALL: Mapping[str, Callable[[], spaces.Space[Any]]] = {

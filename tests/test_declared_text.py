@@ -57,7 +57,7 @@ DECLARED: dict[str, tuple[Any, Any, Any, str]] = {
         spaces.Dict(clickables=spaces.Sequence(Text(100)), page=Text(1000), url=Text(200)),
         Text(10_000),
         {"clickables": ("Buy", ""), "page": SHOWN, "url": "http://x"},
-        f"clickables:\n  - Buy\n  - \npage:\n{BELOW}\nurl: http://x",
+        f'clickables: ["Buy", ""]\npage:\n{BELOW}\nurl: http://x',
     ),
     "text and numbers": (
         spaces.Dict(health=spaces.Box(0, 1, (1,)), room=Text(50), turn=spaces.Discrete(9)),

@@ -1,3 +1,5 @@
+"""Law 19: an action is read from its mark, whole or not at all."""
+
 import json
 import pickle
 import re
@@ -13,143 +15,92 @@ from gym_trl.text.parsing import ActionFormat
 FORMATS: list[Any] = ["tag", "boxed", "json:move", "plain", r"regex:move (\w+)", re.compile("[a-h][1-8]")]
 any_text = st.text(st.characters(codec=None, exclude_categories=()))
 # Text made of the marks themselves finds the corners that random text does not.
-marked_text = st.lists(
-    st.sampled_from(["<action>", "</action>", "\\boxed{", "{", "}", '"move"', ":", '"', "\\", "7", " ", "\ud800"])
-).map("".join)
+MARKS = ["<action>", "</action>", "\\boxed{", "{", "}", '"move"', ":", '"', "\\", "7", " ", "\ud800", "move "]
+marked_text = st.lists(st.sampled_from(MARKS)).map("".join)
 
 
 @pytest.mark.parametrize(
-    ("text", "lenient", "strict"),
-    [
-        ("<action>7</action>", "7", "7"),
-        ("\n <action> go north\n</action> ", "go north", "go north"),
-        ("I say <action>7</action>.", "7", None),
-        ("<action>7</action><action>8</action>", "8", None),
-        ("<action>7</action> no, <action>8", "8", None),
-        ("<action>7", "7", None),
-        ("<action><action>7</action></action>", "7", None),
-        ("7</action>", None, None),
-        ("<Action>7</Action>", None, None),
-        ("<action></action>", None, None),
-        ("<action>", None, None),
-        ("7", None, None),
-        ("", None, None),
+    ("how", "text", "action", "cut"),
+    [  # the action in a text, and in the same text cut off by max_tokens
+        ("tag", "\n <action> go north\n</action> ", "go north", "go north"),
+        ("tag", "<action>7</action><action>8</action>", "8", "8"),
+        ("tag", "<action>7</action> no, <action>8", "8", None),
+        ("tag", "<action>7</action> no, <acti", "7", "7"),
+        ("tag", "<action><action>7</action></action>", "7", "7"),
+        *(("tag", text, None, None) for text in ("7</action>", "<Action>7</Action>", "<action> </action>", "7", "")),
+        ("boxed", r"So $\boxed{7}$.", "7", "7"),
+        ("boxed", r"\boxed{7} \boxed{8}", "8", "8"),
+        ("boxed", r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", r"\frac{1}{2}"),
+        ("boxed", r"\boxed{\{7\}}", r"\{7\}", r"\{7\}"),
+        ("boxed", r"\boxed{\boxed{7}}", "7", "7"),
+        ("boxed", r"\boxed{7} and \boxed{", "7", None),
+        ("boxed", r"{ \boxed{7}", "7", "7"),
+        ("boxed", r"\\boxed{7} }", None, None),
+        *(("boxed", text, None, None) for text in (r"\boxed{7", r"\boxed{}", "boxed{7}", "")),
+        ("json:move", '{"move": 7}', "7", "7"),
+        ("json:move", '{"move": [1, true]}', "[1, true]", "[1, true]"),
+        ("json:move", '```json\n{"move": "e4"}\n```', "e4", "e4"),
+        ("json:move", 'I\'d say "hi: {"move": "e4"} or {"move": "d4"}', "d4", "d4"),
+        ("json:move", '{"move": "e4"} {"other": 1}', "e4", "e4"),
+        ("json:move", '{"move": "e4"} {"oth', "e4", None),
+        ("json:move", '{"move": "e4", "why": {"move": "d4"}}', "e4", "e4"),
+        ("json:move", '{"move": "{curly} and \\"quoted\\""}', '{curly} and "quoted"', '{curly} and "quoted"'),
+        ("json:move", 'in set {a} I take {"move": "e4"}', "e4", "e4"),
+        ("json:move", '{ and {"move": "e4"}', "e4", None),
+        *(("json:move", text, None, None) for text in ('{"move": null}', '{"move": ""}', '{"move": "e4"', '["move"]')),
+        ("regex:move ([a-h][1-8])", "move e2, no: move e4", "e4", None),
+        ("regex:move ([a-h][1-8])", "move e2, no: move e4.", "e4", "e4"),
+        (re.compile("[a-h][1-8]", re.IGNORECASE), "E2 E4 ", "E4", "E4"),
+        ("regex:(a)|b", "b.", None, None),
+        ("plain", " go north\n", "go north", None),
+        ("plain", "\n", "", None),
     ],
 )
-def test_tags(text: str, lenient: str | None, strict: str | None) -> None:
-    assert ActionFormat("tag").find(text) == lenient
-    assert ActionFormat("tag", strict=True).find(text) == strict
-
-
-@pytest.mark.parametrize(
-    ("text", "lenient", "strict"),
-    [
-        (r"\boxed{7}", "7", "7"),
-        (r"So $\boxed{7}$.", "7", None),
-        (r"\boxed{7} \boxed{8}", "8", None),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", r"\frac{1}{2}"),
-        (r"\boxed{\{7\}}", r"\{7\}", r"\{7\}"),
-        (r"\boxed{\boxed{7}}", "7", r"\boxed{7}"),
-        (r"\boxed{7} and \boxed{", "7", None),
-        (r"\boxed{7", None, None),
-        (r"{ \boxed{7}", "7", None),
-        (r"\boxed{}", None, None),
-        ("boxed{7}", None, None),
-        ("", None, None),
-    ],
-)
-def test_boxes(text: str, lenient: str | None, strict: str | None) -> None:
-    assert ActionFormat("boxed").find(text) == lenient
-    assert ActionFormat("boxed", strict=True).find(text) == strict
-
-
-@pytest.mark.parametrize(
-    ("text", "lenient", "strict"),
-    [
-        ('{"move": "e4"}', "e4", "e4"),
-        ('{"move": 7}', "7", "7"),
-        ('{"move": [1, true]}', "[1, true]", "[1, true]"),
-        ('```json\n{"move": "e4"}\n```', "e4", None),
-        ('I\'d say "hi: {"move": "e4"} or {"move": "d4"}', "d4", None),
-        ('{"move": "e4"} {"other": 1}', "e4", None),
-        ('{"move": "e4", "why": {"move": "d4"}}', "e4", "e4"),
-        ('{"move": "{curly} and \\"quoted\\""}', '{curly} and "quoted"', '{curly} and "quoted"'),
-        ('in set {a} I take {"move": "e4"}', "e4", None),
-        ('{ and {"move": "e4"}', "e4", None),
-        ('{"move": null}', None, None),
-        ('{"move": ""}', None, None),
-        ('{"move": "e4"', None, None),
-        ('["move"]', None, None),
-        ('{"Move": "e4"}', None, None),
-        ("", None, None),
-    ],
-)
-def test_json(text: str, lenient: str | None, strict: str | None) -> None:
-    assert ActionFormat("json:move").find(text) == lenient
-    assert ActionFormat("json:move", strict=True).find(text) == strict
-
-
-@pytest.mark.parametrize(
-    ("text", "pattern", "lenient", "strict"),
-    [
-        ("move e2, no: move e4", "regex:move ([a-h][1-8])", "e4", None),
-        (" move e4 ", "regex:move ([a-h][1-8])", "e4", "e4"),
-        ("e2 e4", re.compile("[a-h][1-8]"), "e4", None),
-        ("E4", re.compile("[a-h][1-8]", re.IGNORECASE), "E4", "E4"),
-        ("nothing", "regex:move (.)", None, None),
-        ("b", "regex:(a)|b", None, None),
-    ],
-)
-def test_patterns(text: str, pattern: Any, lenient: str | None, strict: str | None) -> None:
-    assert ActionFormat(pattern).find(text) == lenient
-    assert ActionFormat(pattern, strict=True).find(text) == strict
-
-
-@pytest.mark.parametrize(("text", "action"), [(" go north\n", "go north"), ("\n", ""), ("", "")])
-def test_plain(text: str, action: str | None) -> None:
-    assert ActionFormat("plain").find(text) == ActionFormat("plain", strict=True).find(text) == action
+def test_actions_in_texts(how: Any, text: str, action: str | None, cut: str | None) -> None:
+    assert (ActionFormat(how).find(text), ActionFormat(how).find(text, cut=True)) == (action, cut)
 
 
 @pytest.mark.parametrize("how", FORMATS)
-@given(text=any_text | marked_text)
-def test_any_text_gives_an_action_without_whitespace_around_it_or_none(how: Any, text: str) -> None:
-    for strict in (False, True):
-        action = ActionFormat(how, strict=strict).find(text)
-        assert action is None or ((action or how == "plain") and action == action.strip())
+@given(text=any_text | marked_text, more=any_text | marked_text)
+def test_what_is_read_from_a_text_that_was_cut_off_is_its_action(how: Any, text: str, more: str) -> None:
+    shape = ActionFormat(how)
+    action, cut = shape.find(text), shape.find(text, cut=True)
+    assert cut in (action, None)
+    assert action is None or ((action or how == "plain") and action == action.strip())
+    # More text cannot have changed the action that was whole, unless it marks another one.
+    if cut is not None and not any(mark.strip() in more for mark in MARKS[:8]) and isinstance(how, str):
+        assert shape.find(text + " " + more.replace("move", "")) == cut
+
+
+@pytest.mark.parametrize("how", FORMATS)
+@given(action=any_text | marked_text, before=st.text("ab \n"))
+def test_a_written_action_is_found_or_refused(how: Any, action: str, before: str) -> None:
+    shape = ActionFormat(how)
+    try:
+        written = shape.write(action)
+    except ConfigError:
+        assert how not in ("plain", "json:move") or not action.strip()
+        return
+    assert shape.find(written) == action.strip()
+    if how in ("tag", "boxed", "json:move"):
+        assert shape.find(f"{before}{written}{before}") == action.strip()
+        for stop in range(len(written)):
+            assert shape.find(written[:stop], cut=True) is None
 
 
 @given(before=any_text, action=any_text, after=any_text)
 def test_what_is_marked_is_what_is_found(before: str, action: str, after: str) -> None:
-    expected = action.strip() or None
-    assert ActionFormat("tag").find(f"{before}<action>{action}</action>{after}") == expected
-    assert ActionFormat("tag", strict=True).find(f"<action>{action}</action>") == expected
-    written = json.dumps({"move": action})
-    assert ActionFormat("json:move", strict=True).find(written) == _through_json(action)
-
-
-@pytest.mark.parametrize("how", FORMATS)
-@given(action=any_text | marked_text, strict=st.booleans())
-def test_a_written_action_is_found_or_refused(how: Any, action: str, strict: bool) -> None:
-    shape = ActionFormat(how, strict=strict)
-    try:
-        written = shape.write(action)
-    except ConfigError:
-        return
-    assert ActionFormat(how, strict=True).find(written) == action.strip()
+    assert ActionFormat("tag").find(f"{before}<action>{action}</action>{after}") == (action.strip() or None)
 
 
 @pytest.mark.parametrize(
     ("how", "response"),
-    [
-        ("tag", "<action>7</action>"),
-        ("boxed", r"\boxed{7}"),
-        ("json:move", '{"move": "7"}'),
-        ("plain", "7"),
-        (r"regex:\d", "7"),
-    ],
+    [("tag", "<action>7</action>"), ("boxed", r"\boxed{7}"), ("json:move", '{"move": "7"}'), ("plain", "7")],
 )
 def test_an_action_is_written_in_every_format(how: str, response: str) -> None:
     assert ActionFormat(how).write("7") == response
+    assert ActionFormat(r"regex:\d").write("7") == "7"
+    assert json.loads(ActionFormat("json:a").write("“é”")) == {"a": "“é”"}
 
 
 @pytest.mark.parametrize(
@@ -160,18 +111,10 @@ def test_an_action_that_its_mark_would_hide_is_refused(how: str, action: str) ->
         ActionFormat(how).write(action)
 
 
-def _through_json(action: str) -> str | None:
-    return str(json.loads(json.dumps(action))).strip() or None
-
-
 GARBAGE = [
-    "<action>",
-    "</action>",
-    "\\boxed{",
+    *MARKS[:5],
     "\\boxed{}",
     "\\",
-    "{",
-    "}",
     "{}",
     '"',
     '{"',
@@ -179,12 +122,7 @@ GARBAGE = [
     '{"move":',
     '{"move":{},',
     '{"a":[',
-    "{\\",
     '{"a":{"b":"}',
-    " ",
-    "\n",
-    "\x00",
-    "\ud800",
     "7",
 ]
 
@@ -192,28 +130,25 @@ GARBAGE = [
 @pytest.mark.full
 @pytest.mark.parametrize("how", FORMATS[:4])
 @pytest.mark.parametrize("piece", GARBAGE)
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_megabyte_of_garbage_is_read_in_linear_time(piece: str, how: str, strict: bool) -> None:
-    action_format = ActionFormat(how, strict=strict)
+def test_a_megabyte_of_garbage_is_read_in_linear_time(piece: str, how: str) -> None:
     for text in (piece * (1_000_000 // len(piece)), '{"move":"' + piece * (1_000_000 // len(piece)) + "}" * 1_000):
         start = time.perf_counter()
-        action_format.find(text)
+        ActionFormat(how).find(text)
         # Seconds where quadratic time would be hours; a busy machine is no reason to fail.
         assert time.perf_counter() - start < 10
 
 
 @pytest.mark.parametrize("how", FORMATS)
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_format_pickles_and_explains_itself(how: Any, strict: bool) -> None:
-    action_format = ActionFormat(how, strict=strict)
-    again = pickle.loads(pickle.dumps(action_format))
+def test_a_format_pickles_and_explains_itself(how: Any) -> None:
+    shape = ActionFormat(how)
+    again = pickle.loads(pickle.dumps(shape))
     text = '<action>7</action> \\boxed{7} {"move": 7} move 7 e4'
-    assert again.find(text) == action_format.find(text)
-    assert action_format.sentence == again.sentence
-    assert action_format.sentence[0].isupper()
+    assert again.find(text) == shape.find(text)
+    assert shape.sentence == again.sentence
+    assert shape.sentence[0].isupper()
 
 
-@pytest.mark.parametrize("how", ["", "tags", "json", "json:", "regex:", "regex:(", "xml:action", None])
+@pytest.mark.parametrize("how", ["", "tags", "tag:", "json", "json:", "regex:", "regex:(", "xml:action", None, 3])
 def test_a_format_that_does_not_exist_is_refused(how: Any) -> None:
     with pytest.raises(ConfigError):
         ActionFormat(how)

@@ -17,8 +17,7 @@ from gym_trl.env_checker.inspector import Inspector
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.rollout.random_play import description_of, random_play, random_policy
 from gym_trl.spaces import AnyText
-from gym_trl.text.action_samples import ActionSampler, numbers_within, ranges_in, spread
-from gym_trl.text.textify import parse, write
+from gym_trl.text.spaces import write
 from gym_trl.wrappers.as_text import as_text
 
 DIGITS = "0123456789"
@@ -204,53 +203,6 @@ def test_an_evaluation_plays_at_random_wherever_the_checks_do(make: Callable[[],
     report = Inspector(make, 5, search_steps=0)
     assert report.look_at("end").verdict == "ok"
     assert wanted is None or {game.actions[0] for game in report.some} <= wanted
-
-
-some_space = st.sampled_from(
-    [
-        spaces.Discrete(7, start=-3),
-        spaces.MultiDiscrete([3, 4]),
-        spaces.MultiBinary(3),
-        spaces.Box(-1, 1, (2,)),
-        spaces.Box(-np.inf, np.inf, (1,)),
-        spaces.Box(0, 9, (2, 2), np.int64),
-        spaces.Text(4, charset="ab"),
-        spaces.Text(5, min_length=5, charset=DIGITS),
-        spaces.Text(300),
-        spaces.Text(3, charset=DIGITS),
-        spaces.Dict(name=spaces.Text(3, charset=DIGITS), size=spaces.Discrete(3)),
-        spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.Discrete(2)]),
-        spaces.OneOf([spaces.Discrete(2), spaces.MultiBinary(2)]),
-        spaces.Sequence(spaces.Discrete(3)),
-    ]
-)
-
-
-@given(some_space, st.integers(0, 2**63 - 1), st.sampled_from([1, 7, 64, 500]))
-@examples(150)
-def test_what_is_drawn_and_spread_is_in_the_space_and_can_be_read(space: Any, seed: int, most: int) -> None:
-    draw = ActionSampler(space, seed)
-    spreaded = spread(space, most)
-    assert 1 <= len(spreaded) <= most
-    for action in [*spreaded, *(draw() for _ in range(5))]:
-        assert action in space
-        assert write(space, parse(space, write(space, action))) == write(space, action)
-
-
-@given(st.integers(1, 40), st.integers(-5, 5), st.integers(1, 6), st.integers(1, 4))
-@examples(40)
-def test_all_actions_of_a_small_space_are_spread(count: int, start: int, rows: int, columns: int) -> None:
-    assert sorted(map(int, spread(spaces.Discrete(count, start=start), 100))) == [start + one for one in range(count)]
-    cells = spread(spaces.MultiDiscrete([rows, columns]), 100)
-    assert len({tuple(one.tolist()) for one in cells}) == len(cells) == rows * columns
-
-
-@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(2, 300))
-@examples(60)
-def test_numbers_of_a_range_are_within_it_with_both_of_its_ends(low: int, size: int, most: int) -> None:
-    found = numbers_within(ranges_in([f"{low} to {low + size}"]), most) if size else []
-    assert len(set(found)) == len(found) <= most
-    assert not size or (min(found) >= low and max(found) <= low + size and low in found)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 100))

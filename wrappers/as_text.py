@@ -11,11 +11,9 @@ from gymnasium import spaces
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds, holds_text
-from gym_trl.text.action_description import explain
-from gym_trl.text.action_samples import ActionSampler
-from gym_trl.text.checked_spaces import check, check_actions
+from gym_trl.text import counted
 from gym_trl.text.discovery import action_names, field_names, marks
-from gym_trl.text.textify import counted, parse, render, write
+from gym_trl.text.spaces import check, check_actions, explain, parse, render, sampler, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
@@ -77,7 +75,7 @@ class TextObservation(TextWrapper):
     'You are on square 0.'
 
     The first applicable conversion is used: ``observe``; text unchanged; a map or hand for Gymnasium's own toy-text
-    games, and a list of visible objects for MiniGrid; the value as ``gym_trl.text.textify.render`` shows it, with field
+    games, and a list of visible objects for MiniGrid; the value as ``gym_trl.text.spaces.render`` shows it, with field
     names from the docstring. A wrapper that changes the observations is never undone: around it neither the conversions
     of these games nor names or renderings of the environment are used.
 
@@ -207,7 +205,7 @@ class TextAction(FrozenAfterEnd):
     'Answer with Move left, Move down, Move right or Move up.'
 
     Action names come from the environment (``action_names`` in ``gym_trl.text.discovery``); numbers work as well.
-    Actions of other spaces are written as numbers or as JSON (``gym_trl.text.textify``). A text that is not an action
+    Actions of other spaces are written as numbers or as JSON (``gym_trl.text.spaces``). A text that is not an action
     does not reach the environment: the observation explains the valid actions, and ``info["action_valid"]`` is false.
     If ``info`` has an ``action_mask``, ``info["admissible_actions"]`` lists the names.
 
@@ -232,7 +230,7 @@ class TextAction(FrozenAfterEnd):
         self._act = act
         self._takes_text = holds_text(env.action_space)
         if act is None and not self._takes_text:
-            check_actions(env.action_space, self.names)
+            check_actions(env.action_space)
 
     @property
     def instructions(self) -> str:
@@ -268,7 +266,7 @@ class TextAction(FrozenAfterEnd):
         """
         if (make := random_policy_of(self.env)) is not None:
             return make(seed)
-        draw, rng = ActionSampler(self.env.action_space, seed), np.random.default_rng(derive_seed(seed, "listed"))
+        draw, rng = sampler(self.env.action_space, seed), np.random.default_rng(derive_seed(seed, "listed"))
 
         def act(observation: str) -> str:
             if listed := listed_actions(self.env, self.last_info):

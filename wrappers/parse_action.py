@@ -42,7 +42,6 @@ class ParseAction(FrozenAfterEnd):
         format: Mark-up of the action: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``, ``"regex:PATTERN"`` or a
             compiled pattern, see ``gym_trl.text.parsing.ActionFormat``; ``None`` passes the whole response on,
             thinking included.
-        strict: Require the response to consist of the marked action only, apart from thinking.
         penalty: Reward subtracted for an unreadable response, and for an action that the environment rejects.
         end_after: End the episode after this many consecutive unreadable responses or invalid actions. ``None``: the
             environment's own limits.
@@ -71,7 +70,6 @@ class ParseAction(FrozenAfterEnd):
         env: gym.Env[str, str],
         format: str | re.Pattern[str] | None = "tag",  # noqa: A002 -- what users call it
         *,
-        strict: bool = False,
         penalty: float = 0.0,
         end_after: int | None = None,
         cut_actions: CutActions = "reject",
@@ -82,16 +80,12 @@ class ParseAction(FrozenAfterEnd):
             check_counts(end_after=end_after)
         if cut_actions not in ("reject", "accept"):
             raise ConfigError(f'cut_actions must be "reject" or "accept", got {cut_actions!r}')
-        if format is None and strict:
-            raise ConfigError("strict needs a format")
-        super().__init__(
-            env, format=format, strict=strict, penalty=penalty, end_after=end_after, cut_actions=cut_actions
-        )
+        super().__init__(env, format=format, penalty=penalty, end_after=end_after, cut_actions=cut_actions)
         self.action_space = AnyText(_ANSWER_LENGTH)
         self.penalty = penalty
         self.end_after = end_after
         self.cut_actions = cut_actions
-        self._format = None if format is None else ActionFormat(format, strict=strict)
+        self._format = None if format is None else ActionFormat(format)
         self._unreadable_row = 0
         self._invalid_row = 0
         self._cut_off = False

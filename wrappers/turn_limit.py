@@ -6,7 +6,7 @@ import gymnasium as gym
 
 from gym_trl.errors import check_counts
 from gym_trl.spaces import AnyText
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation, text_of
 from gym_trl.wrappers.settlement import settlement

@@ -15,9 +15,7 @@ from gymnasium.envs.registration import load_env_creator
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.errors import ConfigError, apart_from_the_model
 from gym_trl.spaces import holds_text
-from gym_trl.text.action_description import explain
-from gym_trl.text.checked_spaces import check_actions
-from gym_trl.text.textify import UnreadableActionError, parse, render
+from gym_trl.text.spaces import UnreadableActionError, check, check_actions, explain, parse, render
 from gym_trl.types import Policy
 
 _MOST_MOVES = 1_000
@@ -43,7 +41,7 @@ class PettingZoo(Adapter):
     a board with two planes the agent's pieces are ``x`` and the opponent's ``o``. Actions are numbers, in chess moves
     such as ``e2e4``. ``info["admissible_actions"]`` lists those that the game's mask allows; any other is invalid, does
     not reach the game, and can be corrected in the next turn. Actions of other spaces are text, or written as in
-    ``gym_trl.text.textify``. The reward is the sum of the agent's rewards until its next turn. PettingZoo names no
+    ``gym_trl.text.spaces``. The reward is the sum of the agent's rewards until its next turn. PettingZoo names no
     winner; the rewards are the outcome of its games. ``success`` is the highest return, shared or not, and is
     undeclared if all players are paid alike, as in cooperative games; in a draw that pays nothing nobody has succeeded.
 
@@ -365,6 +363,7 @@ class PettingZoo(Adapter):
         if self._is_board():
             mine, theirs = np.asarray(observation, dtype=int).transpose(2, 0, 1)
             return "\n".join("".join(row) for row in _STONES[mine + 2 * theirs])
+        check(space)
         return render(space, observation)
 
     def _observed(self, player: str) -> spaces.Space[Any]:

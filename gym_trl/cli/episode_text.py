@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gym_trl.cli.environments import format_arguments
 from gym_trl.cli.terminal import printable
 from gym_trl.errors import ConfigError
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -19,8 +19,7 @@ from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import environment_policy
 from gym_trl.rollout.random_play import own_random_policy
 from gym_trl.rollout.text_player import play
-from gym_trl.text.short_count import short_count
-from gym_trl.text.textify import counted
+from gym_trl.text import counted, short_count
 from gym_trl.types import Task
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.traits import solver_of, traits

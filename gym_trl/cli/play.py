@@ -28,7 +28,7 @@ from gym_trl.policies.model import Model
 from gym_trl.policies.opponents import Opponent
 from gym_trl.policies.server import server
 from gym_trl.seeding import derive_seed
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.seats import plays_all_seats

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from gym_trl.cli.terminal import say
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.training.progress import Display
 
 

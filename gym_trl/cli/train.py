@@ -22,7 +22,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.options import DEFAULT_ENV, TrainOptions, grpo_fields
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.training.options import TINY, check_grpo, choose, preset_defaults, read_options
 from gym_trl.training.process import check_new
 from gym_trl.training.run_file import write_run_file

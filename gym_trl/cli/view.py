@@ -10,7 +10,7 @@ from gym_trl.cli.options import DebugOption, check_other
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
 from gym_trl.files import is_unwritable
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 
 EXAMPLES = """
 gym-trl view runs/first

@@ -14,7 +14,7 @@ from gym_trl.engines.server_checks import check_logprobs, check_model, check_opt
 from gym_trl.engines.server_client import Sender, Server, import_httpx
 from gym_trl.engines.vllm import IMPOSSIBLE, with_ends
 from gym_trl.errors import ConfigError, EngineError, check_counts
-from gym_trl.text.credentials import bearer
+from gym_trl.text.chat_client import bearer
 from gym_trl.types import Completion, Request
 
 _IMPOSSIBLE = {

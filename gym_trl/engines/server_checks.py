@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gym_trl.engines.server_api import NEUTRAL, SERVE, VERBATIM, at_most, error_text, sampled, unreachable
 from gym_trl.errors import ConfigError, EngineError
-from gym_trl.text.credentials import redact
+from gym_trl.text.chat_client import redact
 
 if TYPE_CHECKING:
     import httpx

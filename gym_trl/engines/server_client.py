@@ -24,7 +24,7 @@ from gym_trl.engines.server_api import (
     unreachable,
 )
 from gym_trl.errors import EngineError, needs
-from gym_trl.text.credentials import redact
+from gym_trl.text.chat_client import redact
 from gym_trl.types import Completion, FinishReason, Request
 
 if TYPE_CHECKING:

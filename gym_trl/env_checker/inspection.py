@@ -19,7 +19,7 @@ from gym_trl.executors.worker import Worker, WorkerError
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
 from gym_trl.report import PROBLEM, Finding, Report, ok, problem, skipped
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 
 _BLIND = "blind baseline"
 _START_S = 120.0

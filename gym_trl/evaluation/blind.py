@@ -16,7 +16,7 @@ from gym_trl.evaluation.blind_play import LONGEST, Actions, Arena, Outcome, Spen
 from gym_trl.evaluation.blind_search import Objective, Search
 from gym_trl.evaluation.estimates import Estimate, Reference
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 
 STEPS = 200_000
 SECONDS = 60.0

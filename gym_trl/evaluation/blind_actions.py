@@ -24,8 +24,7 @@ from gym_trl.rollout.random_play import (
     solver_play,
 )
 from gym_trl.seeding import derive_seed
-from gym_trl.text.action_samples import holds_numbers, numbers_within, ranges_in, spread
-from gym_trl.text.textify import write
+from gym_trl.text.spaces import holds_numbers, numbers_within, ranges_in, spread, write
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.traits import attribute_of, constant_action_of, solver_of
 

@@ -9,8 +9,15 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import Arguments, Count, Seconds, check_options, option_types
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.seeding import derive_seed
-from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
-from gym_trl.text.credentials import without_password
+from gym_trl.text.chat_client import (
+    ModelStopped,
+    encodable,
+    first_model,
+    open_client,
+    read_reply,
+    request,
+    without_password,
+)
 from gym_trl.text.thoughts import AnswerText
 from gym_trl.types import Policy, StopReason, UnfinishedResponse
 from gym_trl.wrappers.inner import instructions_of

@@ -9,7 +9,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.records.json_lines import JsonLinesWriter, mend, numbered
 from gym_trl.records.schema import FAILURES, ROLLOUTS, Record, complete, env_of
 from gym_trl.success import counted_successes, declaring_envs
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import StopReason
 
 

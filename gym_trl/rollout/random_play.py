@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.text.action_samples import ActionSampler, holds_numbers, is_free_text, ranges_in
+from gym_trl.text.spaces import holds_numbers, ranges_in, sampler
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.frozen import FrozenAfterEnd
@@ -36,7 +36,7 @@ def random_play(env: TextEnvironment, seed: int) -> Actor:
     True
 
     It is the environment's own ``random_policy``. Without one, it samples from the actions that ``info`` lists, and
-    without a list from the action space: see ``ActionSampler`` for texts. ``description_of`` says which of them it is.
+    without a list from the action space: see ``sampler`` for texts. ``description_of`` says which of them it is.
 
     Args:
         env: Environment that was reset.
@@ -47,7 +47,7 @@ def random_play(env: TextEnvironment, seed: int) -> Actor:
     if (make := own_random_policy(env)) is not None:
         own = make(derived)
         return lambda observation, info: own(observation)
-    rng, draw = random.Random(derived), ActionSampler(played_space(env), derived)
+    rng, draw = random.Random(derived), sampler(played_space(env), derived)
 
     def act(observation: str, info: Mapping[str, Any]) -> str:
         listed = listed_actions(env, info)
@@ -124,8 +124,8 @@ def description_of(env: TextEnvironment, observation: str, info: Mapping[str, An
     if plays_characters(env, info):
         kind = "characters"
     elif holds_numbers(played_space(env)):
-        named = ranges_in([instructions_of(env), observation])
-        kind = f"numbers from {named[0].low} to {named[0].high}" if named else "numbers, mostly short ones"
+        named = ranges_in([instructions_of(env), observation], played_space(env))
+        kind = f"numbers from {named[0][0]} to {named[0][-1]}" if named else "numbers, mostly short ones"
     else:
         return RANDOM_PLAY
     return f"random {kind} (define random_policy for random play)"
@@ -139,4 +139,5 @@ def plays_characters(env: TextEnvironment, info: Mapping[str, Any]) -> bool:
     False
     """
     listed = own_random_policy(env) is not None or listed_actions(env, info)
-    return not listed and is_free_text(played_space(env))
+    space = played_space(env)
+    return not listed and holds_text(space) and not holds_numbers(space)

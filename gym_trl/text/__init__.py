@@ -1,1 +1,29 @@
-"""Conversion between values and text: observations, actions, action formats, credentials."""
+"""Conversion of spaces, actions and responses to and from text; and counts in words."""
+
+import math
+from functools import cache
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number and the noun that it counts.
+
+    >>> counted(1, "turn"), counted(2, "turn"), counted(3, "try"), counted(0, "guess")
+    ('1 turn', '2 turns', '3 tries', '0 guesses')
+    """
+    return f"1 {thing}" if number == 1 else f"{number} {_plural(thing)}"
+
+
+@cache
+def _plural(thing: str) -> str:
+    if thing.endswith("y"):
+        return f"{thing[:-1]}ies"
+    return f"{thing}es" if thing.endswith("s") else f"{thing}s"
+
+
+def short_count(number: int) -> str:
+    """Return an integer of any size; from a trillion on as a power of ten.
+
+    >>> short_count(1234), short_count(3**1000)
+    ('1,234', 'about 10^477')
+    """
+    return f"{number:,}" if number < 10**12 else f"about 10^{math.log10(number):.0f}"

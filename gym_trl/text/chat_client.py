@@ -1,12 +1,12 @@
-"""Client of servers with OpenAI's HTTP interface: chat completions, repeated where that may help."""
+"""Client of servers with OpenAI's HTTP interface: chat completions, repeated where that may help, and their keys."""
 
 import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
-from gym_trl.text.credentials import bearer, redact, without_password
 from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import StopReason
 
@@ -26,24 +26,56 @@ class ModelStopped(Exception):  # noqa: N818 -- it is data, and never reaches th
 
 
 class ChatReply(NamedTuple):
-    """Reply of a model, as ``read_reply`` reads it."""
+    """Reply of a model; ``cut`` says that the maximum number of tokens ended it."""
 
     thinking: str
     text: str
     cut: bool
-    """The maximum number of tokens ended it."""
     prompt_tokens: int | None
     completion_tokens: int | None
 
 
-def open_client(base_url: str, *, api_key: str | None, concurrency: int, timeout_s: float) -> Any:
-    """Return an ``httpx.Client`` for a server.
+def bearer(api_key: str | None) -> dict[str, str]:
+    """Return the header for a key.
 
-    Args:
-        base_url: Address, including ``/v1``.
-        api_key: Sent as a bearer token.
-        concurrency: Maximum number of connections.
-        timeout_s: Maximum seconds for a response.
+    >>> bearer("sk-1234"), bearer(None)
+    ({'Authorization': 'Bearer sk-1234'}, {})
+
+    Raises:
+        ConfigError: The key has characters that a header cannot have; the message does not contain the key.
+    """
+    key = (api_key or "").strip()  # a key from a file ends with a line break
+    if not all("!" <= character <= "~" for character in key):
+        raise ConfigError("the server's key has characters that a header cannot contain, such as spaces or quotes")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def redact(text: str, authorization: str | None) -> str:
+    """Return a server's message without the key, which some servers repeat when they reject it.
+
+    >>> redact("Incorrect API key provided: sk-1234.", "Bearer sk-1234")
+    'Incorrect API key provided: ***.'
+    """
+    key = (authorization or "").rpartition(" ")[2]
+    return text.replace(key, "***") if len(key) >= 4 else text
+
+
+def without_password(url: str) -> str:
+    """Return an address without its password, for display.
+
+    >>> without_password("https://me:secret@example.com/v1"), without_password("http://localhost:8000")
+    ('https://***@example.com/v1', 'http://localhost:8000')
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an address that cannot be read"
+    _, at, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"***@{host}").geturl() if at else url
+
+
+def open_client(base_url: str, *, api_key: str | None, concurrency: int, timeout_s: float) -> Any:
+    """Return an ``httpx.Client`` for a server, with at most so many connections.
 
     Raises:
         ConfigError: The address is invalid, or ``concurrency`` is below 1.
@@ -73,7 +105,7 @@ def first_model(client: Any, *, until: float = math.inf) -> str:
     except ModelStopped as error:
         raise EngineError(str(error)) from error
     except (LookupError, TypeError) as error:
-        raise EngineError(f"{address(client)} lists no models; set model, or --model") from error
+        raise EngineError(f"{without_password(str(client.base_url))} lists no models; set model, or --model") from error
 
 
 def request(
@@ -81,12 +113,7 @@ def request(
 ) -> Any:
     """Return a server's response as JSON, repeating the request with growing pauses as long as that may help.
 
-    Args:
-        client: Client of ``open_client``.
-        method: HTTP method.
-        path: Path below the client's address.
-        body: Sent as JSON.
-        until: Time of ``time.monotonic()`` after which the request is not repeated, and no longer waited for.
+    After ``until``, a time of ``time.monotonic()``, the request is not repeated, and no longer waited for.
 
     Raises:
         ModelStopped: The request failed each time, or the response cannot be read.
@@ -94,6 +121,7 @@ def request(
     """
     import httpx
 
+    address = without_password(str(client.base_url))
     for pause in PAUSES_S:
         reason, limit = StopReason.CANCELLED, {}
         if until < math.inf:
@@ -102,17 +130,25 @@ def request(
         try:
             response = client.request(method, path, json=body, **limit)
         except httpx.TimeoutException as error:
-            reason, problem = StopReason.TIMEOUT, f"{address(client)} did not respond in time: {type(error).__name__}"
+            reason, problem = StopReason.TIMEOUT, f"{address} did not respond in time: {type(error).__name__}"
         except httpx.HTTPError as error:
-            problem = f"{address(client)}: {type(error).__name__}: {error}"
+            problem = f"{address}: {type(error).__name__}: {error}"
         else:
             if response.status_code not in _RETRIED:
-                return _read(response, client)
-            problem = f"{address(client)} returned status {response.status_code}"
+                break
+            problem = f"{address} returned status {response.status_code}"
         if pause is None or time.monotonic() + pause >= until:
-            break
+            raise ModelStopped(reason, problem)
         time.sleep(pause)
-    raise ModelStopped(reason, problem)
+    if not response.is_success:
+        said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
+        if any(words in said.lower() for words in _OVERFLOW):
+            raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
+        raise EngineError(f"{address} returned status {response.status_code}: {said}")
+    try:
+        return response.json()
+    except ValueError as error:
+        raise ModelStopped(StopReason.CANCELLED, f"the response of {address} is not JSON") from error
 
 
 def read_reply(answer: Any, client: Any) -> ChatReply:
@@ -130,11 +166,9 @@ def read_reply(answer: Any, client: Any) -> ChatReply:
         shown = redact(repr(answer), client.headers.get("Authorization"))
         raise ModelStopped(StopReason.CANCELLED, f"the server's response has no message: {shown:.200}") from error
     counts = usage if isinstance(usage, Mapping) else {}
-    prompt, completion = (
-        count if isinstance(count, int) else None
-        for count in (counts.get("prompt_tokens"), counts.get("completion_tokens"))
-    )
-    return ChatReply(str(thinking), text, finish == "length", prompt, completion)
+    prompt, sampled = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    tokens = (count if isinstance(count, int) else None for count in (prompt, sampled))
+    return ChatReply(str(thinking), text, finish == "length", *tokens)
 
 
 def encodable(text: str) -> str:
@@ -144,20 +178,3 @@ def encodable(text: str) -> str:
     True
     """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def address(client: Any) -> str:
-    """Return the address of a client's server, for display."""
-    return without_password(str(client.base_url))
-
-
-def _read(response: Any, client: Any) -> Any:
-    if response.is_success:
-        try:
-            return response.json()
-        except ValueError as error:
-            raise ModelStopped(StopReason.CANCELLED, f"the response of {address(client)} is not JSON") from error
-    reason = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
-    if any(words in reason.lower() for words in _OVERFLOW):
-        raise ModelStopped(StopReason.CONTEXT_OVERFLOW, reason)
-    raise EngineError(f"{address(client)} returned status {response.status_code}: {reason}")

@@ -3,7 +3,7 @@
 import enum
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -28,11 +28,21 @@ def action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     Sources are ``get_action_meanings()``, attributes such as ``actions`` (an ``Enum`` or a list of strings), and the
     list or table under the heading about actions in the docstring.
     """
-    space = env.action_space
+    space, own = env.action_space, env.unwrapped
     if not isinstance(space, spaces.Discrete):
         return ()
-    first = int(space.start)
-    for names in _told(env.unwrapped, first):
+    meanings = getattr(own, "get_action_meanings", None)
+    found: list[Any] = [meanings() if callable(meanings) else ()]
+    for attribute in _ATTRIBUTES:
+        names = getattr(own, attribute, None)
+        if isinstance(names, enum.EnumMeta):
+            names = sorted(names, key=lambda member: int(member.value))
+        if isinstance(names, Sequence) and not isinstance(names, str):
+            texts = [name.name if isinstance(name, enum.Enum) else name for name in names]
+            found.append(texts if all(isinstance(text, str) for text in texts) else ())
+    items = _items(own, "action")
+    found.append([items.get(int(space.start) + place, "") for place in range(len(items))])
+    for names in found:
         cleaned = tuple(" ".join(str(name).split()) for name in names)
         if len(cleaned) == int(space.n) == len({name.casefold() for name in cleaned}) and all(cleaned):
             return cleaned
@@ -40,7 +50,7 @@ def action_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
 
 
 def field_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
-    """Return the names of the elements of a one-dimensional ``Box``, from the table in the docstring.
+    """Return the names of the numbers of a one-dimensional ``Box``, from the table in the docstring.
 
     >>> field_names(gym.make("CartPole-v1"))
     ('Cart Position', 'Cart Velocity', 'Pole Angle', 'Pole Angular Velocity')
@@ -48,9 +58,24 @@ def field_names(env: gym.Env[Any, Any]) -> tuple[str, ...]:
     space = env.observation_space
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         return ()
-    names = _items(_section(_docstring(env.unwrapped), "observation"))
-    wanted = [names.get(place, "") for place in range(space.shape[0])]
-    return tuple(wanted) if all(wanted) and len(names) == len(wanted) else ()
+    items = _items(env.unwrapped, "observation")
+    names = tuple(items.get(place, "") for place in range(space.shape[0]))
+    return names if all(names) and len(items) == len(names) else ()
+
+
+def _items(env: gym.Env[Any, Any], about: str) -> dict[int, str]:
+    """Return names by number, from ``- 0: name`` or ``| 0 | name | ... |`` under the first heading with ``about``."""
+    text = _docstring(env)[0]
+    headings = list(_HEADING.finditer(text))
+    starts = [*(heading.start() for heading in headings), len(text)]
+    items: dict[int, str] = {}
+    for heading, end in zip(headings, starts[1:], strict=True):
+        if about in (heading[1] or heading[2]).casefold():
+            for item in _ITEM.finditer(text[heading.end() : end]):
+                name = re.split(r"\s*\|\s*|\.\s|\s*:\s", item[2])[0].strip(" .`*")
+                items.setdefault(int(item[1]), re.sub(r"\s*\([^)]*\)$", "", name))
+            break
+    return items
 
 
 def description(env: gym.Env[Any, Any]) -> str:
@@ -59,7 +84,7 @@ def description(env: gym.Env[Any, Any]) -> str:
     >>> description(gym.make("CliffWalking-v1"))
     'Cliff walking involves crossing a gridworld from start to goal while avoiding falling off a cliff.'
     """
-    for paragraph in re.split(r"\n\s*\n", _docstring(env.unwrapped)):
+    for paragraph in re.split(r"\n\s*\n", _docstring(env.unwrapped)[0]):
         lines = [line for line in paragraph.splitlines() if not line.lstrip().startswith(("#", ">>>", "..", "|"))]
         if text := " ".join(" ".join(lines).split()):
             return text
@@ -69,15 +94,22 @@ def description(env: gym.Env[Any, Any]) -> str:
 def published_rules(env: gym.Env[Any, Any]) -> str:
     """Return the rules of an environment of Gymnasium or MiniGrid, which its docstring begins with; empty for others.
 
-    >>> published_rules(gym.make("FrozenLake-v1"))[:37]
-    'Frozen lake involves crossing a froze'
-    >>> published_rules(gym.make("TrlEnv/Echo-v0"))
-    ''
+    >>> published_rules(gym.make("FrozenLake-v1"))[:37], published_rules(gym.make("TrlEnv/Echo-v0"))
+    ('Frozen lake involves crossing a froze', '')
 
     The docstring of any other class may be about its code, so it is never shown to a model.
     """
-    kind = _documented(env.unwrapped)
-    return description(env) if kind is not None and kind.__module__.startswith(_WITH_RULES) else ""
+    return description(env) if _docstring(env.unwrapped)[1].startswith(_WITH_RULES) else ""
+
+
+def _docstring(env: gym.Env[Any, Any]) -> tuple[str, str]:
+    """Return the docstring of the class, or of its nearest base class with one, and the module of that class."""
+    for kind in type(env).__mro__:
+        if kind is gym.Env:
+            break
+        if kind.__doc__:
+            return inspect.cleandoc(kind.__doc__), kind.__module__
+    return "", ""
 
 
 def marks(text: str) -> str:
@@ -86,80 +118,14 @@ def marks(text: str) -> str:
     >>> marks("S\x1b[41mF\x1b[0mF\x1b[1;32mG\x1b[0m")
     'S[F|on red]F[G|green]'
     """
-    parts, style, start = [], "", 0
-    for code in _SGR.finditer(text):
-        parts.append(_marked(text[start : code.start()], style))
-        style, start = _style(code[1], style), code.end()
-    parts.append(_marked(text[start:], style))
+    first, *rest = _SGR.split(text)
+    parts, style = [first], ""
+    for codes, piece in zip(rest[::2], rest[1::2], strict=True):
+        for code in (int(code or 0) for code in codes.split(";")):
+            if code in (0, 7):
+                style = "reversed" if code else ""
+            elif code % 10 < 8 and code // 10 in (3, 4, 9, 10):
+                style = ("on " if code // 10 in (4, 10) else "") + _COLOURS[code % 10]
+        lines = piece.split("\n") if style else []
+        parts.append("\n".join(f"[{line}|{style}]" if line.strip() else line for line in lines) if lines else piece)
     return _CONTROL.sub("", "".join(parts))
-
-
-def _marked(text: str, style: str) -> str:
-    if not style or not text.strip():
-        return text
-    return "\n".join(f"[{line}|{style}]" if line.strip() else line for line in text.split("\n"))
-
-
-def _style(codes: str, before: str) -> str:
-    style = before
-    numbers = [int(code or 0) for code in codes.split(";")]
-    for number in numbers:
-        if number == 0:
-            style = ""
-        elif number == 7:
-            style = "reversed"
-        elif number % 10 < 8 and number // 10 in (3, 4, 9, 10):
-            ground = "on " if number // 10 in (4, 10) else ""
-            style = ground + _COLOURS[number % 10]
-    return style
-
-
-def _told(env: gym.Env[Any, Any], first: int) -> Iterator[Sequence[Any]]:
-    if callable(meanings := getattr(env, "get_action_meanings", None)):
-        yield list(meanings())
-    for attribute in _ATTRIBUTES:
-        names = getattr(env, attribute, None)
-        if isinstance(names, type) and issubclass(names, enum.Enum):
-            yield [member.name for member in sorted(names, key=lambda member: int(member.value))]
-        elif isinstance(names, Sequence) and all(isinstance(name, enum.Enum) for name in names):
-            yield [name.name for name in names]
-        elif (
-            isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(name, str) for name in names)
-        ):
-            yield names
-    items = _items(_section(_docstring(env), "action"))
-    yield [items.get(place, "") for place in range(first, first + len(items))]
-
-
-def _docstring(env: gym.Env[Any, Any]) -> str:
-    kind = _documented(env)
-    return inspect.cleandoc(kind.__doc__ or "") if kind is not None else ""
-
-
-def _documented(env: gym.Env[Any, Any]) -> type | None:
-    """Return the class with the docstring: the environment's, or its nearest base class before ``gymnasium.Env``."""
-    for kind in type(env).__mro__:
-        if kind is gym.Env:
-            break
-        if kind.__doc__:
-            return kind
-    return None
-
-
-def _section(text: str, about: str) -> str:
-    """Return the text under the first heading that contains ``about``."""
-    headings = list(_HEADING.finditer(text))
-    for place, heading in enumerate(headings):
-        if about in (heading[1] or heading[2]).casefold():
-            end = headings[place + 1].start() if place + 1 < len(headings) else len(text)
-            return text[heading.end() : end]
-    return ""
-
-
-def _items(text: str) -> dict[int, str]:
-    """Return names by number, from ``- 0: name`` or ``| 0 | name | ... |``."""
-    items: dict[int, str] = {}
-    for item in _ITEM.finditer(text):
-        name = re.split(r"\s*\|\s*|\.\s|\s*:\s", item[2])[0].strip(" .`*")
-        items.setdefault(int(item[1]), re.sub(r"\s*\([^)]*\)$", "", name))
-    return items

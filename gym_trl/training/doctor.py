@@ -20,7 +20,7 @@ from gym_trl.policies.weights import free_memory, load_config, load_tokenizer, l
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.training.action_formats import Judge
 from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.findings import (

@@ -15,7 +15,7 @@ from gym_trl.grpo.credit.turn_credit import find_estimator
 from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
 from gym_trl.success import successes_in
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.training.action_formats import Judge, Reading, Response, candidate_formats, read_again, sample_actions
 from gym_trl.types import EpisodeResult, StopReason, Turn
 

@@ -13,7 +13,7 @@ from gym_trl.evaluation.levels import LEVELS, levels_of
 from gym_trl.policies.model import is_hub_id
 from gym_trl.policies.weights import Adapter
 from gym_trl.records.fields import as_number
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.training.progress import evaluation_of
 
 CARD = "README.md"

@@ -19,7 +19,7 @@ from rich.table import Table
 from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.levels import Level, levels_of
 from gym_trl.evaluation.play import Score
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 
 _SHOWN = {
     "success": ("env/success", ".2f"),

@@ -24,7 +24,7 @@ from gym_trl.grpo.totals import StepTotals, rows_of
 from gym_trl.options import TrainOptions, grpo_fields
 from gym_trl.policies.weights import bfloat16_is_fast, free_memory, load_config, saving
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.model_checks import micro_batch_of, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice

@@ -22,8 +22,8 @@ from gym_trl.records.schema import ROLLOUTS, Record, TurnRecord
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.success import successes_in
+from gym_trl.text import counted
 from gym_trl.text.parsing import ActionFormat
-from gym_trl.text.textify import counted
 from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
 
 Source: TypeAlias = TextPolicy | Path

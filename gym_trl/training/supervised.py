@@ -24,7 +24,7 @@ from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.model_card import WARM_START
 from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 
 from gym_trl.errors import ConfigError
 from gym_trl.files import replaced
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import Run
 

@@ -42,7 +42,7 @@ def near(response: str, answer: Any, row: Mapping[str, Any]) -> float:
         partial(SUMS, turns=3, reward="efficient"),
         partial(SUMS, verify=short),
         partial(SUMS, answer=None, verify=short),
-        partial(QAEnv, PLANETS, prompt="question", answer="answer", verify="set"),
+        partial(QAEnv, PLANETS, prompt="question", answer="answer", verify="exact"),
     ],
 )
 def test_it_meets_the_requirements_of_training(make: Callable[[], QAEnv]) -> None:

@@ -80,7 +80,7 @@ LAWS = {
     "17 again": Law("gym_trl/grpo/resume.py gym_trl/grpo/saved_state.py", "grpo/test_again grpo/test_resume"),
     "18 metrics": Law("gym_trl/grpo/totals.py", "grpo/test_parts grpo/test_unscored grpo/test_trainer"),
     "19 whole actions": Law(
-        "gym_trl/text/parsing.py gym_trl/text/*marks.py wrappers/parse_action.py",
+        "gym_trl/text/parsing.py wrappers/parse_action.py",
         "test_parsing test_whole_actions wrappers/test_parse_action",
     ),
     "20 counted": Law(
@@ -93,7 +93,7 @@ LAWS = {
     "24 no trace": Law(
         "gym_trl/grpo/attach.py gym_trl/grpo/trainer_parts.py", "grpo/test_attach grpo/test_gym_trainer"
     ),
-    "25 injective": Law("gym_trl/text/textify.py gym_trl/text/nested_spaces.py", "test_textify test_any_space"),
+    "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
     "26 data": Law("gym_trl/trust.py gym_trl/files.py", "test_law_26 test_files"),
 }
 """Laws of the design, by number and name. Law 11 is Gymnasium's own check, which has no module here."""

@@ -153,7 +153,7 @@ def test_a_wrapper_that_changes_observations_is_never_undone(env_id, space):
     zero = (0, 0, 0) if env_id == "Blackjack-v1" and space is None else 0
     changed = TransformObservation(env, lambda observation: zero, space or env.observation_space)
     text = as_text(changed)
-    assert (text.reset(seed=0)[0], text.step("0")[0]) == (("0, 0, 0",) * 2 if zero else ("0", "0"))
+    assert (text.reset(seed=0)[0], text.step("0")[0]) == (("[0, 0, 0]",) * 2 if zero else ("0", "0"))
     with pytest.raises(ConfigError, match="would undo TransformObservation"):
         as_text(changed, observe="render")
 

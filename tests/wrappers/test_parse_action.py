@@ -3,11 +3,8 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.text.more_marks import boxes
-from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.parse_action import ParseAction
 
 
@@ -45,12 +42,6 @@ def test_an_answer_without_an_action_does_not_reach_the_environment(answer: str)
     assert (reward, terminated, truncated) == (-0.25, False, False)
     assert info == {"action_valid": False, "parse_error": "No action found.", "invalid_penalty": 0.25}
     assert env.step("<action>1</action>")[0] == "Higher."
-
-
-def test_strict_wants_the_mark_alone_but_lets_the_model_think() -> None:
-    env = parsed(strict=True)
-    assert "parse_error" in env.step("It is <action>31</action>")[-1]
-    assert env.step("<think>So?</think>\n<action>31</action>\n")[1] == 1.0
 
 
 def test_the_penalty_also_falls_on_actions_that_the_environment_rejects() -> None:
@@ -138,18 +129,3 @@ def test_an_environment_without_instructions_is_explained_by_the_format_alone() 
     assert env.instructions == "Answer with your action alone."
     env.reset()
     assert env.step("x ") == ("x", 0.5, False, False, {"action_valid": True, "action": "x"})
-
-
-PARTS = [
-    *("<action>", "</action>", "\\boxed{", "{", "}", "\\", "<think>", "</think>", "<|end|>", "<|channel>thought", "|"),
-    *("<action>31</action>", "\\boxed{31}", " 7 ", "x" * 70_000),
-]
-
-
-@given(
-    st.lists(st.sampled_from(PARTS) | st.text(st.characters(codec=None, exclude_categories=()), max_size=3), max_size=6)
-)
-def test_reading_the_usual_response_quickly_changes_nothing(parts: list[str]) -> None:
-    text = "".join(parts)
-    start, stop = max(boxes(text)[0], default=(0, 0))
-    assert ActionFormat("boxed").find(text) == (text[start:stop].strip() or None)

@@ -8,8 +8,7 @@ from gym_trl.env_checker.card.card import Card
 from gym_trl.env_checker.card.plays import Level
 from gym_trl.evaluation.estimates import Estimate
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
-from gym_trl.text.short_count import short_count
-from gym_trl.text.textify import counted
+from gym_trl.text import counted, short_count
 
 MARKS: Mapping[str, str] = {OK: "ok", WARNING: "warning", PROBLEM: "error", SKIPPED: "not checked"}
 """Verdicts as tables write them."""

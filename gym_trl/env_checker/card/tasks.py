@@ -3,7 +3,7 @@
 from gym_trl.env_checker.card.evidence import Evidence, check
 from gym_trl.env_checker.card.splits import PlannedTasks, period_of, same_random
 from gym_trl.report import Finding, ok, problem, skipped, warning
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 from gym_trl.wrappers.inner import instructions_of
 
 _FEW = 0.05

@@ -10,8 +10,8 @@ from gym_trl.errors import NotTextError, raise_interrupt
 from gym_trl.executors.step import close_env
 from gym_trl.report import Finding, ok, problem, warning
 from gym_trl.spaces import holds_text
-from gym_trl.text.action_description import explain
 from gym_trl.text.discovery import action_names, marks
+from gym_trl.text.spaces import explain
 from gym_trl.wrappers.as_text import TextObservation
 from gym_trl.wrappers.traits import declared_instructions, layer_of
 

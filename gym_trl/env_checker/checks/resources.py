@@ -22,7 +22,7 @@ from gym_trl.env_checker.survey import skip
 from gym_trl.errors import raise_interrupt, safe_str
 from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.rollout.random_play import random_play
-from gym_trl.text.textify import counted
+from gym_trl.text import counted
 
 SLOW_STEP_S = 0.1
 """Seconds from which on a step is slow."""

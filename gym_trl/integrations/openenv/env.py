@@ -22,8 +22,8 @@ from gym_trl.integrations.openenv.session import (
     look_up,
 )
 from gym_trl.spaces import MAX_LENGTH, AnyText
-from gym_trl.text.credentials import bearer
-from gym_trl.text.textify import UnreadableActionError
+from gym_trl.text.chat_client import bearer
+from gym_trl.text.spaces import UnreadableActionError
 
 _CALL = re.compile(r"<(tool|tool_call)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _FORM = '<tool>{"name": ..., "arguments": {...}}</tool>'

@@ -16,7 +16,7 @@ from gym_trl.integrations.openenv.served import ServedEnv, can_be_of_a_client
 from gym_trl.integrations.openenv.session import is_loopback
 from gym_trl.registration import make_env
 from gym_trl.spaces import MAX_LENGTH
-from gym_trl.text.credentials import bearer
+from gym_trl.text.chat_client import bearer
 
 
 def make_app(
