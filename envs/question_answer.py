@@ -272,10 +272,8 @@ class QAEnv(Puzzle):
 
 
 def _text(answer: Any) -> str:
-    """Return the response that gives an answer: a list as its items, separated by commas."""
-    if isinstance(answer, str) or not isinstance(answer, Sequence):
-        return str(answer)
-    return ", ".join(map(str, answer))
+    """Return the response that gives an answer, or the first of a list of answers."""
+    return str(answer[0] if isinstance(answer, list | tuple) and answer else answer)
 
 
 def _given(name: str, value: Any, instance: int | None) -> Any:

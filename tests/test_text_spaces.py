@@ -295,7 +295,7 @@ def test_an_environment_over_any_spaces_is_played_in_text(shown: Any, taken: Any
     env = Between(seeded(shown, seed), deepcopy(taken))
     text: Any = as_text(env)
     observation, _ = text.reset(seed=0)
-    policy = text.get_wrapper_attr("random_policy")(seed) if text.has_wrapper_attr("random_policy") else None
+    policy: Any = text.get_wrapper_attr("random_policy")(seed) if text.has_wrapper_attr("random_policy") else None
     for _ in range(3 if policy else 0):
         written = policy(observation)
         observation, _, _, _, info = text.step(written)

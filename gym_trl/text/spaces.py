@@ -491,7 +491,7 @@ def spread(space: spaces.Space[Any], most: int, texts: Sequence[str] = ()) -> li
     Real numbers are evenly spaced. Of texts of digits, these are the integers of the ranges that ``texts`` name and
     that the space allows. Where there are too many actions, all but an example are random.
     """
-    if holds_numbers(space):
+    if isinstance(space, spaces.Text) and holds_numbers(space):
         ranges = ranges_in(texts, space) or ranges_in([f"({1 - 10**12}, {10**12 - 1})"], space)
         return [str(number).zfill(space.min_length) for number in numbers_within(ranges, most)]
     if isinstance(space, spaces.Discrete):
