@@ -1,4 +1,4 @@
-"""Short talks with the real vLLM, for the simulation, the tests of the engine, and ``bench_gpu.py``."""
+"""Short talks with the real vLLM, for the tests of the engine and ``bench_gpu.py``."""
 
 import sys
 import time
