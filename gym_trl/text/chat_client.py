@@ -1,6 +1,5 @@
 """Client of servers with OpenAI's HTTP interface: chat completions, repeated where that may help, and their keys."""
 
-import math
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ from gym_trl.types import StopReason
 
 PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, None)
 """Pause after each failed request; ``None`` after the last."""
-_CONNECT_S = 10.0
 _RETRIED = {408, 425, 429, 500, 502, 503, 504}
 _OVERFLOW = ("context length", "context_length", "maximum context", "too long")
 
@@ -89,31 +87,27 @@ def open_client(base_url: str, *, api_key: str | None, concurrency: int, timeout
     return httpx.Client(
         base_url=base_url.rstrip("/"),
         headers=bearer(api_key),
-        timeout=httpx.Timeout(timeout_s, connect=_CONNECT_S),
+        timeout=httpx.Timeout(timeout_s, connect=10.0),
         limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
     )
 
 
-def first_model(client: Any, *, until: float = math.inf) -> str:
-    """Return the name of a server's first model; ``until`` as for ``request``.
+def first_model(client: Any) -> str:
+    """Return the name of a server's first model.
 
     Raises:
         EngineError: The server is missing, or lists no models.
     """
     try:
-        return str(request(client, "GET", "/models", until=until)["data"][0]["id"])
+        return str(request(client, "GET", "/models")["data"][0]["id"])
     except ModelStopped as error:
         raise EngineError(str(error)) from error
     except (LookupError, TypeError) as error:
         raise EngineError(f"{without_password(str(client.base_url))} lists no models; set model, or --model") from error
 
 
-def request(
-    client: Any, method: str, path: str, body: Mapping[str, Any] | None = None, *, until: float = math.inf
-) -> Any:
+def request(client: Any, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     """Return a server's response as JSON, repeating the request with growing pauses as long as that may help.
-
-    After ``until``, a time of ``time.monotonic()``, the request is not repeated, and no longer waited for.
 
     Raises:
         ModelStopped: The request failed each time, or the response cannot be read.
@@ -123,12 +117,9 @@ def request(
 
     address = without_password(str(client.base_url))
     for pause in PAUSES_S:
-        reason, limit = StopReason.CANCELLED, {}
-        if until < math.inf:
-            left = max(0.001, until - time.monotonic())
-            limit = {"timeout": httpx.Timeout(min(left, client.timeout.read), connect=min(left, _CONNECT_S))}
+        reason = StopReason.CANCELLED
         try:
-            response = client.request(method, path, json=body, **limit)
+            response = client.request(method, path, json=body)
         except httpx.TimeoutException as error:
             reason, problem = StopReason.TIMEOUT, f"{address} did not respond in time: {type(error).__name__}"
         except httpx.HTTPError as error:
@@ -137,7 +128,7 @@ def request(
             if response.status_code not in _RETRIED:
                 break
             problem = f"{address} returned status {response.status_code}"
-        if pause is None or time.monotonic() + pause >= until:
+        if pause is None:
             raise ModelStopped(reason, problem)
         time.sleep(pause)
     if not response.is_success:

@@ -121,7 +121,7 @@ def write(space: spaces.Space[Any], action: Any, names: Sequence[str] = ()) -> s
     >>> write(spaces.Discrete(2), 1, ["stick", "hit"]), write(spaces.MultiDiscrete([2, 5]), [1, 4])
     ('hit', '1 4')
     """
-    if isinstance(space, spaces.Discrete) or _is_row(space) or holds_text(space):
+    if _is_simple(space):
         return render(space, action, names)
     return _to_json(space, action)
 
@@ -307,14 +307,12 @@ def explain(space: spaces.Space[Any], names: Sequence[str] = ()) -> str:
     if _is_row(space):
         return f"{_kind(space)} such as {write(space, example(space))}"
     form = f"a JSON {'object' if isinstance(space, spaces.Dict | spaces.Graph) else 'list'}"
-    inner = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(getattr(space, "spaces", ())))
-    if isinstance(space, spaces.Dict | spaces.Tuple) and 0 < len(inner) <= _MOST_LISTED:
-        kinds = [
-            _kind(one) for one in inner.values() if isinstance(one, spaces.Discrete) or _is_row(one) or holds_text(one)
-        ]
-        if len(kinds) < len(inner):
-            pass
-        elif isinstance(space, spaces.Dict):
+    inner: dict[Any, Any] = {}
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space))
+    if 0 < len(inner) <= _MOST_LISTED and all(map(_is_simple, inner.values())):
+        kinds = list(map(_kind, inner.values()))
+        if isinstance(space, spaces.Dict):
             form += f" with {_listed([f'{name} ({kind})' for name, kind in zip(inner, kinds, strict=True)], 'and')},"
         elif len(kinds) > 1 and len(set(kinds)) == 1:
             form += f" of {len(kinds)} parts, each {kinds[0]},"
@@ -327,12 +325,15 @@ _MOST_LISTED = 8
 """Most parts that a description lists, and most different bounds."""
 
 
+def _is_simple(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Discrete) or _is_row(space) or holds_text(space)
+
+
 def _kind(space: Any) -> str:
     """Return a description of a text, a number or numbers in a row: how many, of which kind, and their bounds."""
     if holds_text(space):
-        return (
-            f"text of at most {min(space.max_length, LONGEST)} characters" if hasattr(space, "max_length") else "text"
-        )
+        most = min(getattr(space, "max_length", LONGEST), LONGEST)
+        return f"text of at most {most} characters"
     low, high = _bounds(space)
     largest = float(np.finfo(low.dtype).max) if low.dtype.kind == "f" else math.inf  # which as a bound is none
     bounds = []

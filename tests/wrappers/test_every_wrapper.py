@@ -42,7 +42,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"policy": "support.wrapper_arguments:Guesser"},
         {"policy": "support.wrapper_arguments:Guesser", "seat": None},
     ],
-    "ParseAction": [{}, {"format": "boxed", "strict": True, "penalty": 0.5, "end_after": 2}],
+    "ParseAction": [{}, {"format": "boxed", "penalty": 0.5, "end_after": 2}],
     "PotentialShaping": [
         {"potential": "support.wrapper_arguments:guesses_made"},
         {"potential": "support.wrapper_arguments:guesses_made", "gamma": 0.5},
