@@ -60,7 +60,8 @@ class Noting(ServerEngine):
         self.chains: defaultdict[str, list[bytes]] = defaultdict(list)
 
     def submit(self, request: Request) -> None:
-        self.chains[request.episode_id].append(self._sender._body(self._servers[0], request))
+        body = self._body(request, self._options)
+        self.chains[request.episode_id].append(json.dumps(body, separators=(",", ":")).encode())
         super().submit(request)
 
 

@@ -191,7 +191,7 @@ class Request:
     """
 
     episode_id: str
-    """Id of the episode, unique among those of the engine. Servers keep the requests of an episode together."""
+    """Id of the episode, unique among those of the engine."""
     prompt_ids: TokenIds
     """Ids to continue; they must not be changed after ``submit``."""
     max_tokens: int

@@ -1,73 +1,96 @@
-"""Generation on vLLM servers: token ids in and out over HTTP, each turn failing independently."""
+"""Generation on a vLLM server: token ids in and out over ``/v1/completions``, each request failing by itself."""
 
+import asyncio
+import json
 import math
+import random
 import weakref
-from collections.abc import Collection, Mapping, Sequence
-from itertools import count
-from queue import Empty
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread, current_thread
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from urllib.request import getproxies
 
 from gym_trl.engines.admission import Admission
 from gym_trl.engines.protocol import Engine
-from gym_trl.engines.server_api import CONNECT_S, NEUTRAL, VERBATIM
-from gym_trl.engines.server_checks import check_logprobs, check_model, check_options
-from gym_trl.engines.server_client import Sender, Server, import_httpx
-from gym_trl.engines.vllm import IMPOSSIBLE, with_ends
-from gym_trl.errors import ConfigError, EngineError, check_counts
-from gym_trl.text.chat_client import bearer
-from gym_trl.types import Completion, Request
+from gym_trl.engines.vllm import FINISH, with_ends
+from gym_trl.errors import ConfigError, EngineError, check_counts, needs
+from gym_trl.text.chat_client import bearer, redact
+from gym_trl.types import Completion, FinishReason, Request, without_nan
 
-_IMPOSSIBLE = {
-    **IMPOSSIBLE,
-    "use_beam_search": "samples one answer for each request",
-    "echo": "returns what was sampled only",
-    "stream": "reads whole answers",
-    "prompt": "gets its prompts with the requests",
-    "model": "has an argument of that name",
+if TYPE_CHECKING:
+    import aiohttp
+
+_START = "start one with `vllm serve MODEL --logprobs-mode processed_logprobs`"
+_CLOSED = "the engine was closed before all requests were answered"
+# Sent with every request: the server would otherwise fill in the model's generation_config.json (vLLM's
+# --generation-config, "auto" by default), which neither the user nor the trainer has set.
+_NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+_NEUTRAL |= {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+# Format of the completion, without influence on the sampling; trl 1.16 sends the same (vllm_client.py).
+_VERBATIM = {
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,  # else the server decodes each token for its table of logprobs
+    "logprobs": 0,  # of the sampled id
+    "include_stop_str_in_output": True,
+    "skip_special_tokens": False,  # a stop string may be one
 }
-_POLL_S = 0.002
+_OWN = {"prompt", "model", "stream", "echo", "use_beam_search"}
+_CONNECT_S, _POLL_S = 10.0, 0.002
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_CHANCE = random.Random()
+_UNREACHED = 0
+_AWAY = {_UNREACHED, 502, 503, 504}
+_AGAIN = {*_AWAY, 200, 429, 500}
+"""Status codes after which a request is repeated; 200 with a response that is no completion."""
+
+
+class _FailedError(EngineError):
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ServerEngine(Engine):
-    """Engine that samples on one or more ``vllm serve``, with many concurrent requests from a background thread.
+    """Engine that samples on ``vllm serve``, with many concurrent requests from a background thread.
 
     ::
 
         with ServerEngine("http://localhost:8000", eos_ids=[151645], sampling={"temperature": 0.7}) as engine:
             results = run_episodes(episodes, pool=pool, engine=engine)
 
-    Start each server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. Request ids are
-    ``<episode>-<turn>``: an episode stays on the server that has its earlier turns in the prefix cache, and a new one
-    (turn 1) goes to the server with the fewest requests. Completion requests have no side effects on a server, so
-    failed ones (no connection, an incomplete response, status 429 or 5xx) are repeated with growing pauses. A server
-    that remains down is not used for half a minute, and its episodes move to others. A request that the server rejects,
-    or that is never answered, comes back with the error; other requests are not affected.
+    Start the server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. Completion requests have no side
+    effects on it, so failed ones (no connection, an incomplete response, status 429 or 5xx) are repeated with growing
+    pauses. A request that the server rejects, or that is never answered, comes back with the error; other requests are
+    not affected. In ``async with ServerEngine(...) as engine``, ``await engine.sample(request)`` needs no thread.
 
     Args:
-        base_urls: One or more addresses, such as ``"http://localhost:8000"``.
-        model: Name of the model on the servers. Default: their first model.
+        base_url: Address of the server, such as ``"http://localhost:8000"``.
+        model: Name of the model on the server. Default: its first model.
         eos_ids: Ids that end a response, in addition to those of the model's own configuration; they are kept in it.
         sampling: Sampling options by their names in vLLM's completion requests (``temperature``, ``top_p``, ``top_k``,
             ``min_p``, ``repetition_penalty``, ``structured_outputs``, ...).
         stop_strings: Strings, or special tokens, that end a response; their ids are kept in it.
-        concurrency: Maximum number of requests on each server at once; the others wait in this process.
-        deadline_s: Maximum seconds for a request from when it is first sent, repetitions included, without the time in
-            which it waits in this process. Waiting requests fail if their server has answered none for this long.
+        concurrency: Maximum number of requests on the server at once; the others wait in this process.
+        deadline_s: Maximum seconds for a request from when it is first sent, repetitions included.
         retries: Number of times that a request is repeated. The first 10 pauses take about 25 seconds together, each
             further one 5 seconds. A request to a server that is known to be down is not repeated.
-        api_key: Key that the servers were started with, if any.
+        api_key: Key that the server was started with, if any.
         check: Call ``check`` before the first request.
         seeded: Send each request's seed, so that a response does not depend on other requests. False: the server draws
             all responses from one generator, for which a GPU needs one kernel instead of one per request.
 
     Raises:
         ConfigError: an invalid argument.
-        MissingDependencyError: aiohttp or httpx is not installed.
+        MissingDependencyError: aiohttp is not installed.
     """
 
     def __init__(
         self,
-        base_urls: str | Sequence[str],
+        base_url: str,
         *,
         model: str | None = None,
         eos_ids: Collection[int] = (),
@@ -80,108 +103,294 @@ class ServerEngine(Engine):
         check: bool = True,
         seeded: bool = True,
     ) -> None:
-        urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
-        if not urls:
-            raise ConfigError("ServerEngine needs the address of a server")
+        with needs("server", "ServerEngine"):
+            import aiohttp  # noqa: F401 -- httpx takes four times the processor time
         check_counts(concurrency=concurrency)
         check_counts(0, retries=retries)
         if deadline_s <= 0:
             raise ConfigError(f"deadline_s must be above 0, got {deadline_s}")
         options = {name: value for name, value in (sampling or {}).items() if value is not None}
-        max_tokens = options.pop("max_tokens", math.inf)
-        self._options = {
-            **NEUTRAL,
-            **with_ends("ServerEngine", options, _IMPOSSIBLE, eos_ids, stop_strings),
-            **VERBATIM,
-        }
-        self._model = model
-        self._deadline_s = deadline_s
-        self._headers = bearer(api_key)
-        self._servers = [Server(url.rstrip("/"), concurrency, model) for url in urls]
+        self._max_tokens = options.pop("max_tokens", math.inf)
+        ended = with_ends("ServerEngine", options, eos_ids, stop_strings, own=_OWN)
+        self._options = {**_NEUTRAL, **ended, **_VERBATIM}
+        self._url, self._model, self._headers = base_url.rstrip("/"), model, bearer(api_key)
+        self._deadline_s, self._retries, self._seeded = deadline_s, retries, seeded
+        self._context = math.inf
         self._checked = not check
-        self._sender = Sender(
-            self._servers,
-            self._options,
-            self._headers,
-            max_tokens=max_tokens,
-            deadline_s=deadline_s,
-            retries=retries,
-            seeded=seeded,
-        )
+        self._away = False  # True from when a request has found no server at all its tries to the next answer
+        self._room = asyncio.Semaphore(concurrency)
         self._admission = Admission()
-        self._tickets = count()
-        self._running: dict[str, int] = {}  # current ticket of each request; completions with others are stale
-        # The thread must not keep an unclosed engine alive.
-        self._finalizer = weakref.finalize(self, self._sender.close)
+        self._running: dict[str, Future[Completion]] = {}
+        self._done: SimpleQueue[tuple[str, Future[Completion]]] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = _session(self._headers)
+        try:
+            if not self._checked:
+                await self._check()
+        except BaseException:
+            await self._session.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def sample(self, request: Request) -> Completion:
+        """Return the completion of a request, with the error if it failed; if cancelled, close its connection."""
+        async with self._room:
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    return await self._insist(request)
+            except TimeoutError:
+                error = f"the server did not answer within {self._deadline_s:g} s"
+                return Completion(request.id, [], [], FinishReason.TIMEOUT, error)
+            except Exception as failure:  # whatever it is, it is of this request only
+                error = str(failure) if isinstance(failure, EngineError) else f"{type(failure).__name__}: {failure}"
+                return Completion(request.id, [], [], FinishReason.ERROR, error)
+
+    async def _insist(self, request: Request) -> Completion:
+        attempt = 0
+        while True:
+            try:
+                completion = await self._ask_once(request, self._options)
+            except _FailedError as failure:
+                away = failure.status in _AWAY
+                # If it is known to be away, another request has already waited for it.
+                if failure.status not in _AGAIN or attempt >= self._retries or (away and self._away):
+                    self._away = away
+                    raise
+            else:
+                self._away = False
+                return completion
+            pause = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause * _CHANCE.uniform(0.75, 1.25))
+            attempt += 1
+
+    def _body(self, request: Request, options: Mapping[str, Any]) -> dict[str, Any]:
+        # The server rejects requests that exceed the context, but in-process engines end the completion there: ask for
+        # no more than fits. If nothing fits, the server explains the error.
+        room = max(1, self._context - len(request.prompt_ids))
+        tokens = int(min(request.max_tokens, self._max_tokens, room))
+        body = {**options, "prompt": request.prompt_ids, "max_tokens": tokens}
+        if options.get("min_tokens", 0) > tokens:
+            body["min_tokens"] = tokens
+        if self._model is not None:
+            body["model"] = self._model
+        if self._seeded:
+            body["seed"] = request.seed
+        return body
+
+    async def _ask_once(self, request: Request, options: Mapping[str, Any]) -> Completion:
+        status, content = await self._fetch("POST", "/v1/completions", self._body(request, options))
+        if status != 200:
+            raise _FailedError(f"{self._url} answered {status}: {self._message(content)}", status)
+        try:
+            choice = content["choices"][0]
+            finish = FINISH[choice["finish_reason"]]  # else the server is shutting down, or aborted the request
+            ids, logprobs = choice.get("token_ids"), (choice.get("logprobs") or {}).get("token_logprobs")
+        except (LookupError, TypeError, AttributeError) as error:
+            raise _FailedError(f"{self._url} returned no completion: {self._message(content)}", status) from error
+        if ids is None or logprobs is None or len(ids) != len(logprobs):
+            raise EngineError(
+                f"{self._url} returned no ids and logprobs of the sampled tokens: update it to vLLM 0.22 or newer, and "
+                "start it without --max-logprobs or with --max-logprobs -1"
+            )
+        if choice.get("prompt_token_ids", request.prompt_ids) != request.prompt_ids:
+            raise EngineError(f"{self._url} continued a prompt other than the given one")
+        return Completion(request.id, ids, without_nan(logprobs), finish)
+
+    async def _fetch(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+        """Return the status of a response and its JSON, or its text if it is none."""
+        import aiohttp
+
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        try:
+            async with self._session.request(method, self._url + path, data=data) as response:
+                content = await response.read()
+        except aiohttp.ClientError as error:
+            what = f"{type(error).__name__}: {error}"
+            raise _FailedError(f"no vLLM server answers at {self._url} ({what}): {_START}", _UNREACHED) from error
+        try:
+            return response.status, json.loads(content)
+        except ValueError:
+            return response.status, content.decode(errors="replace")
+
+    def _message(self, content: Any) -> str:
+        """Return the message in a response, which vLLM wraps, without the key, which some servers repeat."""
+        with suppress(LookupError, TypeError):
+            content = content["error"]["message"]
+        return redact(str(content), self._headers.get("Authorization"))[:200]
 
     def check(self, *, logprobs: bool = True) -> None:
-        """Check that every server has the model, accepts the options and returns what this engine needs.
+        """Check that the server has the model, accepts the options and returns what this engine needs.
 
         Args:
             logprobs: Check the logprobs, too.
 
         Raises:
-            EngineError: a server is missing, has another model, or was started without a flag that the logprobs need.
-            ConfigError: an option that the servers do not support.
+            EngineError: the server is missing, has another model, or was started without a flag that the logprobs need.
+            ConfigError: an option that the server does not support.
         """
-        import httpx
+        self._start(partial(self._check, logprobs=logprobs)).result()
 
-        timeout = httpx.Timeout(self._deadline_s, connect=CONNECT_S)
-        for server in self._servers:
-            with httpx.Client(
-                base_url=server.url, headers=self._headers, timeout=timeout, verify=self._sender.ssl
-            ) as client:
-                server.model, server.context = check_model(client, self._model)
-                check_options(client, server.model, self._options)
+    async def _check(self, *, logprobs: bool = True) -> None:
+        one = Request("check", [0], 1, seed=0)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                status, content = await self._fetch("GET", "/v1/models")
+                if status in (401, 403):
+                    raise EngineError(f"the vLLM server at {self._url} rejects the api_key: {self._message(content)}")
+                self._model, self._context = _served(self._url, content, self._model)
+                _, content = await self._fetch("GET", "/openapi.json")  # which --disable-fastapi-docs leaves out
+                with suppress(LookupError, TypeError):
+                    known = content["components"]["schemas"]["CompletionRequest"]["properties"]
+                    if unknown := sorted(self._options.keys() - known):  # the server would ignore it
+                        raise ConfigError(f"the server at {self._url} does not know the sampling option {unknown[0]!r}")
+                await self._ask_once(one, self._options)
                 if logprobs:
-                    check_logprobs(client, server.model, self._options)
+                    # Only a server in development mode reports its mode. But if a single token is allowed, its
+                    # probability is one in the distribution that is sampled from, and less in the model's own.
+                    only = await self._ask_once(one, {**_NEUTRAL, **_VERBATIM, "allowed_token_ids": [0]})
+                    if any(logprob is None or abs(logprob) > 1e-4 for logprob in only.logprobs):
+                        raise EngineError(
+                            f"the vLLM server at {self._url} returns logprobs of the model's own distribution, not of "
+                            f"the one that it samples from: {_START}"
+                        )
+        except _FailedError as failure:
+            if failure.status == 400:
+                raise ConfigError(str(failure)) from failure
+            raise
+        except TimeoutError as error:
+            raise EngineError(f"{self._url} did not answer within {self._deadline_s:g} s") from error
         self._checked = True
 
     def submit(self, request: Request) -> None:
-        """Accept a request; it is sent as soon as its server has room."""
+        """Accept a request; it is sent as soon as the server has room."""
         if self._admission.admit(request, self._running) is None:
             return
         if not self._checked:
             self.check()
-        ticket = next(self._tickets)
-        self._sender.start(ticket, request)
-        self._running[request.id] = ticket
+        self._running[request.id] = future = self._start(partial(self.sample, request))
+        future.add_done_callback(lambda done: self._done.put((request.id, done)))
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Return finished requests; if ``block``, wait for at least one, otherwise for up to two milliseconds."""
         finished = self._admission.failed()
         while self._running:
-            wait_s = 0.0 if finished else 1.0 if block else _POLL_S
             try:
-                ticket, completion = self._sender.answers.get(timeout=wait_s)
+                request_id, future = self._done.get(timeout=0.0 if finished else 1.0 if block else _POLL_S)
+                if self._running.get(request_id) is future:  # else it was cancelled
+                    del self._running[request_id]
+                    finished.append(future.result())
+            except CancelledError:
+                raise EngineError(_CLOSED) from None
             except Empty:
                 if finished or not block:
                     break
-                if not self._sender.alive:
-                    raise EngineError("the engine was closed before all requests were answered") from None
-                continue
-            if self._running.get(completion.request_id) == ticket:
-                del self._running[completion.request_id]
-                finished.append(completion)
+                if not self._alive:
+                    raise EngineError(_CLOSED) from None
         return finished
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and close its connection, which makes the server stop generating."""
         self._admission.cancel(request_id)
-        if (ticket := self._running.pop(request_id, None)) is not None:
-            self._sender.cancel(ticket)
+        future = self._running.pop(request_id, None)
+        if future and self._alive:
+            future.cancel()
 
     def close(self) -> None:
         """Cancel running requests, close every connection and stop the thread."""
         self._running.clear()
-        self._finalizer()
+        if self._thread:
+            self._end()
+
+    @property
+    def _alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive() and not self._stopped.is_set()
+
+    def _start(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
+        """Start a coroutine on the event loop of the thread, which begins with the first one."""
+        if self._thread is None:
+            started: Future[_Thread] = Future()
+            self._thread = Thread(
+                target=lambda headers: asyncio.run(_serve(headers, started)),
+                args=(self._headers,),
+                name="gym-trl server engine",
+                daemon=True,
+            )
+            self._thread.start()
+            self._loop, self._stopped, self._session = started.result()
+            # The thread must not keep an unclosed engine alive.
+            self._end = weakref.finalize(self, _stop, self._loop, self._stopped, self._thread)
+        if not self._alive:
+            raise EngineError("this ServerEngine is closed or belongs to another process; make a new one")
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
+
+
+_Thread: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Event, aiohttp.ClientSession]"
+
+
+async def _serve(headers: Mapping[str, str], started: Future[_Thread]) -> None:
+    """Be the event loop of an engine until the event is set."""
+    async with _session(headers) as session:
+        stop = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stop, session))
+        try:
+            await stop.wait()
+        finally:
+            stop.set()  # if the loop ends in another way
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: Thread) -> None:
+    if thread.is_alive():  # not in a forked process
+        with suppress(RuntimeError):  # the loop has just ended
+            loop.call_soon_threadsafe(stop.set)
+        # Garbage collection may finalize an engine on any thread, even on this one, which cannot join itself.
+        if current_thread() is not thread:
+            thread.join()
+
+
+def _session(headers: Mapping[str, str]) -> "aiohttp.ClientSession":
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        # Shorter than the 5 s after which the server closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+        headers={"Content-Type": "application/json", **headers},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=bool(getproxies()),  # it reads the environment for every request
+    )
+
+
+def _served(url: str, content: Any, model: str | None) -> tuple[str, float]:
+    """Return the name of the model in a response of ``/v1/models``, and the length of its context."""
+    try:
+        served = {card["id"]: card.get("max_model_len") or math.inf for card in content["data"]}
+        name = next(iter(served)) if model is None else model
+    except (LookupError, TypeError, AttributeError, StopIteration) as error:
+        raise EngineError(f"{url} answers, but is not a vLLM server; {_START}") from error
+    if name not in served:
+        raise EngineError(
+            f"the vLLM server at {url} serves {', '.join(map(repr, served))} and not {name!r}: "
+            "pass the name that it uses"
+        )
+    return name, served[name]
 
 
 def context_length(base_url: str) -> int | None:
     """Return the maximum number of tokens of prompt and completion on the server; ``None`` if it does not report it."""
-    httpx = import_httpx()
+    with needs("server", "ServerEngine"):
+        import httpx
     try:
-        with httpx.Client(base_url=base_url, timeout=CONNECT_S) as client:
-            return check_model(client, None)[1]
-    except EngineError:
+        content = httpx.get(f"{base_url.rstrip('/')}/v1/models", timeout=_CONNECT_S).json()
+        length = _served(base_url, content, None)[1]
+    except (httpx.TransportError, ValueError, EngineError):
         return None
+    return None if length == math.inf else int(length)

@@ -14,12 +14,11 @@ from types import SimpleNamespace
 import gymnasium as gym
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from support import vllm_cpu
 from talk import Model, SlowPool, lockstep
 
 from gym_trl.chat import Chat
-from gym_trl.engines.vllm import VLLMEngine, _completion, context_length
+from gym_trl.engines.vllm import VLLMEngine, context_length
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.rollout.episode import Episode
@@ -307,24 +306,6 @@ def test_an_engine_that_sleeps_is_refused(llm):
             VLLMEngine(llm)
     finally:
         llm.wake_up()
-
-
-@given(st.lists(st.floats(max_value=0.0), min_size=1, max_size=9), st.integers(0, 1))
-def test_flat_logprobs_are_read_as_a_list_of_them_is(values, extra):
-    from vllm.logprobs import FlatLogprobs, Logprob
-
-    listed = [{index: Logprob(value, rank=1)} for index, value in enumerate(values)]
-    listed[0] |= {index + 50: Logprob(-9.0, rank=2) for index in range(extra)}  # one more than was asked for
-    flat = FlatLogprobs()
-    flat.extend(listed)
-    told = [
-        SimpleNamespace(
-            outputs=[SimpleNamespace(token_ids=[*range(len(values))], logprobs=logprobs, finish_reason="stop")]
-        )
-        for logprobs in (listed, flat)
-    ]
-    assert repr(_completion(told[0], "a")) == repr(_completion(told[1], "a"))
-    assert len(_completion(told[1], "a").logprobs) == len(values)
 
 
 def test_requests_that_do_not_fit_are_data(llm, tiny):

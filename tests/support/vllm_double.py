@@ -20,8 +20,6 @@ FIELDS = {
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("min_tokens", "skip_special_tokens", "return_token_ids", "return_tokens_as_token_ids", "allowed_token_ids"),
 }
-REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
-REASONS |= {500: "Internal Server Error", 503: "Service Unavailable"}
 
 
 def guess(body):
@@ -33,7 +31,8 @@ class VLLMDouble:
     """Server of ``answer(body)`` after ``delay(body)`` seconds, or of the fault ``fault(body, attempt)``.
 
     ``attempt`` counts from 0 how often the same body was sent. Faults: a status code, ``"close"`` (before anything is
-    sent), ``"half"`` (of the body), ``"hang"``, ``"junk"``, ``"abort"`` (vLLM ends what it is working on).
+    sent), ``"half"`` (of the body), ``"hang"``, ``"junk"``, ``"abort"`` (vLLM ends what it is working on), ``"short"``
+    (a logprob is missing), ``"other"`` (the completion of another prompt).
     """
 
     def __init__(
@@ -45,14 +44,12 @@ class VLLMDouble:
         model="tiny",
         context=4096,
         mode="processed_logprobs",
-        transfer="nccl",
     ):
         self.answer, self.delay, self.fault = answer, delay, fault
         self.model, self.context, self.mode = model, context, mode
-        self.transfer = transfer and {"backend": transfer}
+        self.transfer: dict[str, str] | None = {"backend": "nccl"}
         self.bodies, self.headers, self.attempts = [], [], {}
-        self.working = self.peak = self.hung_up = self.connections = 0
-        self.port = 0
+        self.working = self.peak = self.hung_up = self.connections = self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[object]] = set()
 
@@ -75,14 +72,11 @@ class VLLMDouble:
 
     def start(self):
         """Listen, on the same port as before if there was one."""
-        self._run(self._start())
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(timeout=10)
 
     def kill(self):
         """Stop as a killed process does: every connection is reset."""
-        self._run(self._kill())
-
-    def _run(self, coroutine):
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(self._kill(), self._loop).result(timeout=10)
 
     async def _start(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=1024)
@@ -126,12 +120,9 @@ class VLLMDouble:
         path = head[0].split()[1].partition("?")[0]
         if path == "/v1/completions":
             self.headers.append(headers)
-            body = json.loads(body)
-            return await self._complete(reader, writer, body)
-        if (answered := self._posted(path, body)) is not None:
-            return self._write(writer, 200, answered)
-        known = self._about()
-        return self._write(writer, *((200, known[path]) if path in known else (404, {"detail": "Not Found"})))
+            return await self._complete(reader, writer, json.loads(body))
+        answered = self._posted(path, body) or self._about().get(path)
+        return self._write(writer, *((404, {"detail": "Not Found"}) if answered is None else (200, answered)))
 
     def _posted(self, path, body):
         """Return the response to a body at another address; ``None`` if there is none."""
@@ -151,32 +142,26 @@ class VLLMDouble:
         }
 
     async def _complete(self, reader, writer, body):
-        body = _with_seed(body)
+        body = {"seed": crc32(json.dumps(body["prompt"]).encode()), **body}
         self.bodies.append(body)
-        fault = self._next_fault(body)
+        key = json.dumps([body["prompt"], body["seed"]])
+        attempt = self.attempts[key] = self.attempts.get(key, -1) + 1
+        fault = self.fault(body, attempt)
         if fault == "close":
             return False
-        if isinstance(fault, int):
-            return self._error(writer, fault, "something broke")
-        if status_and_message := self._refusal(body):
-            return self._error(writer, *status_and_message)
+        if refusal := (fault, "something broke") if isinstance(fault, int) else self._refusal(body):
+            return self._write(writer, refusal[0], {"error": {"message": refusal[1], "code": refusal[0]}})
         self.working += 1
         self.peak = max(self.peak, self.working)
         try:
-            if await self._client_leaves(reader, 3600 if fault == "hang" else self.delay(body)):
-                self.hung_up += 1
-                return False
+            # A client that waits for its answer sends nothing: anything there is to read is its end.
+            await asyncio.wait_for(reader.read(1), timeout=3600 if fault == "hang" else self.delay(body))
+            self.hung_up += 1
+            return False
+        except TimeoutError:
+            return self._write(writer, 200, self._completion(body, fault), half=fault == "half")
         finally:
             self.working -= 1
-        if fault == "junk":
-            return self._write(writer, 200, "what?")
-        return self._write(writer, 200, self._completion(body, fault), half=fault == "half")
-
-    def _next_fault(self, body):
-        """Return the fault of this attempt to have a prompt completed."""
-        key = json.dumps([body["prompt"], body["seed"]])
-        attempt = self.attempts[key] = self.attempts.get(key, -1) + 1
-        return self.fault(body, attempt)
 
     def _refusal(self, body):
         """vLLM's own words (0.31: models/serving.py, renderers/params.py, sampling_params.py)."""
@@ -190,14 +175,6 @@ class VLLMDouble:
             return 400, f"min_tokens must be less than or equal to max_tokens={body['max_tokens']}."
         return None
 
-    async def _client_leaves(self, reader, seconds):
-        # A client that waits for its answer sends nothing, so that anything there is to read is its end.
-        try:
-            await asyncio.wait_for(reader.read(1), timeout=seconds)
-        except TimeoutError:
-            return False
-        return True
-
     def _completion(self, body, fault):
         allowed = body.get("allowed_token_ids")
         ids = (allowed or self.answer(body))[: body["max_tokens"]]
@@ -208,22 +185,14 @@ class VLLMDouble:
             "index": 0,
             "text": "",
             "token_ids": ids,
-            "prompt_token_ids": body["prompt"],
-            "logprobs": {"tokens": [f"token_id:{id_}" for id_ in ids], "token_logprobs": logprobs},
+            "prompt_token_ids": [0] if fault == "other" else body["prompt"],
+            "logprobs": {"token_logprobs": logprobs[fault == "short" :]},
             "finish_reason": "abort" if fault == "abort" else "stop" if stopped else "length",
         }
-        return {"object": "text_completion", "model": self.model, "choices": [choice]}
-
-    def _error(self, writer, status, message):
-        return self._write(writer, status, {"error": {"message": message, "code": status}})
+        return "what?" if fault == "junk" else {"model": self.model, "choices": [choice]}
 
     def _write(self, writer, status, content, *, half=False):
         body = json.dumps(content).encode()
-        head = f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
+        head = f"HTTP/1.1 {status} -\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body[: len(body) // 2 if half else None])
         return not half
-
-
-def _with_seed(body):
-    """Return a request with a seed: if it has none, one that follows from its prompt."""
-    return {"seed": crc32(json.dumps(body["prompt"]).encode()), **body}

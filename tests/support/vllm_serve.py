@@ -43,16 +43,15 @@ class Server:
         self._client = httpx.Client(timeout=30)  # made once: its TLS context takes longer than some answers
         self._log = ((logs or folder.parent) / f"{self.port}.log").open("w")
         self._command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-        self._command += [
-            "--served-model-name",
-            "tiny",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-            *FLAGS,
-            *flags,
-        ]
+        self._command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port)]
+        self._command += [*FLAGS, *flags]
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.close()
 
     def start(self):
         self.process = subprocess.Popen(
