@@ -16,7 +16,7 @@ from transformers import Qwen2ForCausalLM
 
 from gym_trl import adopt
 
-KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns", "opponent")
+KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns")
 
 
 def small_ids(completion_ids, **_):
