@@ -86,12 +86,6 @@ def test_the_proposed_format_reads_numbers_in_prose(
     assert again.finding("readable actions").numbers["legal"] == 1.0
 
 
-def test_words_without_an_action_ask_for_a_warm_start(said: Callable[..., Diagnosis]) -> None:
-    found = said("I cannot decide.<|end|>")
-    assert found.finding("readable actions").warm_start
-    assert found.next_step is NextStep.WARM_START
-
-
 def test_groups_whose_members_are_all_alike_teach_nothing(said: Callable[..., Diagnosis]) -> None:
     found = said("<action>9</action><|end|>")  # out of range
     flat = found.finding("groups with spread")
@@ -102,16 +96,6 @@ def test_groups_whose_members_are_all_alike_teach_nothing(said: Callable[..., Di
     alike = said("<action>4</action><|end|>").finding("groups with spread")
     assert alike.verdict is Verdict.PROBLEM
     assert "easier variant" in alike.fix
-
-
-def test_groups_that_differ_in_penalties_only_are_a_warning(said: Callable[..., Diagnosis]) -> None:
-    found = said(lambda request: "<action>4</action><|end|>" if int(request.episode_id) % 2 else "What?<|end|>")
-    spread = found.finding("groups with spread")
-    assert (spread.numbers["spread"], spread.numbers["mixed"]) == (1.0, 0)
-    assert spread.verdict is Verdict.WARNING
-    assert spread.got.endswith("in 0 of them some succeed and some do not")
-    assert found.ready
-    assert found.warnings
 
 
 def test_a_model_without_ends_of_turns_differs_from_one_cut_off_at_times(
@@ -130,13 +114,6 @@ def test_a_model_without_ends_of_turns_differs_from_one_cut_off_at_times(
     cut = said(at_times, max_tokens_per_turn=32).finding("length of a turn")
     assert cut.verdict is Verdict.WARNING
     assert cut.options == {"max_tokens_per_turn": 64}
-
-
-def test_episodes_without_room_are_counted_and_given_twice_the_tokens(said: Callable[..., Diagnosis]) -> None:
-    found = said("<action>1</action><|end|>", grpo={"max_completion_length": 20}, groups=8)
-    short = found.finding("length of an episode")
-    assert short.numbers["token_limit"] > 0.5
-    assert short.options == {"max_completion_length": 40}
 
 
 def test_a_step_that_does_not_fit_names_options_with_which_it_does(said: Callable[..., Diagnosis], tiny: Path) -> None:

@@ -206,18 +206,6 @@ class TestAProcess:
         assert isinstance(step(shared, "go"), StepResult)
         shared.release("a")
 
-    def test_takes_long_actions_and_gives_long_answers_to_many_at_once(self, shared):
-        keys = [str(number) for number in range(40)]
-        for key in keys:
-            shared.reset(key, Task("Obedient", 0, {"note": "x" * 10_000}))
-        collect(shared, len(keys))
-        for key in keys:
-            shared.step(key, f"say {100_000 + int(key)} {'x' * 30_000}")
-        replies = collect(shared, len(keys))
-        assert [len(replies[key].observation) for key in keys] == [100_000 + int(key) for key in keys]
-        for key in keys:
-            shared.release(key)
-
     def test_goes_on_without_what_only_the_program_can_import(self, kind, tmp_path, monkeypatch):
         (tmp_path / "only_here.py").write_text("import gymnasium as gym\nclass Game(gym.Env): pass\n")
         with monkeypatch.context() as patch:
@@ -308,16 +296,6 @@ def test_a_process_is_replaced_after_so_many_episodes(kind):
     assert [len(set(pids)), pids[0] == pids[1], pids[2] == pids[3]] == [2, True, True]
 
 
-def test_a_process_is_replaced_although_its_episodes_overlap(kind):
-    with kind(lambda env_id: Obedient(), workers=1, recycle_after=3) as pool:
-        pids = []
-        for number in range(9):
-            pids.append(int(begin(pool, str(number)).observation))
-            pool.release(str(number - 1))
-        assert 3 <= len(set(pids)) <= 5
-        assert gone(pids[0])
-
-
 def test_a_long_result_in_time_counts_although_it_is_read_late():
     with ProcessPool(lambda env_id: Obedient(), workers=1, step_timeout=1.0) as pool:
         begin(pool)
@@ -339,21 +317,6 @@ def test_results_of_a_process_before_its_end_count():
     assert replies["a"].observation == before.observation
     assert "by signal SIGSEGV" in replies["b"].error
     assert "another episode's environment" in replies["c"].error
-
-
-def test_processes_are_closed_where_no_thread_can_be_started_any_more(monkeypatch):
-    class Late:
-        def __init__(self, **_):
-            pass
-
-        def start(self):
-            raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    pool = ProcessPool(lambda env_id: Obedient(), workers=2)
-    pids = [int(begin(pool, key).observation) for key in "ab"]
-    monkeypatch.setattr("gym_trl.executors.process.Thread", Late)
-    pool.close()
-    assert all(map(gone, pids))
 
 
 def test_closing_ends_all_processes_and_the_pool_can_be_used_again(kind):
@@ -431,23 +394,6 @@ class TestAGuardedPool:
             lost = step(pool, "go")
             assert isinstance(lost, EnvFailure)
             assert lost.error.startswith("step raised ConnectionError: the line was lost (test_executors.py:")
-
-    def test_lets_others_go_on_meanwhile(self):
-        tries: list[int] = []
-        with GuardedPool(InlinePool(lambda env_id: Stubborn(tries) if env_id == "slow" else Obedient())) as pool:
-            pool.reset("a", Task("slow", 0))
-            pool.reset("b", Task("quick", 0))
-            assert [key for key, _ in pool.collect(block=True)] == ["b"]
-            assert [key for key, _ in pool.collect(block=True)] == ["a"]
-
-    def test_forgets_what_is_released_between_two_tries(self):
-        tries: list[int] = []
-        with GuardedPool(InlinePool(lambda env_id: Stubborn(tries))) as pool:
-            pool.reset("a", Task("Stubborn", 0))
-            assert pool.collect(block=False) == []
-            pool.release("a")
-            assert pool.collect(block=True) == []
-        assert len(tries) == 1
 
     def test_gives_up_when_nothing_starts(self):
         with GuardedPool(InlinePool(lambda env_id: Stubborn([])), retries=0, give_up_after=3) as pool:

@@ -1,7 +1,5 @@
 import json
 import re
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Mapping
 from io import BytesIO
@@ -193,19 +191,6 @@ def test_a_torn_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> 
         list(read_json_lines(path))
 
 
-def test_a_line_nested_deeper_than_pythons_limit_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + b'{"task": ' + b"[" * 1_000_000 + b"\n")
-    with pytest.raises(ConfigError, match=r"line 2 of .*rollouts\.jsonl is not a JSON object"):
-        list(read_json_lines(path))
-    with pytest.raises(ConfigError, match=r"line 1 of .* is not a record of an episode"):
-        list(read_records(path))
-    whole = b'{"task": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
-    path.write_bytes(whole)
-    with pytest.raises(ConfigError, match=r"line 1 of .*rollouts\.jsonl is not a JSON object"):
-        list(read_records(path))
-
-
 def test_a_line_that_no_crash_has_torn_is_an_error_also_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1}\nnonsense\n')
@@ -308,23 +293,6 @@ def test_what_is_not_wanted_is_dropped(tmp_path: Path) -> None:
     keep_json_lines(path, lambda record: record["step"] <= 2)
     assert written(path, {"step": 9}) == [{"step": 0}, {"step": 1}, {"step": 2}, {"step": 9}]
     assert [entry.name for entry in tmp_path.iterdir()] == ["log.jsonl"]
-
-
-def test_functions_have_the_same_name_in_every_process() -> None:
-    program = (
-        "from functools import partial\n"
-        "from gym_trl.records import task_id, to_json\n"
-        "def far(x): return x\n"
-        "kwargs = {'near': lambda x: x, 'far': partial(far, 3), 'kind': dict}\n"
-        "print(to_json(kwargs), task_id('Some-v0', 1, env_kwargs=kwargs))\n"
-    )
-    first, second = (
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    )
-    assert first == second
-    assert "__main__.<lambda>:4" in first
-    assert "__main__.far:3" in first
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from gym_trl.records.files import read_records
 from gym_trl.rollout import History
 from gym_trl.seeding import task_seed
 from gym_trl.training.options import PRETRAINED, choose, read_options
-from gym_trl.training.process import one_thread
 from gym_trl.training.recording import some_of
 from gym_trl.training.run import train
 from gym_trl.training.run_folder import trained
@@ -267,27 +266,6 @@ def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path
 # ---------------------------------------------------------------------------------------------------------------------
 # Options and errors
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_report_says_how_many_games_of_the_evaluation_are_trained_on(finished: Path) -> None:
-    told = summary(finished)
-    assert (told["eval_episodes"], told["eval_games"], told["eval_games_trained"]) == (8, 1, 1)
-
-
-def test_a_tiny_model_is_computed_with_one_thread_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    torch.set_num_threads(2)
-    told: list[str] = []
-    with one_thread(told.append):
-        assert torch.get_num_threads() == 1
-    console = Console(file=StringIO())
-    train(options(steps=1), out=tmp_path / "run", console=console)
-    assert torch.get_num_threads() == 2
-    assert told[0] in " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    with one_thread(told.append):
-        assert torch.get_num_threads() == 2
-    assert len(told) == 1
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,5 @@
 """OpenEnv's clients by their own names, on real servers; ``test_examples_openenv`` trains with one."""
 
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from support import openenv_run
 
@@ -11,7 +7,6 @@ from gym_trl.errors import ConfigError
 from gym_trl.integrations.openenv.client import (
     EchoAction,
     EchoEnv,
-    GenericAction,
     GenericEnvClient,
     OpenSpielAction,
     OpenSpielEnv,
@@ -56,46 +51,6 @@ def test_catch_is_played_to_its_end():
         moves += 1
     assert (moves, observation.reward) == (9, 1.0)
     client.close()
-
-
-def test_an_answer_that_came_too_late_is_not_read():
-    client = GenericEnvClient(f"{openenv_run.shared_zoo()}/slow", message_timeout_s=0.8)
-    client.reset()
-    with pytest.raises(TimeoutError):
-        client.step({"message": "late for 1.5"})
-    with pytest.raises(ConnectionError, match=r"call reset\(\)"):
-        client.step({"message": "too soon"})
-    client.reset()
-    time.sleep(1.0)
-    assert client.step(GenericAction(message="now")).observation.said == "answer 1 to now"
-    client.close()
-
-
-def test_a_full_server_is_waited_for():
-    url = f"{openenv_run.shared_zoo()}/two"
-    clients = [GenericEnvClient(url) for _ in range(2)]
-    for client in clients:
-        client.reset()
-    with pytest.raises(RuntimeError, match="CAPACITY_REACHED"):
-        GenericEnvClient(url, patience_s=0.1).reset()
-    threading.Timer(0.3, clients[0].close).start()
-    third = GenericEnvClient(url)
-    third.reset()
-    third.close()
-    clients[1].close()
-
-
-def test_64_of_them_play_at_once():
-    together = threading.Barrier(64, timeout=60)
-
-    def play(seed):
-        with EchoEnv(f"{openenv_run.shared_zoo()}/echo") as client:
-            told = client.reset(seed=seed).metadata["seed"]
-            together.wait()
-            return told, client.step(EchoAction("x" * seed)).observation.message_length
-
-    with ThreadPoolExecutor(64) as threads:
-        assert list(threads.map(play, range(64))) == [(seed, seed) for seed in range(64)]
 
 
 class Docker:
