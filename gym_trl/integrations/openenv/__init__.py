@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         EchoAction as EchoAction,
         EchoEnv as EchoEnv,
         EnvClient as EnvClient,
-        GenericAction as GenericAction,
         GenericEnvClient as GenericEnvClient,
         OpenSpielAction as OpenSpielAction,
         OpenSpielEnv as OpenSpielEnv,

@@ -92,17 +92,6 @@ class BrowserGymAction:
     action_str: str
 
 
-class GenericAction(dict[str, Any]):
-    """Action of any environment, as a dict of its fields.
-
-    >>> GenericAction(code="print(1)")
-    {'code': 'print(1)'}
-    """
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(fields)
-
-
 class EnvClient(Closing):
     """Client of an OpenEnv server, with one session.
 
@@ -173,8 +162,6 @@ class EnvClient(Closing):
     def from_hub(cls, repo_id: str, provider: Any = None, **settings: Any) -> Self:
         """Start a container with the image of a Space, ``"owner/name"``, and return a client of it."""
         return cls.from_docker_image(image_of_space(repo_id), provider, **settings)
-
-    from_env = from_hub
 
     def connect(self) -> Self:
         """Open the session now."""
