@@ -121,7 +121,10 @@ def _in_box(text: str) -> tuple[str, bool]:
     """
     spans: list[tuple[int, int]] = []
     opened: list[int] = []
-    for token in _BRACES.finditer(text):
+    first = text.find("\\boxed{")  # the usual response has none, or one at its end
+    while first > 0 and text[first - 1] == "\\":
+        first -= 1
+    for token in _BRACES.finditer(text, first) if first >= 0 else ():
         if token[0] in ("{", "\\boxed{"):
             opened.append(token.end() if len(token[0]) > 1 else -1)
         elif token[0] == "}" and opened and (start := opened.pop()) >= 0:
