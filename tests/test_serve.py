@@ -362,7 +362,8 @@ def test_any_gymnasium_environment_is_served_as_text_and_can_be_stopped():
     [
         (["Nonesuch-v0"], "there is no environment 'Nonesuch-v0'"),
         (["TrlEnv/Echo-v0", "--env-kwargs", "turns=0"], "turns must be at least 1"),
-        (["TrlEnv/Echo-v0", "--host", "203.0.113.7"], "cannot listen at 203.0.113.7:8000"),
+        (["TrlEnv/Echo-v0", "--host", "203.0.113.7"], "token"),
+        (["TrlEnv/Echo-v0", "--host", "203.0.113.7", "--token", "secret"], "cannot listen at 203.0.113.7:8000"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(arguments, said):
