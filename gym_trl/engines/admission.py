@@ -44,8 +44,8 @@ class Admission:
         Raises:
             ValueError: a request of this id has not ended: their completions could not be told apart.
         """
-        check_new(request, running)
-        check_new(request, self._failed)
+        if request.id in running or request.id in self._failed:
+            raise ValueError(f"request {request.id!r} is already running")
         length, limits = len(request.prompt_ids), [request.max_tokens]
         limits += [] if self._tokens is None else [self._tokens]
         limits += [] if self._positions is None else [self._positions - length]
@@ -81,23 +81,6 @@ class Admission:
         if self._positions is not None and length >= self._positions:
             return f"prompt_ids has {length} ids, which leaves no room in the model's {self._positions} positions"
         return None if tokens > 0 else f"max_tokens must be at least 1, got {tokens}"
-
-
-def check_new(request: Request, running: Container[str]) -> None:
-    """Check that no running request has the id of a new one.
-
-    Raises:
-        ValueError: one has it.
-    """
-    if request.id in running:
-        raise ValueError(f"request {request.id!r} is already running")
-
-
-def admission_of(model: Any) -> Admission:
-    """Return the admission to a Transformers model."""
-    embedding = model.get_input_embeddings()
-    rows = getattr(embedding, "num_embeddings", None) or model.config.get_text_config().vocab_size
-    return Admission(vocabulary=int(rows), positions=context_of(model.config))
 
 
 def context_of(config: Any) -> int | None:

@@ -1,32 +1,65 @@
 """Generation with a Transformers model: each turn computes what is new in it, with one seed per request."""
 
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
-from gym_trl.engines.admission import admission_of
-from gym_trl.engines.kv_attention import attending
-from gym_trl.engines.kv_cache import KVCache
-from gym_trl.engines.kv_support import support
-from gym_trl.engines.lockstep import Lockstep, evaluating, uncompiled
+import numpy as np
+
+from gym_trl.engines.admission import Admission, context_of
+from gym_trl.engines.kv_cache import Block, Ids, KVCache, NotPlainError, attending, compute, plain_attention
 from gym_trl.engines.protocol import Engine
-from gym_trl.engines.running_batch import EngineStats, RunningBatch
 from gym_trl.engines.sampler import End, Sampler
-from gym_trl.engines.weights import WeightsSeen
 from gym_trl.errors import ConfigError, MissingDependencyError
-from gym_trl.types import Completion, Request, TokenIds
+from gym_trl.types import Completion, FinishReason, Logprobs, Request, TokenIds
 
 try:
     import torch
+    from transformers import DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 except ImportError as error:
     raise MissingDependencyError("TransformersEngine", extra="train") from error
 
-_OTHER_DEVICES_BYTES = 2 * 2**30
+_STEP_TOKENS = 2048
+"""Most tokens of a step, so that its memory does not grow with the prompts; a longer prompt takes several steps."""
+_ROOM = 32
+"""Tokens of a response for which there is room at once; a longer one moves to a larger block."""
+_PATIENCE = 16
+"""Tokens that a running request is about to compute, for which another with the same beginning waits."""
 _log = logging.getLogger(__name__)
 _ANNOUNCED: WeakSet[Any] = WeakSet()
 """Models for which lockstep has been logged."""
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counts of an engine's work, from its first step."""
+
+    steps: int = 0
+    """Forward passes."""
+    computed: int = 0
+    """Tokens that went through the model."""
+    reused: int = 0
+    """Tokens of prompts whose keys and values were in the cache."""
+    sampled: int = 0
+    """Tokens of responses."""
+    most_running: int = 0
+    """Largest number of requests in a step."""
+
+
+@dataclass(eq=False, slots=True)
+class _Row:
+    """Request and its response so far."""
+
+    request: Request
+    prompt: Ids
+    points: "np.ndarray[Any, np.dtype[np.float64]]"
+    sampled: TokenIds = field(default_factory=list)
+    logprobs: Logprobs = field(default_factory=list)
+    block: Block | None = None
 
 
 class TransformersEngine(Engine):
@@ -34,24 +67,24 @@ class TransformersEngine(Engine):
 
     Requests join the running batch and leave it at any step, and ``collect`` runs steps until one has finished, or one
     step if it may not block. The keys and values of a prompt stay in memory: the next turn of an episode, the other
-    episodes of its group and all that begin alike compute only the tokens that are new; a layer with a sliding window
-    reads its part of them. Models for which that is not tested (state-space models, chunked or linear attention, ALiBi,
-    and types other than those in ``gym_trl.engines.kv_support.FAMILIES``), and options that only
-    ``model.generate`` has, such as ``cache_implementation``, are generated in lockstep instead: ``collect`` then runs
-    one batch of all pending requests with their whole prompts to its end, which takes several times as long. The
-    attribute ``lockstep`` says why, and a warning is logged once for each model. Where padding changes a model's
-    scores, which is tried, a batch of ``model.generate`` has prompts of one length.
+    episodes of its group and all that begin alike compute only the tokens that are new.
+
+    That is for models of full causal attention. Models with sliding windows, sinks, linear attention or a state, and
+    options that only ``model.generate`` has, such as ``cache_implementation``, are generated in lockstep: ``collect``
+    then runs one batch of all pending requests, with their whole prompts padded on the left, to its end, which takes
+    several times as long. The attribute ``lockstep`` says why, and a warning is logged once for each model. Where
+    layers have a state, which padding would change, each request is generated alone.
 
     Every request is sampled from its own seed, so a completion does not depend on the other requests of its batch (up
     to the rounding of batched arithmetic), and the global generators are not used. Logprobs are those of the
     distribution that was sampled from, after temperature, top-k and so on. A model in training mode is switched to
     evaluation mode for the call, and has its own attention function again afterwards.
 
-    Nothing that was computed from weights outlives them: keys and values are kept while a request is pending,
-    and the first request after a pause starts anew, whatever has changed the model meanwhile (an optimizer,
-    ``load_state_dict``, another adapter, a replaced module, another dtype). Who knows that nothing does, says so with
-    ``constant_weights``, and they are kept over pauses, too. Weights that change while requests are pending need a call
-    of ``reset_cache``; running responses go on with the new ones.
+    Nothing that was computed from weights outlives them: keys and values are kept while requests are running, and the
+    first request after a pause starts anew, whatever has changed the model meanwhile (an optimizer, another adapter, a
+    replaced module). Who knows that nothing does, says so with ``constant_weights``, and they are kept over pauses,
+    too. Weights that change while requests are running need a call of ``reset_cache`` if the change leaves the first
+    value of every tensor as it was; running responses go on with the new ones.
 
     Args:
         model: A decoder-only Transformers model.
@@ -90,6 +123,8 @@ class TransformersEngine(Engine):
             raise ConfigError(f"max_batch must be at least 1, got {max_batch}")
         if cache_bytes is not None and cache_bytes < 0:
             raise ConfigError(f"cache_bytes must be at least 0, got {cache_bytes}")
+        if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", None) is False:
+            raise ConfigError(f"the model must be a decoder that reads from left to right, got {type(model).__name__}")
         self.model = model
         self.stats = EngineStats()
         """Counts of the work; in lockstep they stay zero."""
@@ -97,108 +132,292 @@ class TransformersEngine(Engine):
         """Reason for which whole prompts are generated in lockstep, or ``None``; known after the first ``collect``."""
         self._sampler = Sampler(sampling or {}, model.device)
         self._end = End(eos_ids, stop_strings, decode)
-        self._whole = Lockstep(model, pad_id=pad_id, sampler=self._sampler, end=self._end)
+        self._generation = _generation_options(self._sampler.other, pad_id, model.device)
         if self._sampler.other:
             self.lockstep = f"only model.generate has {min(self._sampler.other)}"
-        self._other_options = self.lockstep
+        self._never_kept = self.lockstep
         self._max_batch = max_batch
         self._cache_bytes = cache_bytes
-        self._batch: RunningBatch | None = None
-        self._pending: deque[Request] = deque()
-        self._admission = admission_of(model)
-        self._ids: set[str] = set()
         self._constant = constant_weights
-        self._seen: WeightsSeen | None = None
+        embedding = model.get_input_embeddings()
+        rows = getattr(embedding, "num_embeddings", None) or model.config.get_text_config().vocab_size
+        self._admission = Admission(vocabulary=int(rows), positions=context_of(model.config))
+        self._ids: set[str] = set()
+        self._waiting: list[_Row] = []
+        self._running: list[_Row] = []
+        self._cache: KVCache | None = None
+        self._weights: list[Any] = []
 
     def submit(self, request: Request) -> None:
         """Accept a request; one that the model cannot answer comes back with the error."""
         if (fitting := self._admission.admit(request, self._ids)) is not None:
             self._ids.add(fitting.id)
-            self._pending.append(fitting)
+            prompt = np.array(fitting.prompt_ids, dtype=np.int64)
+            self._waiting.append(_Row(fitting, prompt, self._sampler.points(fitting)))
 
     def cancel(self, request_id: str) -> None:
         """Drop a request and free its place."""
-        self._ids.discard(request_id)
         self._admission.cancel(request_id)
-        self._pending = deque(request for request in self._pending if request.id != request_id)
-        if self._batch is not None:
-            self._batch.cancel(request_id)
+        self._ids.discard(request_id)
+        self._waiting = [row for row in self._waiting if row.request.id != request_id]
+        for row in [row for row in self._running if row.request.id == request_id]:
+            self._leave(row)
+
+    def reset_cache(self) -> None:
+        """Drop all that was computed from the weights, because the model has changed; running responses continue."""
+        if self._cache is not None:
+            self._cache.reset()
 
     def collect(self, *, block: bool) -> list[Completion]:
         """Run steps until a request has finished; if not ``block``, run one step."""
-        ended = self._admission.failed() or self._advance(block=block)
+        ended = self._admission.failed()
+        if not ended and (self._waiting or self._running):
+            with _undisturbed(self.model), no_cudnn_attention():
+                ended = self._advance(block=block)
         self._ids.difference_update(one.request_id for one in ended)
         return ended
 
     def _advance(self, *, block: bool) -> list[Completion]:
-        if not self._pending and not self._batch:
-            return []
-        with evaluating(self.model), uncompiled(self.model):
-            batch = self._running()
-            if batch is None:
-                self._announce()
-                size = min(len(self._pending), self._max_batch or len(self._pending))
-                return self._whole.generate([self._pending.popleft() for _ in range(size)])
-            while self._pending:
-                request = self._pending.popleft()
-                if not batch.takes(request):
-                    return self._whole.generate([request])
-                batch.submit(request)
-            with attending(self.model):
-                while len(batch):
-                    if (ended := batch.step()) or not block:
-                        return ended
+        if not self._running:
+            self.lockstep = self._never_kept or plain_attention(self.model)
+        if self.lockstep is None:
+            try:
+                return self._run(block=block)
+            except NotPlainError as error:  # in the first pass, or in that after a change of the model
+                self.lockstep = self._never_kept = str(error)
+                self._waiting = [*self._running, *self._waiting]
+                self._running, self._cache = [], None
+        if self.model not in _ANNOUNCED:
+            _ANNOUNCED.add(self.model)
+            message = "%s is generated in lockstep, which takes several times as long: %s"
+            _log.warning(message, type(self.model).__name__, self.lockstep)
+        size = self._max_batch or len(self._waiting)
+        batch, self._waiting = self._waiting[:size], self._waiting[size:]
+        return self._generate(batch)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # With keys and values kept
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _run(self, *, block: bool) -> list[Completion]:
+        if self._cache is None:
+            limit = _free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
+            self._cache = KVCache(limit // _token_bytes(self.model))
+        if not self._constant:
+            weights = _fingerprint(self.model)
+            if not self._running or weights != self._weights:
+                self._cache.reset()
+            self._weights = weights
+        for row in self._waiting:
+            if not self._cache.fits(len(row.prompt) + row.request.max_tokens):
+                self._waiting.remove(row)
+                return self._generate([row])
+        with attending(self.model):
+            while self._waiting or self._running:
+                if (ended := self._step(self._cache)) or not block:
+                    return ended
         return []
 
-    def _announce(self) -> None:
-        """Log once for each model that it is generated in lockstep."""
-        if self.model in _ANNOUNCED:
-            return
-        _ANNOUNCED.add(self.model)
-        can, padding = self._whole.batching, ""
-        if not can.equal:
-            padding = "; other prompts of a batch change its scores, so that each is generated alone"
-        elif not can.pads:
-            padding = "; padding changes its scores, so that a batch has prompts of one length"
-        message = "%s is generated in lockstep, which takes several times as long as with keys and values kept: %s%s"
-        _log.warning(message, type(self.model).__name__, self.lockstep, padding)
+    def _step(self, cache: KVCache) -> list[Completion]:
+        """Compute one pass, sample from it, and return the requests that have ended."""
+        self._admit(cache)
+        for row in list(self._running):  # the id that was sampled last joins the sequence
+            while row.block is not None and (unread := row.sampled[row.block.length - len(row.prompt) :]):
+                if (extended := cache.append(row.block, unread)) is not None:
+                    row.block = extended
+                else:  # the newest waits, and goes on from what has been computed of it
+                    postponed = self._running[-1]
+                    self._leave(postponed)
+                    self._waiting.insert(0, postponed)
+        if not self._running:  # one that filled half of the memory comes back with all of it
+            self._admit(cache)
+        pieces, asking, room = [], [], _STEP_TOKENS
+        # Rows that sample come first, so that a long prompt does not hold them up.
+        by_missing = sorted(((row, row.block) for row in self._running if row.block), key=lambda pair: pair[1].missing)
+        for row, row_block in by_missing:
+            if not (number := min(room, row_block.missing)):
+                break
+            if number == row_block.missing:
+                asking.append(row)
+            pieces.append((row_block, number))
+            room -= number
+        logits = compute(self.model, cache, pieces)[: len(asking)]
+        self.stats.steps += 1
+        self.stats.computed += _STEP_TOKENS - room
+        self.stats.most_running = max(self.stats.most_running, len(pieces))
+        return self._sample(asking, logits) if asking else []
 
-    def reset_cache(self) -> None:
-        """Drop all that was computed from the weights, because the model has changed; running responses continue."""
-        if self._batch is not None:
-            self._batch.reset_cache()
-            self._seen = self._look()
+    def _admit(self, cache: KVCache) -> None:
+        """Let waiting requests join, except those that begin with what a running one is about to compute."""
+        left: list[_Row] = []
+        for number, row in enumerate(self._waiting):
+            if self._max_batch is not None and len(self._running) >= self._max_batch:
+                left += self._waiting[number:]
+                break
+            ids = np.concatenate([row.prompt, np.array(row.sampled, dtype=np.int64)])
+            match = cache.find(ids, row.request.episode_id)
+            if match.coming - match.length >= _PATIENCE:
+                left.append(row)
+                continue
+            room = min(_ROOM, row.request.max_tokens - len(row.sampled))
+            row.block = cache.open(ids, match, room=room, owner=row.request.episode_id)
+            if row.block is None:  # the later ones wait too, or a long prompt would never find room
+                left += self._waiting[number:]
+                break
+            self.stats.reused += row.block.computed
+            self._running.append(row)
+        self._waiting = left
 
-    def _running(self) -> RunningBatch | None:
-        """Return the running batch, or ``None`` for a model or options that need lockstep."""
-        if self._other_options is not None:
-            return None
-        if self._batch is not None and (self._batch or self._constant):
-            if self._seen is not None and self._seen.changed():
-                self.reset_cache()
-            return self._batch
-        self._batch = None
-        verdict = support(self.model)
-        self.lockstep = verdict.why_not
-        if self.lockstep is None:
-            limit = free_bytes(self.model.device) if self._cache_bytes is None else self._cache_bytes
-            self._batch = RunningBatch(
-                self.model,
-                KVCache(limit // verdict.token_bytes),
-                sampler=self._sampler,
-                end=self._end,
-                max_running=self._max_batch,
-                stats=self.stats,
+    def _leave(self, row: _Row) -> None:
+        assert row.block is not None
+        assert self._cache is not None
+        self._running.remove(row)
+        self._cache.release(row.block, row.request.episode_id)
+        row.block = None
+
+    def _sample(self, rows: list[_Row], logits: Any) -> list[Completion]:
+        points = [row.points[len(row.sampled)] for row in rows]
+        earlier = None
+        if self._sampler.reads_earlier_ids:  # continued to one length by their first, which changes no penalty
+            known = [[*row.request.prompt_ids, *row.sampled] for row in rows]
+            width = max(map(len, known))
+            padded = [ids + ids[:1] * (width - len(ids)) for ids in known]
+            earlier = torch.tensor(padded, device=logits.device)
+        chosen, logprobs = self._sampler.choose(logits, earlier, points)
+        self.stats.sampled += len(rows)
+        ended = []
+        for row, id_, logprob in zip(rows, chosen.tolist(), logprobs.tolist(), strict=True):
+            row.sampled.append(id_)
+            row.logprobs.append(logprob)
+            stopped = self._end.reached(row.sampled)
+            if stopped or len(row.sampled) >= row.request.max_tokens:
+                self._leave(row)
+                finish = FinishReason.STOP if stopped else FinishReason.LENGTH
+                ended.append(Completion(row.request.id, row.sampled, row.logprobs, finish))
+        return ended
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # In lockstep
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _generate(self, rows: list[_Row]) -> list[Completion]:
+        """Return the completions of whole prompts, padded on the left, when all have ended."""
+        for row in rows:  # of a model that was found not to be plain after a change, a part has been sampled
+            row.sampled, row.logprobs = [], []
+        width = max(len(row.prompt) for row in rows)
+        longest = max(row.request.max_tokens for row in rows)
+        # A row that has ended is computed until the last one ends, maybe after the model's positions.
+        end = width + longest
+        if len(rows) > 1 and (not _ignores_padding(self.model) or end > (context_of(self.model.config) or end)):
+            return [completion for row in rows for completion in self._generate([row])]
+        config = GenerationConfig(max_new_tokens=longest, **self._generation)
+        prompts = torch.full((len(rows), width), config.pad_token_id)
+        mask = torch.zeros_like(prompts)
+        for index, row in enumerate(rows):
+            prompts[index, width - len(row.prompt) :] = torch.from_numpy(row.prompt)
+            mask[index, width - len(row.prompt) :] = 1
+        device = self.model.device
+        # Of the scores of its routers a mixture of experts computes a loss, which fails where keys are cached.
+        routed = hasattr(self.model.config.get_text_config(), "output_router_logits")
+        each = _EachRow(rows, width, self._sampler, self._end)
+        with torch.no_grad(), _configured(self.model, config):
+            self.model.generate(
+                prompts.to(device),
+                attention_mask=mask.to(device),
+                **({"output_router_logits": False} if routed else {}),
+                generation_config=config,
+                logits_processor=LogitsProcessorList([each]),
+                stopping_criteria=[_Ended(each)],
+                synced_gpus=False,  # processes play different episodes and must not wait for each other
             )
-            self._seen = self._look()
-        return self._batch
+        return [
+            Completion(row.request.id, row.sampled, row.logprobs, finish)
+            for row, finish in zip(rows, each.finishes, strict=True)
+            if finish is not None
+        ]
 
-    def _look(self) -> WeightsSeen | None:
-        """Return the weights of this moment, or ``None`` if they are said to be constant."""
-        return None if self._constant else WeightsSeen(self.model)
+
+class _EachRow(LogitsProcessor):  # type: ignore[misc]  # Transformers is untyped
+    """Logits processor that samples each row's next token, masks all others, and knows which rows have ended."""
+
+    def __init__(self, rows: list[_Row], width: int, sampler: Sampler, end: End) -> None:
+        self.finishes: list[FinishReason | None] = [None] * len(rows)
+        self._rows, self._width, self._sampler, self._end = rows, width, sampler, end
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        step, earlier = input_ids.shape[1] - self._width, input_ids
+        if self._sampler.reads_earlier_ids:  # padding must not count as earlier tokens
+            earlier = input_ids.clone()
+            for index, row in enumerate(self._rows):
+                earlier[index, : self._width - len(row.prompt)] = int(row.prompt[0])
+        points = [row.points[min(step, len(row.points) - 1)] for row in self._rows]
+        chosen, logprobs = self._sampler.choose(scores, earlier, points)
+        for index, (id_, logprob) in enumerate(zip(chosen.tolist(), logprobs.tolist(), strict=True)):
+            row = self._rows[index]
+            if self.finishes[index] is None:
+                row.sampled.append(id_)
+                row.logprobs.append(logprob)
+                if self._end.reached(row.sampled):
+                    self.finishes[index] = FinishReason.STOP
+                elif len(row.sampled) >= row.request.max_tokens:
+                    self.finishes[index] = FinishReason.LENGTH
+        return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)
 
 
-def free_bytes(device: Any) -> int:
+class _Ended(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
+    """Stopping criterion that ends each row separately."""
+
+    def __init__(self, each: _EachRow) -> None:
+        self._each = each
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        return torch.tensor([finish is not None for finish in self._each.finishes], device=input_ids.device)
+
+
+def _generation_options(other: Mapping[str, Any], pad_id: int, device: Any) -> dict[str, Any]:
+    """Return the options of ``GenerationConfig`` besides the number of tokens.
+
+    Raises:
+        ConfigError: an option or a cache that it does not have, or that the engine cannot use.
+    """
+    options = dict(other)
+    if unknown := [name for name in options if not hasattr(GenerationConfig(), name)]:
+        raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
+    cache, why_not = options.get("cache_implementation", "dynamic"), None
+    if cache == "dynamic":
+        options.pop("cache_implementation", None)  # the default
+    elif cache == "paged":
+        why_not = "Transformers' continuous batching, which has it, has no seed per request and no stop strings"
+    elif cache == "quantized":
+        why_not = "what is sampled from a quantized cache is not what the model in training would say"
+    elif "offloaded" in cache and device.type == "cpu":
+        why_not = "the model is on the CPU already"
+    try:
+        GenerationConfig(**options).validate()
+    except ValueError as error:
+        why_not = why_not or str(error)
+    if why_not is not None:
+        raise ConfigError(f"TransformersEngine cannot use cache_implementation={cache!r}: {why_not}")
+    return {**options, "do_sample": False, "pad_token_id": pad_id, "disable_compile": True}
+
+
+def _ignores_padding(model: Any) -> bool:
+    """Return whether padding on the left changes no scores: the layers have attention only, and no state."""
+    layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    plain = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+    return plain and not getattr(model, "_is_stateful", False)
+
+
+def _token_bytes(model: Any) -> int:
+    """Return the memory of the keys and values of a token, in all layers."""
+    config = model.config.get_text_config(decoder=True)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    sizes = [getattr(config, name, None) or 0 for name in ("head_dim", "qk_head_dim", "v_head_dim")]
+    size = max(sizes) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)
+
+
+def _free_bytes(device: Any) -> int:
     """Return the default memory of keys and values on a device."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -207,4 +426,68 @@ def free_bytes(device: Any) -> int:
         from psutil import virtual_memory  # accelerate needs it, so [train] installs it
 
         return int(virtual_memory().available) // 4
-    return _OTHER_DEVICES_BYTES
+    return 2 * 2**30
+
+
+def _fingerprint(model: Any) -> list[Any]:
+    """Return what an ordinary change of weights changes: their places, versions and first values."""
+    # Fused optimizers and ``.data`` leave the version as it is.
+    tensors = [*model.parameters(), *model.buffers()]
+    firsts = torch.stack([part.detach().flatten()[:1].sum().double().cpu() for part in tensors])
+    return [*((part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors), *firsts.tolist()]
+
+
+@contextmanager
+def _undisturbed(model: Any) -> Iterator[None]:
+    """Switch modules in training mode to evaluation mode, and back at the end, and run a compiled model as it is.
+
+    Nearly every pass has other lengths, for which it would be compiled again.
+    """
+    modules = list(model.modules())
+    training = [module for module in modules if module.training]
+    model.eval()
+    with ExitStack() as stack:
+        # Without a compiled part, the compiler may not even be imported, which takes a second.
+        if any("_orig_mod" in part._modules or part._compiled_call_impl is not None for part in modules):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+@contextmanager
+def _configured(model: Any, config: Any) -> Iterator[None]:
+    """Replace the model's generation config, from which Transformers takes options that a config leaves open."""
+    if hasattr(model, "get_base_model"):  # PEFT generates with the wrapped model's
+        model = model.get_base_model()
+    previous, model.generation_config = model.generation_config, config
+    try:
+        yield
+    finally:
+        model.generation_config = previous
+
+
+@contextmanager
+def no_cudnn_attention() -> Iterator[None]:
+    """Compute attention without the kernels of cuDNN; a context, or a decorator of a function.
+
+    PyTorch may choose them on an H100 and newer GPUs. They are prepared anew for each shape, which takes up to some
+    tenths of a second (pytorch/pytorch#155958, sgl-project/sglang#4650), and turns and micro-batches have ever new
+    shapes; and they can end with an error, as in an evaluation of ``TrlEnv/ToolUse-v0`` with PyTorch 2.11 on an H100.
+    vLLM turns them off in its process, too.
+
+    >>> import torch
+    >>> with no_cudnn_attention():
+    ...     torch.backends.cuda.cudnn_sdp_enabled()
+    False
+    """
+    from torch.backends import cuda
+
+    before = cuda.cudnn_sdp_enabled()
+    cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        cuda.enable_cudnn_sdp(before)

@@ -48,7 +48,7 @@ LAWS = {
         "test_episode test_rollout test_histories grpo/test_parts",
     ),
     "3 template": Law("gym_trl/chat.py", "test_chat test_control_tokens test_histories"),
-    "4 logprobs": Law("gym_trl/engines/sampler.py", "engines/test_lockstep engines/test_transformers"),
+    "4 logprobs": Law("gym_trl/engines/sampler.py", "engines/test_transformers"),
     "5 together": Law("gym_trl/rollout/loop.py", "test_rollout"),
     "6 groups": Law(
         "gym_trl/grpo/training_tasks.py gym_trl/grpo/dataset.py",
@@ -62,8 +62,8 @@ LAWS = {
     "9 blind": Law("gym_trl/evaluation/blind*.py", "test_blind test_blind_spaces"),
     "10 vectors": Law("gym_trl/vector.py gym_trl/executors/crews.py", "test_vector"),
     "12 slots": Law(
-        "gym_trl/engines/running_batch.py gym_trl/engines/admission.py",
-        "engines/test_running_batch engines/test_admission",
+        "gym_trl/engines/transformers.py gym_trl/engines/admission.py",
+        "engines/test_transformers engines/test_admission",
     ),
     "13 success": Law(
         "wrappers/declare_success.py gym_trl/types.py gym_trl/outcome.py gym_trl/success.py",
