@@ -93,10 +93,10 @@ def blind_reference(make: Callable[[], gym.Env[Any, Any]], *, seed: int = 0) -> 
     >>> print(blind_reference(lambda: gym.make("TrlEnv/GuessNumber-v0")))
     success 0.120 [0.082, 0.173], return 0.120 [0.082, 0.173] (200 episodes)
 
-    ``None`` if the environment is too slow to play 200 held-out episodes in 20 seconds. The score is a sample: it may
+    ``None`` if the environment is too slow to play 200 held-out episodes in four seconds. The score is a sample: it may
     lie above an exact optimum.
     """
-    searched = search_blind(make, steps=5_000, seconds=20.0, episodes=_LEAST, seed=seed)
+    searched = search_blind(make, steps=5_000, seconds=4.0, episodes=_LEAST, seed=seed)
     enough = searched.episodes >= _LEAST
     return Reference(searched.success, searched.mean_return, searched.episodes) if enough else None
 

@@ -186,7 +186,7 @@ _MOST_INVALID = 0.9
 """Share of invalid actions above which random play does not know the words."""
 
 
-def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 20.0) -> Reference | None:
+def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> Reference | None:
     """Return the score of an environment's own ``random_policy``, if it has one.
 
     >>> import gymnasium as gym
