@@ -55,7 +55,6 @@ OBJECTS: dict[str, list[Any]] = {  # wrong values of options that have objects o
     "seats": [5, "selves"],
 }
 TOGETHER: list[dict[str, Any]] = [  # right alone, wrong together
-    {"strict": True, "action_format": None},
     {"deterministic": True, "cutoff": {"episode_s": 9}},
     {"executor": "inline", "workers": 2},
     {"seats": "self", "success": 1.0},
