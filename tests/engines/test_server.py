@@ -171,6 +171,8 @@ def test_a_server_that_stays_away_leaves_episodes_unscored(stack):
     assert time.monotonic() - began < 5  # with all their pauses it would be 15
     vllm.start()
     assert sample(made, requests(3)) == [exact(one) for one in requests(3)]
+    vllm.fault = lambda body, attempt: None if attempt else 503
+    assert sample(made, [request()]) == [exact(request())], "it is up again, so requests are repeated"
 
 
 def test_every_request_says_all_of_how_it_is_sampled(stack):
