@@ -20,7 +20,7 @@ from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gym_trl.engines.transformers import no_cudnn_attention
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import adapter_kept
