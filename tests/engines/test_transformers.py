@@ -14,9 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from gym_trl import GymSpec
 from gym_trl.engines import transformers as module
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.engines.kv_cache import UNIT, KVCache
 from gym_trl.engines.sampler import End
-from gym_trl.engines.transformers import TransformersEngine, no_cudnn_attention
+from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, Request
