@@ -21,7 +21,6 @@ FILES = {
     "summary.json",
     "model",
     "checkpoints",
-    "steps",
 } | {"tokenizer"}
 LARGE = ["--learning-rate=0.02", "--grpo=lr_scheduler_type=constant"]
 SMALL = ["--episodes-per-step=8", "--num-generations=4", "--eval-episodes=8", "--max-tokens-per-turn=3"]

@@ -201,7 +201,7 @@ def test_a_lost_machine_costs_its_own_episodes_and_nothing_else(played):
         lost = [row for row in rows(ranks, step) if row["error"]]
         if step == LOST_IN:
             assert 1 <= len(lost) <= 8
-            assert all(machines(row) == {"second"} for row in lost), lost
+            assert all(machines(row) <= {"second"} for row in lost), lost
             assert all("its actor was lost" in row["error"] for row in lost)
             assert {row["stop_reason"] for row in lost} == {"env_error"}
         else:

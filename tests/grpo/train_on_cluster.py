@@ -28,17 +28,10 @@ vllm_generation.VLLMGeneration.sync_weights = lambda *_: None
 class Told(gym.Wrapper):
     """Wrapper that reports its machine and delays its steps."""
 
-    def reset(self, *, seed=None, options=None):
-        observation, info = self.env.reset(seed=seed, options=options)
-        return self.here(observation), info
-
     def step(self, action):
         time.sleep(0.2)
         observation, *rest = self.env.step(action)
-        return (self.here(observation), *rest)
-
-    def here(self, observation):
-        return f"{os.environ['MACHINE']}: {observation[:9]}"
+        return (f"{os.environ['MACHINE']}: {observation[:9]}", *rest)
 
 
 def small_ids(completion_ids, **_):
