@@ -19,6 +19,7 @@ from gym_trl.types import Answer, Message, TokenIds
 _CUT, _ASKED, _SAID, _SHOWN, _AGAIN = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
 _UNWANTED = re.compile("[\ud800-\udfff\ufdd0-\ufdd4]")  # and surrogates, which no tokenizer encodes
 _DEPTHS = (*range(1, 17), 40)
+_KEPT = 256
 _TEXTS = (
     "<think>\nHm.\n</think>\n\n",
     "Yes! 1 + 2 < 3 'no' \"so\"?\n\n# A\n* http://b.c [e] {f} tool " + "i " * 99,
@@ -167,6 +168,9 @@ class Chat:
         self._folds_system = _SHOWN not in self._tried([Message("system", _SHOWN), asked])
         prompt = self._render([asked]).rpartition(_ASKED)[2]
         self._tail = self._tried([*_exchanges(1), Message("user", _SHOWN)]).rpartition(_SAID)[2]
+        # The members of a group begin alike, and many environments say the same.
+        self._openings: dict[tuple[Message, ...], TokenIds] = {}
+        self._replies: dict[tuple[str, bool], TokenIds] = {}
         self.refusal = self._why_not()
         """Why a conversation cannot be continued by ``reply``; empty if it can."""
         written = self._tried(_exchanges(1), prompt=False).rpartition(_ASKED)[2]
@@ -189,6 +193,13 @@ class Chat:
 
     def open(self, messages: Sequence[Message]) -> TokenIds:
         """Return the ids of a conversation that the model is to continue, as the template writes it."""
+        if (key := tuple(messages)) not in self._openings:
+            if len(self._openings) >= _KEPT:
+                self._openings.clear()
+            self._openings[key] = self._open(messages)
+        return self._openings[key].copy()
+
+    def _open(self, messages: Sequence[Message]) -> TokenIds:
         try:
             ids = self.encoder.encode(self._render([self._plain(message) for message in messages]), begins=True)
             harmless = [replace(one, content="x") if one.role != "assistant" else self._plain(one) for one in messages]
@@ -211,6 +222,13 @@ class Chat:
         """
         if self.refusal:
             raise ChatTemplateError(self.refusal)
+        if (text, closed) not in self._replies:
+            if len(self._replies) >= _KEPT:
+                self._replies.clear()
+            self._replies[text, closed] = self._reply(text, closed=closed)
+        return self._replies[text, closed].copy()
+
+    def _reply(self, text: str, *, closed: bool) -> TokenIds:
         done = self._closing if closed else ""
         try:
             tail = self._render([*_exchanges(1), self._plain(Message("user", text))]).rpartition(_SAID)[2]

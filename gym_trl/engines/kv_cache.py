@@ -108,6 +108,8 @@ class KVCache:
             coming = max(coming, equal)
             if (ready := min(equal, block.computed)) > shared:
                 source, shared = block, ready
+            if block.owner == owner and ready == block.length:  # a turn continues it
+                break
         return Match(source, shared, coming)
 
     def open(self, ids: Ids, match: Match, *, room: int, owner: str) -> Block | None:
