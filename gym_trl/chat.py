@@ -27,7 +27,7 @@ _TEXTS = (
 
 
 class Stops(NamedTuple):
-    """What ends the model's turn, for engines without a chat."""
+    """End of the model's turn, for engines without a chat."""
 
     stop_ids: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()

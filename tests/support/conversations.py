@@ -71,11 +71,8 @@ class Conversation:
         head = written.partition(observation.strip())[0] if observation.strip() else written
         expected = written[head.index(end) + len(end) :] if end and end in head else written
         delta = chat.reply(observation, closed=closed)
-        assert self.harmless(delta) == expected, f"{self.decode(delta)!r} where the template writes {expected!r}"
+        assert self.decode(delta) == expected, f"{self.decode(delta)!r} where the template writes {expected!r}"
         self.ids += delta
-
-    def harmless(self, ids: Sequence[int]) -> str:
-        return self.decode(ids)
 
 
 def hold(chat: Chat, tokenizer: Any, *, seed: str, conversations: int = 4) -> None:
