@@ -145,7 +145,7 @@ def alone() -> dict[str, dict[str, float]]:
     import gymnasium as gym
 
     import gym_trl
-    from gym_trl.rollout.random_play import random_policy
+    from gym_trl.random_play import random_policy
     from gym_trl.testing import play
     from gym_trl.wrappers import ParseAction
 

@@ -28,19 +28,14 @@ from typing import Annotated, Literal, TypedDict
 from gym_trl.kinds import Arguments, Count, Penalty, Positive, Range, Seconds, Seed, Share, Whole
 from gym_trl.options import (
     CreditName,
-    Curriculum,
     CutActions,
-    Cutoff,
     DType,
     ExecutorName,
     Function,
-    History,
     Keep,
-    PartSource,
     VLLMMode,
 )
 '''
-_NESTED = ("Cutoff", "History", "Curriculum")
 
 
 def arguments() -> str:
@@ -91,11 +86,8 @@ def _given(annotation: ast.expr) -> str:
     text = ast.unparse(annotation).replace("'", '"')
     if text.startswith("tuple["):
         text = f"Sequence[{text.removeprefix('tuple[').removesuffix(', ...]')}]"
-    text = re.sub("(Function|PartSource|Path)", r"\1 | str", text)
-    parts = text.split(" | ")
-    if any(one in _NESTED for one in parts):
-        parts.insert(len(parts) - ("None" in parts), "Arguments")
-    return " | ".join(parts)
+    text = re.sub("(Function|Path)", r"\1 | str", text)
+    return text
 
 
 _INTRODUCTION = """<!-- Written by docs/make_options.py from gym_trl/options/. -->
@@ -106,8 +98,7 @@ and in a run file (`turn_limit: 8`). [`GymSpec`][gym_trl.grpo.spec.GymSpec] take
 Stepping, TaskChoice and Learning, and `gym-trl train` Model and Run as well. Defaults are those of `GymSpec`; `gym-trl
 train` starts from a [preset](#presets).
 
-A nested option, such as `cutoff`, is an object or a mapping in Python, a mapping in a file, and has a flag for each of
-its own options: `Cutoff(episode_s=60)`, `{"episode_s": 60}`, `--cutoff.episode-s 60`. A function is an object in Python
+A function is an object in Python
 and `"module:function"` elsewhere. `none` on the command line and `null` in a file are `None`.
 """
 _GROUPS: tuple[type[options.Options], ...] = (
@@ -131,19 +122,14 @@ _OWN: dict[type[options.Options], str] = {
     options.WarmStartOptions: "gym-trl warm-start",
     options.EvalOptions: "gym-trl eval",
 }
-_NESTED_IN = {
-    options.Cutoff: "cutoff",
-    options.History: "history",
-    options.Curriculum: "curriculum",
-}
 
 
 def page() -> str:
     """Return the page of all options."""
-    names = {one.path: one.name for one in flags_of(options.TrainOptions)}
+    names = {one.option: one.name for one in flags_of(options.TrainOptions)}
     text = _INTRODUCTION
     for group in _GROUPS:
-        text += _section(group, {name: names.get((name,), "") for name in options.declared(group)})
+        text += _section(group, {name: names.get(name, "") for name in options.declared(group)})
     only = [
         name for name in options.declared(options.SpecOptions) if name not in options.declared(options.EpisodeOptions)
     ]
@@ -156,16 +142,12 @@ def page() -> str:
         text += f"\n## Only in {command}\n\n"
         own = (name for name in options.declared(group) if options.group_of(name, group) is group and name != "env")
         text += _table(group, {name: option_name(name) for name in own})
-    for group, outer in _NESTED_IN.items():
-        text += _section(
-            group, {name: names.get((outer, name), "") for name in options.declared(group)}, f" (`{outer}`)"
-        )
     return text + _presets()
 
 
-def _section(group: type[options.Options], flags: dict[str, str], of: str = "") -> str:
+def _section(group: type[options.Options], flags: dict[str, str]) -> str:
     first = (group.__doc__ or "").partition("\n")[0]
-    return f"\n## {group.__name__}{of}\n\n{first}\n\n{_table(group, flags)}"
+    return f"\n## {group.__name__}\n\n{first}\n\n{_table(group, flags)}"
 
 
 def _table(group: type[options.Options], flags: dict[str, str]) -> str:

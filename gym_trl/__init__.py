@@ -6,6 +6,7 @@ from gym_trl._lazy import exports
 from gym_trl.registration import GAMES as GAMES, register_envs
 
 if TYPE_CHECKING:
+    from gym_trl.episode import Episode as Episode, Segment as Segment, Turn as Turn
     from gym_trl.errors import GymTRLError as GymTRLError
     from gym_trl.evaluation.evaluation import evaluate as evaluate
     from gym_trl.grpo.adopt import adopt as adopt
@@ -15,24 +16,17 @@ if TYPE_CHECKING:
     from gym_trl.grpo.rewards import env_reward as env_reward
     from gym_trl.grpo.rollout import make_rollout_func as make_rollout_func
     from gym_trl.grpo.spec import GymSpec as GymSpec
-    from gym_trl.options import (
-        Curriculum as Curriculum,
-        Cutoff as Cutoff,
-        History as History,
-    )
+    from gym_trl.history import last_turns as last_turns, notes as notes, rendered as rendered
     from gym_trl.spaces import AnyText as AnyText
     from gym_trl.types import (
         Answer as Answer,
         Completion as Completion,
-        EpisodeResult as EpisodeResult,
         FinishReason as FinishReason,
         Message as Message,
         Policy as Policy,
         Request as Request,
         StopReason as StopReason,
         Task as Task,
-        TokenTrace as TokenTrace,
-        Turn as Turn,
     )
     from gym_trl.vector import TextVectorEnv as TextVectorEnv
     from gym_trl.viewer.frame import show as show

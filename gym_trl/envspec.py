@@ -21,8 +21,8 @@ from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
 from gym_trl.options import Envs, EpisodeOptions, ExecutorName, Text, check_seats, has_workers, signed
 from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
-from gym_trl.rollout.functions import check_arguments, left_to_the_rollout, probe_functions, watched
-from gym_trl.rollout.random_play import random_play, solver_play
+from gym_trl.user_functions import check_arguments, left_to_the_rollout, probe_functions, watched
+from gym_trl.random_play import random_play, solver_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
@@ -153,7 +153,7 @@ class EnvSpec(Text):
         If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
 
         If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset and
-        stepped once (``gym_trl.rollout.functions``), unless its executor has processes or a timeout is given: such an
+        stepped once (``gym_trl.user_functions``), unless its executor has processes or a timeout is given: such an
         environment may hang or exit, so only the arguments of the functions are checked, and ``state_key`` by a reset.
 
         Raises:

@@ -13,7 +13,7 @@ from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.step import MAX_TURNS
+from gym_trl.episode import MAX_TURNS
 from gym_trl.options import History
 from gym_trl.rollout.config import RolloutConfig
 from gym_trl.rollout.episode import Episode

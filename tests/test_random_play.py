@@ -15,7 +15,7 @@ from support.lanes import examples
 
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.rollout.random_play import description_of, random_play, random_policy
+from gym_trl.random_play import description_of, random_play, random_policy
 from gym_trl.spaces import AnyText
 from gym_trl.text.spaces import write
 from gym_trl.wrappers.as_text import as_text

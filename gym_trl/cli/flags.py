@@ -27,7 +27,6 @@ A command has its own parameters as written, and one flag for every option of a 
 import functools
 import inspect
 import json
-import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -45,7 +44,6 @@ from gym_trl.cli.values import (
     element_of,
     is_a,
     is_argument,
-    is_optional,
     is_repeatable,
     read_text,
     read_texts,
@@ -60,7 +58,6 @@ from gym_trl.options import (
     default_of,
     described,
     group_of,
-    nested_in,
     stored,
 )
 from gym_trl.registration import did_you_mean
@@ -71,13 +68,13 @@ class Flag:
     """Flag of an option.
 
     >>> from gym_trl.options import SpecOptions
-    >>> flag = next(one for one in flags_of(SpecOptions) if one.path == ("cutoff", "stragglers"))
-    >>> flag.name, flag.parameter, flag.panel, flag.metavar
-    ('--cutoff.stragglers', 'cutoff__stragglers', 'Rollout', 'NUMBER')
+    >>> flag = next(one for one in flags_of(SpecOptions) if one.option == "episode_timeout")
+    >>> flag.name, flag.panel, flag.metavar
+    ('--episode-timeout', 'Rollout', 'SECONDS')
     """
 
-    path: tuple[str, ...]
-    """Names of the option and of the options that it is in."""
+    option: str
+    """Name of the option, which is also the command's parameter."""
     kind: Any
     sentence: str
     default: str
@@ -88,17 +85,12 @@ class Flag:
     @property
     def name(self) -> str:
         """Flag as the user writes it."""
-        return option_name(self.parameter)
-
-    @property
-    def parameter(self) -> str:
-        """Name of the command's parameter."""
-        return "__".join(self.path)
+        return option_name(self.option)
 
     @property
     def off(self) -> str | None:
         """Flag that sets ``False``; ``None`` if the flag has a value."""
-        return _switch(self.path, on=False) if self.kind is bool else None
+        return _switch(self.option, on=False) if self.kind is bool else None
 
     @property
     def metavar(self) -> str | None:
@@ -123,51 +115,27 @@ def flags_of(options: type[Options], presets: Mapping[str, str] = {}) -> Iterato
         if one.metadata["flag"]:
             group = group_of(name, options)
             panel = None if group is options and options.__base__ is not Options else group.__name__
-            yield from _flags((name,), option_types(options)[name], [one], panel, presets)
+            default = presets.get(name) or _default(one)
+            sentence = one.metadata["sentence"]
+            yield Flag(option=name, kind=option_types(options)[name], sentence=sentence, default=default, panel=panel)
 
 
-def _flags(
-    path: tuple[str, ...], kind: Any, declarations: Sequence[Field[Any]], panel: str | None, presets: Mapping[str, str]
-) -> Iterator[Flag]:
-    defaults = {_default(one, path) for one in declarations}
-    default = presets.get(".".join(path)) or (defaults.pop() if len(defaults) == 1 else "")
-    yield Flag(path=path, kind=kind, sentence=declarations[0].metadata["sentence"], default=default, panel=panel)
-    nested = nested_in(kind)
-    for name, (inner, own) in _options_of(nested).items():
-        yield from _flags((*path, name), inner, own, panel, presets)
-
-
-def _options_of(nested: Sequence[type[Options]]) -> dict[str, tuple[Any, list[Field[Any]]]]:
-    """Return the types and declarations of the options of several types, by name."""
-    options_by_name: dict[str, tuple[list[Any], list[Field[Any]]]] = {}
-    for options in nested:
-        for name, one in declared(options).items():
-            kinds, declarations = options_by_name.setdefault(name, ([], []))
-            declarations.append(one)
-            if option_types(options)[name] not in kinds:
-                kinds.append(option_types(options)[name])
-    return {name: (functools.reduce(operator.or_, kinds), own) for name, (kinds, own) in options_by_name.items()}
-
-
-def _default(one: Field[Any], path: tuple[str, ...]) -> str:
+def _default(one: Field[Any]) -> str:
     """Return the description of a default."""
     default = default_of(one)
-    return _switch(path, on=default) if isinstance(default, bool) and one.type is bool else described(one, default)
+    return _switch(one.name, on=default) if isinstance(default, bool) and one.type is bool else described(one, default)
 
 
-def _switch(path: tuple[str, ...], *, on: bool) -> str:
+def _switch(name: str, *, on: bool) -> str:
     """Return the flag that turns an option on or off."""
-    return option_name("__".join([*path[:-1], path[-1] if on else f"no_{path[-1]}"]))
+    return option_name(name if on else f"no_{name}")
 
 
 def _metavar(kind: Any, sentence: str) -> str:
-    nested = nested_in(kind)
-    words = [word for one in types_in(kind) if one not in nested for word in _metavars(one, sentence)]
+    words = [word for one in types_in(kind) for word in _metavars(one, sentence)]
     if any(isinstance(one, ByName) for one in marks_in(kind)):
         words = [word for word in words if word != "TEXT"] + ["module:function"]
-    words = list(dict.fromkeys(words + (["none"] if nested and is_optional(kind) else [])))
-    if nested and not words:
-        return "JSON"
+    words = list(dict.fromkeys(words))
     return words[0] if len(words) == 1 else f"[{'|'.join(words)}]"
 
 
@@ -197,27 +165,18 @@ def read_flags(flags: Collection[Flag], arguments: Mapping[str, Any]) -> dict[st
     """Return the options that were given, from the texts of the command's parameters.
 
     >>> from gym_trl.options import SpecOptions
-    >>> read_flags(list(flags_of(SpecOptions)), {"turn_limit": "8", "cutoff__episode_s": "60"})
-    {'turn_limit': 8, 'cutoff': {'episode_s': 60}}
-
-    Raises:
-        ConfigError: An option is given as a value and by its own options.
+    >>> read_flags(list(flags_of(SpecOptions)), {"turn_limit": "8", "episode_timeout": "60"})
+    {'turn_limit': 8, 'episode_timeout': 60}
     """
     given: dict[str, Any] = {}
     for flag in flags:
-        text = arguments.get(flag.parameter)
+        text = arguments.get(flag.option)
         if text is None or text in ((), []):
             continue
-        holder = given
-        for place, part in enumerate(flag.path[:-1], 1):
-            holder = holder.setdefault(part, {})
-            if not isinstance(holder, dict):
-                whole = option_name("__".join(flag.path[:place]))
-                raise ConfigError(f"{flag.name} cannot be combined with {whole} {holder}: leave out one of them")
         if isinstance(text, str):
-            holder[flag.path[-1]] = read_text(flag.kind, text)
+            given[flag.option] = read_text(flag.kind, text)
         else:
-            holder[flag.path[-1]] = text if isinstance(text, bool) else read_texts(flag.kind, list(text))
+            given[flag.option] = text if isinstance(text, bool) else read_texts(flag.kind, list(text))
     return given
 
 
@@ -228,8 +187,8 @@ def write_flags(given: Mapping[str, Any], options: type[Options]) -> list[str]:
     """Return the words of a command line that give these options.
 
     >>> from gym_trl.options import SpecOptions
-    >>> write_flags({"turn_limit": 8, "cutoff": {"episode_s": 60}, "success": None}, SpecOptions)
-    ['--turn-limit', '8', '--cutoff.episode-s', '60', '--success', 'none']
+    >>> write_flags({"turn_limit": 8, "episode_timeout": 60, "success": None}, SpecOptions)
+    ['--turn-limit', '8', '--episode-timeout', '60', '--success', 'none']
 
     Args:
         given: Options by name, as ``as_dict()`` returns them or as a user gives them.
@@ -245,20 +204,14 @@ def write_flags(given: Mapping[str, Any], options: type[Options]) -> list[str]:
             raise ConfigError(
                 f"there is no flag for {name}{did_you_mean(name, declarations) if name not in declarations else ''}"
             )
-        words += _words((name,), option_types(options)[name], stored(name, value))
+        words += _words(name, option_types(options)[name], stored(name, value))
     return words
 
 
-def _words(path: tuple[str, ...], kind: Any, value: Any) -> list[str]:
-    flag = option_name("__".join(path))
-    nested = nested_in(kind)
-    inner = {name: one for name, (one, _) in _options_of(nested).items()}
-    if len(nested) > 1:
-        inner["kind"] = str
-    if nested and isinstance(value, dict) and value and value.keys() <= inner.keys():
-        return [word for name, one in value.items() for word in _words((*path, name), inner[name], one)]
+def _words(name: str, kind: Any, value: Any) -> list[str]:
+    flag = option_name(name)
     if kind is bool and isinstance(value, bool):
-        return [_switch(path, on=value)]
+        return [_switch(name, on=value)]
     return [word for text in _texts(kind, value) for word in (flag, text)]
 
 
@@ -293,7 +246,7 @@ class _Declared:
 
     @functools.cached_property
     def flags(self) -> list[Flag]:
-        return [one for one in flags_of(self.options, self.presets()) if one.path[0] not in self.without]
+        return [one for one in flags_of(self.options, self.presets()) if one.option not in self.without]
 
     @functools.cached_property
     def parameters(self) -> list[Any]:
@@ -316,7 +269,7 @@ class _Declared:
             )
             made.append(
                 inspect.Parameter(
-                    one.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, shown]
+                    one.option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, shown]
                 )
             )
         vars(command)["__signature__"] = inspect.Signature(made)
@@ -383,7 +336,7 @@ def _narrow(flag: Flag, parameter: Any) -> Any:
     """Return a parameter for the help: ``--[no-]template`` is one word, and many values are on several lines."""
     shown = copy(parameter)
     if flag.off:
-        shown.opts, shown.secondary_opts = [_switch((*flag.path[:-1], f"[no_]{flag.path[-1]}"), on=True)], []
+        shown.opts, shown.secondary_opts = [_switch(f"[no_]{flag.option}", on=True)], []
         shown.metavar = " "
     elif flag.metavar and len(flag.metavar) > _WIDTH:
         lines = wrap(flag.metavar.replace("|", "| "), _WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -17,7 +17,7 @@ from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import environment_policy
-from gym_trl.rollout.random_play import own_random_policy
+from gym_trl.random_play import own_random_policy
 from gym_trl.rollout.text_player import play
 from gym_trl.text import counted, short_count
 from gym_trl.types import Task

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import ByName, literals_in, marks_in, types_in
-from gym_trl.options import Options, nested_in
+from gym_trl.options import Options
 
 _POINTED = re.compile(r"-?((0|[1-9][0-9]*)\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)  # 1. and .5
 
@@ -117,7 +117,7 @@ def read_text(kind: Any, text: str) -> Any:
     if value is None and is_optional(kind):
         return None
     kinds = list(types_in(kind))
-    if isinstance(value, str) and "=" in value and any(_fits(one, {}) and not nested_in(one) for one in kinds):
+    if isinstance(value, str) and "=" in value and any(_fits(one, {}) for one in kinds):
         try:
             return read_pairs([text])
         except ConfigError:

@@ -1,6 +1,7 @@
-"""Base class of engines: token ids in, sampled ids and logprobs out, without strings or environments."""
+"""Engines: token ids in, sampled ids and logprobs out, without strings or environments."""
 
 from abc import abstractmethod
+from typing import Protocol, Self, runtime_checkable
 
 from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
@@ -8,7 +9,7 @@ from gym_trl.types import Completion, Request
 
 
 class Engine(Closing):
-    """Base class of engines, which sample continuations of token ids; an engine of your own inherits from it.
+    """Base class of engines that are stepped in the caller's thread; an engine of your own inherits from it.
 
     ``collect`` returns every submitted request exactly once, completed or with an error, unless it was cancelled.
     """
@@ -33,13 +34,25 @@ class Engine(Closing):
         """Release everything that the engine holds."""
 
 
-def checked_engine(engine: object) -> Engine:
+@runtime_checkable
+class AsyncEngine(Protocol):
+    """Engine whose work is done elsewhere, such as on a server."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def sample(self, request: Request) -> Completion:
+        """Return the completion of a request, with the error if it failed; cancelling it frees its slot."""
+        ...
+
+
+def checked_engine(engine: object) -> Engine | AsyncEngine:
     """Return ``engine``, after checking that it is one.
 
     Raises:
         ConfigError: It is something else.
     """
-    if not isinstance(engine, Engine):
+    if not isinstance(engine, Engine | AsyncEngine):
         raise ConfigError(
             f"engine must be an Engine, got {type(engine).__name__}: let its class inherit from "
             "gym_trl.engines.protocol.Engine"

@@ -11,7 +11,7 @@ from gym_trl.errors import SeatError, described, place_of, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import Witness, take_reset, take_step
 from gym_trl.rollout.log import EpisodeLog
-from gym_trl.rollout.random_play import Actor
+from gym_trl.random_play import Actor
 from gym_trl.text import counted
 from gym_trl.types import EpisodeResult, StepResult, StopReason, Task
 

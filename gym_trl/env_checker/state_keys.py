@@ -8,7 +8,7 @@ from typing import Any
 from gym_trl.env_checker.play import shortened
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_step
-from gym_trl.rollout.random_play import Actor
+from gym_trl.random_play import Actor
 from gym_trl.types import StateName
 from gym_trl.wrappers.state_key import KeyFunction, StateKey
 

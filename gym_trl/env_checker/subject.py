@@ -16,7 +16,7 @@ from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.report import Checks, Finding, ok, problem
-from gym_trl.rollout.random_play import description_of, random_play, solver_play
+from gym_trl.random_play import description_of, random_play, solver_play
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.seats import Seats

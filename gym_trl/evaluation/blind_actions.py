@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from gym_trl.evaluation.blind_play import Actions, Arena, PolicyEpisode, PolicyMaker, Spent
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.rollout.random_play import (
+from gym_trl.random_play import (
     Actor,
     own_random_policy,
     played_space,

@@ -15,7 +15,7 @@ from gym_trl.evaluation.as_trained import text_env
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, take_reset, take_step
 from gym_trl.rollout.log import EpisodeLog
-from gym_trl.rollout.random_play import Actor, played_space
+from gym_trl.random_play import Actor, played_space
 from gym_trl.seeding import task_seed
 from gym_trl.types import StepResult, Task
 from gym_trl.wrappers.admissible_actions import listed_actions

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from gym_trl.evaluation.blind_actions import MANY, collected
 from gym_trl.evaluation.blind_play import LONGEST, Actions, Arena, Outcome, Spent
-from gym_trl.rollout.random_play import solver_play
+from gym_trl.random_play import solver_play
 
 Objective: TypeAlias = Literal["success", "return"]
 

@@ -21,7 +21,7 @@ from gym_trl.evaluation.estimates import Reference
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.rollout.log import EpisodeLog
-from gym_trl.rollout.random_play import own_random_policy, random_policy
+from gym_trl.random_play import own_random_policy, random_policy
 from gym_trl.rollout.text_player import TextPlayer, drive, made_later, play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes

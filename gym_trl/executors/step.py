@@ -12,7 +12,6 @@ import gymnasium as gym
 
 from gym_trl.errors import caused_by_model, described, place_of, raise_interrupt, safe_str, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.outcome import add_reward
 from gym_trl.text.parsing import CUT
 from gym_trl.types import (
     UNNAMED,
@@ -215,10 +214,7 @@ def state_of(env: gym.Env[Any, Any]) -> StateName:
     return env.state if isinstance(env, StateKey) else UNNAMED
 
 
-MAX_TURNS = 10_000
-"""Number of turns after which an episode is taken to have no end."""
-
-
+_LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float
 _SAID = ("action_valid", "success")
 
 
@@ -260,7 +256,8 @@ def read_step(
         raise TypeError(f"the reward must be a number, got {type(reward).__name__}: {reward!r:.80}") from None
     if not math.isfinite(value):
         raise ValueError(f"the reward must be a finite number, got {value}")
-    add_reward(0.0, value)
+    if abs(value) > _LARGEST:
+        raise ValueError(f"the reward must be a finite number of 32 bits, with which trainers compute, got {value:g}")
     return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state)
 
 

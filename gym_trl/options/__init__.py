@@ -19,7 +19,6 @@ from gym_trl.options.base import (
     defaults as defaults,
     described as described,
     group_of as group_of,
-    nested_in as nested_in,
     option as option,
     signed as signed,
     stored as stored,
@@ -56,8 +55,6 @@ from gym_trl.options.groups import (
     EpisodeOptions as EpisodeOptions,
     ExecutorName as ExecutorName,
     Learning as Learning,
-    PartLike as PartLike,
-    PartSource as PartSource,
     Rollout as Rollout,
     SpecOptions as SpecOptions,
     Stepping as Stepping,
@@ -68,10 +65,4 @@ from gym_trl.options.groups import (
     check_seats as check_seats,
     has_workers as has_workers,
     with_role as with_role,
-)
-from gym_trl.options.nested import (
-    WAIT as WAIT,
-    Curriculum as Curriculum,
-    Cutoff as Cutoff,
-    History as History,
 )

@@ -68,37 +68,26 @@ class Options:
                 raise
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], path: str = "") -> Self:
+    def of(cls, given: Mapping[str, Any]) -> Self:
         """Return the options with these values by name.
 
-        >>> from gym_trl.options import Cutoff
-        >>> Cutoff.of({"episode_s": 60}).episode_s
-        60
-        >>> Cutoff.of({"episode": 60}, "cutoff.")
+        >>> from gym_trl.options import Stepping
+        >>> Stepping.of({"worker": 2})
         Traceback (most recent call last):
             ...
-        gym_trl.errors.ConfigError: there is no option cutoff.episode; did you mean 'episode_s'?
-
-        Args:
-            given: Values by name.
-            path: Beginning of the names in messages.
+        gym_trl.errors.ConfigError: there is no option worker; did you mean 'workers'?
 
         Raises:
             ConfigError: An option is unknown, is missing, or has a wrong value.
         """
-        cls.check_names(given, path)
+        cls.check_names(given)
         for one in fields(cls):
             if one.init and one.name not in given and one.default is MISSING and one.default_factory is MISSING:
-                raise ConfigError(f"{path}{one.name} must be given")
-        if not path:
-            return cls(**given)
-        try:
-            return cls(**given)
-        except ConfigError as error:
-            raise ConfigError(f"{path}{error}") from error
+                raise ConfigError(f"{one.name} must be given")
+        return cls(**given)
 
     @classmethod
-    def check_names(cls, given: Iterable[str], path: str = "") -> None:
+    def check_names(cls, given: Iterable[str]) -> None:
         """Check that all names are those of options.
 
         Raises:
@@ -107,14 +96,14 @@ class Options:
         types = option_types(cls)
         for name in given:
             if name not in types:
-                raise ConfigError(f"there is no option {path}{name}{did_you_mean(str(name), types)}")
+                raise ConfigError(f"there is no option {name}{did_you_mean(str(name), types)}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options as values that JSON has: functions by their names.
 
-        >>> from gym_trl.options import Cutoff
-        >>> Cutoff(episode_s=60).as_dict()
-        {'episode_s': 60, 'rollout_s': None, 'stragglers': None, 'on_cutoff': 'unscored'}
+        >>> from gym_trl.options import Stepping
+        >>> Stepping(executor="thread", workers=2).as_dict()
+        {'executor': 'thread', 'workers': 2, 'reset_timeout': None, 'step_timeout': None}
 
         Raises:
             ConfigError: A value cannot be stored, such as a lambda; the message says why.
@@ -131,8 +120,6 @@ def converted(name: str, value: Any, kind: Any) -> Any:
             return load_function(value)
         except ConfigError as error:
             raise ConfigError(f"{name} must be {expected(kind)}, got {value!r}: {error}") from error
-    if isinstance(value, Mapping) and (nested := nested_in(kind)):
-        return nested[0].of(value, f"{name}.")
     if Path in choices and isinstance(value, str):
         return Path(value)
     for one in choices:
@@ -183,16 +170,6 @@ def _key(name: str, key: Any) -> str:
     if callable(key):
         return name_of(key)
     raise ConfigError(f"{name} must have texts as names, to be written to a file, got {key!r:.100}")
-
-
-def nested_in(kind: Any) -> list[type[Options]]:
-    """Return the types of options that a value of a type may be.
-
-    >>> from gym_trl.options import Cutoff
-    >>> nested_in(Cutoff | None)
-    [<class 'gym_trl.options.nested.Cutoff'>]
-    """
-    return [one for one in types_in(kind) if isinstance(one, type) and issubclass(one, Options)]
 
 
 def values_of(options: Options, group: type[Options]) -> dict[str, Any]:
@@ -256,11 +233,11 @@ def signed(kind: str, options: Options) -> str:
 def described(one: Field[Any], value: Any) -> str:
     """Return an option's value as words for the help and the docs; empty if there is nothing to say.
 
-    >>> from gym_trl.options import History, Run, Task, Text
+    >>> from gym_trl.options import Run, Task, Text
     >>> described(declared(Run)["learning_rate"], 1e-6), described(declared(Text)["turn_limit"], None)
     ('1e-06', "the environment's own limit")
-    >>> described(declared(Task)["env_kwargs"], {"high": 8, "turns": 4}), described(declared(History)["template"], True)
-    ('high=8, turns=4', 'true')
+    >>> described(declared(Task)["env_kwargs"], {"high": 8, "turns": 4})
+    'high=8, turns=4'
     """
     if value is MISSING or isinstance(value, Options):
         return ""

@@ -150,14 +150,6 @@ class WarmStartOptions(TrainedOptions):
     )
     eval_episodes: Whole = option(0, "Evaluation episodes before and after.")
 
-    def __post_init__(self) -> None:
-        """Check the options together."""
-        super().__post_init__()
-        if self.history is not None and self.history.summary == "model":
-            raise ConfigError(
-                'history.summary="model" cannot be demonstrated, because nobody has written the summaries: leave it out'
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Playing(Options):
@@ -289,7 +281,7 @@ def chosen(
 ) -> dict[str, Any]:
     """Return some options as they are held, after checking them.
 
-    >>> chosen({"history": {"last": 4}, "max_tokens_per_turn": 16}, by="evaluate")["history"].most
+    >>> chosen({"history": 4, "max_tokens_per_turn": 16}, by="evaluate")["history"]
     8
 
     Args:

@@ -1,14 +1,13 @@
 """Groups of options, each of which is passed whole to the room that uses it, and the options of ``GymSpec``."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Literal, TypeAlias
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import (
     Arguments,
-    ByName,
     Count,
     Penalty,
     Seconds,
@@ -20,24 +19,8 @@ from gym_trl.kinds import (
     option_types,
 )
 from gym_trl.options.base import Function, Options, Role, declared, option
-from gym_trl.options.nested import WAIT, Curriculum, Cutoff, History
 from gym_trl.registration import EnvSource
 
-
-@runtime_checkable
-class PartLike(Protocol):
-    """Part of a training's rollouts, as ``gym_trl.Part`` is one."""
-
-    def plan(self, rows: Any, call: Any) -> Any:
-        """Return the rows that are played."""
-
-    def end(self, rollout: Any, call: Any) -> Any:
-        """Take note of what was played."""
-
-
-PartSource: TypeAlias = Annotated[
-    PartLike | Callable[..., Any], ByName(), "a Part, a function that makes one or its name module:function"
-]
 WithWorkers: TypeAlias = Literal["thread", "process", "ray"]
 """Executors that have workers, so that they take the options ``workers``, ``reset_timeout`` and ``step_timeout``."""
 ExecutorName: TypeAlias = Literal["inline", WithWorkers]
@@ -73,8 +56,11 @@ class Task(Options):
 class TaskChoice(Options):
     """Choice of the training tasks."""
 
-    curriculum: Curriculum | None = option(
-        None, "Levels of difficulty of the training tasks, which follow the success rate.", "all tasks alike"
+    curriculum: tuple[Arguments, ...] = option(
+        (),
+        "Arguments of the environment by level of difficulty, from easy to hard; the level of the training tasks follows "
+        "the success rate.",
+        "all tasks alike",
     )
 
 
@@ -162,18 +148,17 @@ class Rollout(Options):
     """Sampling of episodes."""
 
     max_tokens_per_turn: Count | None = option(None, "Maximum tokens sampled in a turn.", "those left in the episode")
-    history: History | None = option(
-        None, "Part of the conversation that the model sees.", "all of it, in one row of the trainer"
+    history: Count | Literal["notes", "rendered"] | Function | None = option(
+        None,
+        "What the model sees of a long conversation: the last so many turns, notes of its own (notes), all of it "
+        "rendered anew before each turn (rendered), or what a function makes of it (gym_trl.history).",
+        "all of it, in one row of the trainer",
     )
     chat_template_kwargs: Arguments = option({}, "Arguments for the chat template, such as enable_thinking=false.")
     max_alive: Count | None = option(None, "Maximum number of concurrent environments per process.", "no limit")
-    cutoff: Cutoff = option(WAIT, "Conditions for stopping the slowest episodes, and how these are scored.")
-
-    def __post_init__(self) -> None:
-        """Check the options together."""
-        super().__post_init__()
-        if self.history is not None and self.history.cuts and self.max_tokens_per_turn is None:
-            raise ConfigError("history needs max_tokens_per_turn, for which room is kept; got None")
+    episode_timeout: Seconds | None = option(
+        None, "Maximum seconds of an episode, including all waiting; a longer one is unscored.", "no limit"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,9 +230,6 @@ class Learning(Options):
         "num_generations must be a multiple of them.",
         "one, against the environment's opponent",
     )
-    parts: tuple[PartSource, ...] = option(
-        (), "Parts of the rollouts, after those of the other options: Part objects, or functions that make one."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,18 +239,12 @@ class EpisodeOptions(Learning, TaskChoice, Stepping, Rollout, Text, Task):
     def __post_init__(self) -> None:
         """Check the options together."""
         super().__post_init__()
-        if self.seats is not None and self.curriculum is not None:
+        if self.seats is not None and self.curriculum:
             raise ConfigError(
                 "curriculum chooses tasks by their success rate, which self-play leaves at about one half: leave out "
                 "curriculum or seats"
             )
         check_seats(self.seats, self)
-        summarised = self.history is not None and self.history.summary == "model"
-        if summarised and self.credit == "pool":
-            raise ConfigError(
-                "credit='pool' compares states of the environment, which say nothing of a summary: "
-                'with history.summary="model" use "episode" or "return_to_go"'
-            )
 
 
 PLAYED = (*option_types(Text), *option_types(Rollout), *option_types(Stepping), "system_prompt")
@@ -303,8 +279,8 @@ def check_seats(seats: object, text: Text) -> None:
 class SpecOptions(EpisodeOptions):
     """Options of ``GymSpec``.
 
-    >>> options = SpecOptions(env="FrozenLake-v1", turn_limit=8, cutoff={"episode_s": 60})
-    >>> options.cutoff.episode_s, SpecOptions.of(options.as_dict()) == options
+    >>> options = SpecOptions(env="FrozenLake-v1", turn_limit=8, episode_timeout=60)
+    >>> options.episode_timeout, SpecOptions.of(options.as_dict()) == options
     (60, True)
     """
 

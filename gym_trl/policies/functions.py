@@ -10,7 +10,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import load_function
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
-from gym_trl.rollout.random_play import random_policy
+from gym_trl.random_play import random_policy
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.traits import baselines_of, solver_of

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple, SupportsFloat
 
 import gymnasium as gym
 
-from gym_trl.executors.step import MAX_TURNS
+from gym_trl.episode import MAX_TURNS
 from gym_trl.text.thoughts import split_thinking
 from gym_trl.types import Answer, Message, Policy, TokenIds
 

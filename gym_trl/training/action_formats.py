@@ -9,7 +9,7 @@ from gym_trl.envspec import EnvSpec
 from gym_trl.errors import failures_ignored, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, take_step
-from gym_trl.rollout.random_play import plays_characters, random_play
+from gym_trl.random_play import plays_characters, random_play
 from gym_trl.seeding import derive_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import StepResult, Task

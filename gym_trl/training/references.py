@@ -12,7 +12,7 @@ from gym_trl.executors.step import close_env
 from gym_trl.kinds import option_types
 from gym_trl.options import Text, TrainOptions, changed, with_role
 from gym_trl.registration import make_env
-from gym_trl.rollout.random_play import own_random_policy
+from gym_trl.random_play import own_random_policy
 from gym_trl.wrappers.seats import plays_all_seats
 
 

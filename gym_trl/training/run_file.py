@@ -10,7 +10,7 @@ from typing import Any
 
 from gym_trl.errors import ConfigError, needs
 from gym_trl.kinds import option_types
-from gym_trl.options import Options, TrainOptions, nested_in
+from gym_trl.options import Options, TrainOptions
 from gym_trl.records.json_lines import DEEPEST, as_object
 from gym_trl.trust import texts_in
 
@@ -60,7 +60,7 @@ def read_run_file(path: Path, options: type[Options] = TrainOptions) -> dict[str
         content_by_name = content_by_name["options"]
     if any("\0" in text for text in texts_in(content_by_name)):
         raise ConfigError(f"{path} has a text with a null character, which no name and no path can contain")
-    return _named(content_by_name, options)
+    return _named(content_by_name)
 
 
 def _read(content: bytes, suffix: str) -> dict[str, Any] | None:
@@ -69,15 +69,14 @@ def _read(content: bytes, suffix: str) -> dict[str, Any] | None:
     return as_object(json.dumps(read(content.decode("utf-8-sig")), default=str).encode())
 
 
-def _named(given: Mapping[str, Any], options: type[Options]) -> dict[str, Any]:
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return values under the names of options, in which dashes are underscores."""
     named: dict[str, Any] = {}
     for written, value in given.items():
         name = written.replace("-", "_")
         if name in named:
             raise ConfigError(f"{name} is given twice: {named[name]!r:.100}, and {value!r:.100}")
-        nested = nested_in(option_types(options).get(name))
-        named[name] = _named(value, nested[0]) if nested and isinstance(value, Mapping) else value
+        named[name] = value
     return named
 
 

@@ -17,7 +17,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.rollout.episode import Episode
 from gym_trl.rollout.limits import Limits
 from gym_trl.rollout.loop import run_episodes
-from gym_trl.rollout.random_play import Actor
+from gym_trl.random_play import Actor
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import ENDED, Task
 from gym_trl.wrappers import StateKey, as_text

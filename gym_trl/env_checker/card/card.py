@@ -25,7 +25,7 @@ from gym_trl.executors.step import close_env
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
 from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict
-from gym_trl.rollout.random_play import description_of, random_play, solver_play
+from gym_trl.random_play import description_of, random_play, solver_play
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.inner import instructions_of

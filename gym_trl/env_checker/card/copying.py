@@ -9,7 +9,7 @@ from gym_trl.env_checker.card.plays import ActorFor, Level, Plays, References, l
 from gym_trl.env_checker.play import PlayedEpisode
 from gym_trl.evaluation.estimates import exceed
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.rollout.random_play import Actor
+from gym_trl.random_play import Actor
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
 from gym_trl.wrappers.traits import layer_of

@@ -16,7 +16,7 @@ from gym_trl.evaluation.estimates import Estimate, Reference, exceed, settled
 from gym_trl.evaluation.play import optimum
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.rollout.random_play import Actor, random_play, solver_play
+from gym_trl.random_play import Actor, random_play, solver_play
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.wrappers.traits import solver_of, traits
 

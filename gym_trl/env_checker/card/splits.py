@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gym_trl.env_checker.card.plays import Plays
 from gym_trl.envspec import TaskPlan
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.rollout.random_play import Actor, random_play, solver_play
+from gym_trl.random_play import Actor, random_play, solver_play
 from gym_trl.types import Task
 from gym_trl.wrappers.traits import solver_of, task_key_of, traits
 

@@ -13,7 +13,7 @@ from gym_trl.evaluation.blind import describe, is_near, search_blind
 from gym_trl.evaluation.estimates import Estimate, exceed, settled
 from gym_trl.evaluation.play import optimum
 from gym_trl.report import Finding, ok, problem, skipped, warning
-from gym_trl.rollout.random_play import RANDOM_PLAY, random_play, solver_play
+from gym_trl.random_play import RANDOM_PLAY, random_play, solver_play
 from gym_trl.text import counted
 
 _MANY_EPISODES = 100  # from which on an interval is narrow enough to be compared

@@ -19,7 +19,7 @@ from gym_trl.errors import (
 )
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import load_function
-from gym_trl.rollout.random_play import played_space, random_play
+from gym_trl.random_play import played_space, random_play
 from gym_trl.spaces import holds, holds_text
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction

@@ -1,0 +1,102 @@
+"""Histories: functions of what the model is shown, called before each turn of an episode but the first.
+
+Without one, a conversation only grows, and an episode ends with ``token_limit`` when its tokens are used up. Where a
+history returns other messages, these are rendered anew. If the result does not begin with the ids so far, a further
+segment begins, which is trained as the model saw it: each segment is a row of the trainer.
+"""
+
+from collections.abc import Sequence
+from itertools import dropwhile, takewhile
+
+from gym_trl.errors import ConfigError, check_counts
+from gym_trl.play import Conversation, History
+from gym_trl.types import Message
+
+ASK = (
+    "The conversation has become too long. Write down everything that you need to go on: the goal, what you have found "
+    "out, and what you planned. You will see only these notes and the latest observation."
+)
+"""Message that asks the model for notes."""
+_NOTES, _LEFT_OUT = "Your notes:\n", "[Earlier turns are left out.]"
+
+
+def rendered(shown: Conversation) -> Sequence[Message]:
+    """Render the whole conversation anew before each turn, as inference servers do.
+
+    ``GymSpec(env, history=rendered)``: a template that drops earlier thoughts (Qwen3, DeepSeek) drops them here, too.
+    """
+    return shown.messages
+
+
+def last_turns(count: int) -> History:
+    """Show the opening and the last ``count`` turns, as soon as there are twice as many, or no room for another one.
+
+    ``GymSpec(env, history=last_turns(8), max_tokens_per_turn=64)``: a segment is then up to eight turns longer than its
+    prompt, which makes episodes cheaper than a prompt of their own for each turn.
+    """
+    check_counts(count=count)
+
+    def shorten(shown: Conversation) -> Sequence[Message] | None:
+        opening, turns = _opening(shown), _turns(shown)
+        played = len(turns) // 2
+        if played <= 2 * count and shown.room >= shown.turn:
+            return None
+        keep = count if played > 2 * count else min(count, played // 2)
+        while keep and not shown.fits(_shortened(opening, turns, keep)):
+            keep -= 1
+        return _shortened(opening, turns, keep)
+
+    return shorten
+
+
+def notes(after: int | None = None, ask: str = ASK) -> History:
+    """Let the model replace its turns by notes of its own when there is no room, or ``after`` so many turns.
+
+    ``GymSpec(env, history=notes(), max_tokens_per_turn=256)``: the notes are sampled and trained like a response.
+    """
+    if after is not None:
+        check_counts(after=after)
+
+    async def shorten(shown: Conversation) -> Sequence[Message] | None:
+        opening, turns = _opening(shown), _turns(shown)
+        asked = len(shown.chat.reply(ask, closed=False))
+        if shown.room >= 2 * shown.turn + asked and (after is None or len(turns) < 2 * after):
+            return None
+        return _begun(opening, _NOTES + await shown.ask(ask), shown.messages[-1])
+
+    return shorten
+
+
+def make_history(value: "History | str | int | None") -> History | None:
+    """Return the history that an option names: a number of turns, ``"notes"``, ``"rendered"``, or a function.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return last_turns(value)
+    if value in ("notes", "rendered"):
+        return notes() if value == "notes" else rendered
+    if value is not None and not callable(value):
+        raise ConfigError(f"history must be a number of turns, 'notes', 'rendered' or a function, got {value!r:.80}")
+    return value
+
+
+def _opening(shown: Conversation) -> list[Message]:
+    """Return the messages before the first response of the episode."""
+    return list(takewhile(lambda message: message.role != "assistant", shown.episode.messages))
+
+
+def _turns(shown: Conversation) -> list[Message]:
+    """Return the responses that are shown, each with the observation after it."""
+    return list(dropwhile(lambda message: message.role != "assistant", shown.messages))
+
+
+def _shortened(opening: Sequence[Message], turns: Sequence[Message], keep: int) -> list[Message]:
+    first, *rest = turns[len(turns) - 2 * keep - 1 :]
+    return [*_begun(opening, _LEFT_OUT, first), *rest]
+
+
+def _begun(opening: Sequence[Message], note: str, observation: Message) -> list[Message]:
+    """Return an opening with a note in place of turns."""
+    return [*opening[:-1], Message("user", f"{opening[-1].content}\n\n{note}\n\n{observation.content}")]

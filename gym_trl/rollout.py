@@ -1,0 +1,248 @@
+"""Many episodes at once, without a barrier between them: each goes on as soon as its environment or its engine has."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from threading import Lock
+from typing import Any, TypeAlias, TypeVar
+
+from gym_trl.chat import ChatLike
+from gym_trl.engines.protocol import AsyncEngine, Engine, checked_engine
+from gym_trl.episode import Episode as Episode
+from gym_trl.errors import check_counts
+from gym_trl.executors.protocol import EnvPool
+from gym_trl.play import Limits as Limits, play
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Completion, EnvFailure, Message, Request, StepResult, Task, TokenIds
+
+Ask: TypeAlias = Callable[[Request], Awaitable[Completion]]
+T = TypeVar("T")
+
+
+async def rollout(
+    tasks: Sequence[Task],
+    *,
+    pool: EnvPool,
+    engine: Engine | AsyncEngine,
+    chat: ChatLike,
+    seeds: Sequence[int] | None = None,
+    preambles: Sequence[Sequence[Message]] | None = None,
+    max_alive: int | None = None,
+    on_finish: Callable[[int, list[Episode]], None] | None = None,
+    **options: Any,
+) -> list[list[Episode]]:
+    """Play each task and return the episodes of its seats, in the order of the tasks.
+
+    >>> import gymnasium as gym
+    >>> from gym_trl.executors import InlinePool
+    >>> from gym_trl.testing import ByteChat, ScriptedEngine
+    >>> chat = ByteChat()
+    >>> engine = ScriptedEngine(lambda request: chat.say("hello"))
+    >>> tasks = [Task("TrlEnv/Echo-v0", seed) for seed in range(3)]
+    >>> with InlinePool(gym.make) as pool:
+    ...     played = run(rollout(tasks, pool=pool, engine=engine, chat=chat, limits=Limits(tokens_per_turn=9)))
+    >>> [(episode.stop_reason.value, episode.success) for [episode] in played]
+    [('ended', False), ('ended', False), ('ended', False)]
+
+    A failure inside an episode ends that episode only. If the engine raises, or the environment a ``ConfigError``, all
+    requests are cancelled and all environments released before the exception propagates.
+
+    Args:
+        tasks: Tasks; the same one may be there several times.
+        pool: Steps the environments.
+        engine: Samples the responses.
+        chat: Converts messages to ids.
+        seeds: Seed of the sampling of each task; its requests get seeds derived from it.
+        preambles: Messages before the first observation of each task.
+        max_alive: Maximum number of episodes that hold an environment at once.
+        on_finish: Called with the index of each task and its episodes as soon as these have ended.
+        options: Further arguments of ``play``.
+
+    Raises:
+        ConfigError: ``max_alive`` is less than 1, or an environment raised it.
+    """
+    with rare_full_collections():
+        async with asking(engine) as ask, Awaited(pool) as awaited:
+
+            async def one(number: int) -> list[Episode]:
+                seed, key, count = seeds[number] if seeds else number, str(number), 0
+                several = options.get("seats", 1) > 1
+
+                def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Awaitable[Completion]:
+                    nonlocal count
+                    count += 1
+                    name = f"{key}.{seat}" if several else key
+                    return ask(Request(name, ids, max_tokens, derive_seed(seed, seat, count), count, seen))
+
+                preamble = preambles[number] if preambles else ()
+                try:
+                    step = partial(awaited.execute, key)
+                    return await play(tasks[number], step, chat, sample, preamble=preamble, **options)
+                finally:
+                    awaited.release(key)
+
+            return await gather(one, len(tasks), max_alive=max_alive, on_finish=on_finish)
+
+
+async def gather(
+    one: Callable[[int], Awaitable[T]],
+    count: int,
+    *,
+    max_alive: int | None = None,
+    on_finish: Callable[[int, T], None] | None = None,
+) -> list[T]:
+    """Await ``one(number)`` for so many numbers, ``max_alive`` at once, and return the results in their order.
+
+    If one raises, the others are cancelled, and have ended when the exception propagates.
+    """
+    check_counts(max_alive=1 if max_alive is None else max_alive)
+    slots = asyncio.Semaphore(max_alive or max(1, count))
+
+    async def admitted(number: int) -> T:
+        async with slots:
+            result = await one(number)
+        if on_finish is not None:
+            on_finish(number, result)
+        return result
+
+    tasks = [asyncio.create_task(admitted(number)) for number in range(count)]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
+    """Provide a function that awaits completions of an engine; one that is stepped is stepped by a task of the loop."""
+    if isinstance(checked_engine(engine), AsyncEngine):
+        async with engine:
+            yield engine.sample
+        return
+    assert isinstance(engine, Engine)
+    waiting: dict[str, asyncio.Future[Completion]] = {}
+    work = asyncio.Event()
+
+    async def sample(request: Request) -> Completion:
+        waiting[request.id] = future = asyncio.get_running_loop().create_future()
+        try:
+            engine.submit(request)
+            work.set()
+            return await future
+        except BaseException:
+            engine.cancel(request.id)
+            raise
+        finally:
+            del waiting[request.id]
+
+    async def drive() -> None:
+        while True:
+            await work.wait()
+            for completion in engine.collect(block=False):
+                if (future := waiting.get(completion.request_id)) is not None and not future.done():
+                    future.set_result(completion)
+            if all(future.done() for future in waiting.values()):
+                work.clear()
+            await asyncio.sleep(0)  # all go on whose responses have come
+
+    def fail(driver: asyncio.Task[None]) -> None:
+        error = None if driver.cancelled() else driver.exception()
+        for future in waiting.values() if error is not None else ():
+            if not future.done():
+                future.set_exception(error)
+
+    driver = asyncio.create_task(drive())
+    driver.add_done_callback(fail)
+    try:
+        yield sample
+    finally:
+        driver.cancel()
+        await asyncio.gather(driver, return_exceptions=True)
+
+
+class Awaited:
+    """Pool whose results are awaited; it goes when the pools themselves can be."""
+
+    def __init__(self, pool: EnvPool) -> None:
+        self._pool = pool
+        self._waiting: dict[str, asyncio.Future[StepResult | EnvFailure]] = {}
+        self._work = asyncio.Event()
+
+    async def __aenter__(self) -> "Awaited":
+        self._driver = asyncio.create_task(self._drive())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._driver.cancel()
+        await asyncio.gather(self._driver, return_exceptions=True)
+
+    async def execute(self, key: str, work: Task | str) -> StepResult | EnvFailure:
+        """Reset or step the environment of an episode."""
+        self._waiting[key] = future = asyncio.get_running_loop().create_future()
+        if isinstance(work, Task):
+            self._pool.reset(key, work)
+        else:
+            self._pool.step(key, work)
+        self._work.set()
+        return await future
+
+    def release(self, key: str) -> None:
+        """End an episode."""
+        self._waiting.pop(key, None)
+        self._pool.release(key)
+
+    async def _drive(self) -> None:
+        while True:
+            await self._work.wait()
+            try:
+                results = self._pool.collect(block=False)
+            except BaseException as error:
+                for future in self._waiting.values():
+                    future.set_exception(error)
+                raise
+            for key, result in results:
+                if (future := self._waiting.pop(key, None)) is not None and not future.done():
+                    future.set_result(result)
+            if not self._waiting:
+                self._work.clear()
+            await asyncio.sleep(0 if results else 0.0005)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine, also in a notebook, where the thread has a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
+_FULL_COLLECTIONS = 100  # number of collections of the middle generation before a full one; Python's default is 10
+_lock = Lock()
+_thresholds: list[tuple[int, int, int]] = []  # in effect before each running rollout
+
+
+@contextmanager
+def rare_full_collections() -> Iterator[None]:
+    """Make Python's full garbage collections less frequent.
+
+    Thousands of episodes are millions of long-lived objects without cycles; scanning them repeatedly takes a quarter of
+    the loop's time. Collections of young objects are unchanged.
+    """
+    with _lock:
+        young, middle, old = gc.get_threshold()
+        _thresholds.append((young, middle, old))
+        gc.set_threshold(young, middle, max(old, _FULL_COLLECTIONS))
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _thresholds.pop()
+            if not _thresholds:  # other threads may still run rollouts
+                gc.set_threshold(*before)
