@@ -95,14 +95,14 @@ class Turn:
 
 @dataclass(repr=False)
 class Episode:
-    """One episode of one seat; it goes on as long as it has no ``stop_reason``.
+    r"""One episode of one seat; it goes on as long as it has no ``stop_reason``.
 
     >>> episode = Episode(Task("TrlEnv/Echo-v0", seed=1))
     >>> episode.begin(StepResult("Say ox.", instructions="Repeat words.", declares_success=True))
     >>> episode.answer("ox")
     >>> episode.step(StepResult("Yes.", reward=1.0, terminated=True, info={"success": True}))
     >>> episode, episode.success, [message.content for message in episode.messages]
-    (Episode(TrlEnv/Echo-v0, ended, turns=1, return=1.0), True, ['Repeat words.\\n\\nSay ox.', 'ox', 'Yes.'])
+    (Episode(TrlEnv/Echo-v0, ended, turns=1, return=1.0), True, ['Repeat words.\n\nSay ox.', 'ox', 'Yes.'])
     """
 
     task: Task

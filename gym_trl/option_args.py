@@ -7,15 +7,11 @@ from typing import Annotated, Literal, TypedDict
 from gym_trl.kinds import Arguments, Count, Penalty, Positive, Range, Seconds, Seed, Share, Whole
 from gym_trl.options import (
     CreditName,
-    Curriculum,
     CutActions,
-    Cutoff,
     DType,
     ExecutorName,
     Function,
-    History,
     Keep,
-    PartSource,
     VLLMMode,
 )
 
@@ -36,10 +32,10 @@ class PlayArgs(TypedDict, total=False):
     success: float | Literal["info"] | Function | str | None
     state_key: Literal["auto"] | Function | str | None
     max_tokens_per_turn: Count | None
-    history: History | Arguments | None
+    history: Count | Literal["notes", "rendered"] | Function | str | None
     chat_template_kwargs: Arguments
     max_alive: Count | None
-    cutoff: Cutoff | Arguments
+    episode_timeout: Seconds | None
     executor: ExecutorName | Function | str | None
     workers: Count | None
     reset_timeout: Seconds | None
@@ -51,7 +47,7 @@ class PlannedArgs(PlayArgs, total=False):
 
     env_kwargs: Arguments
     seed: Seed
-    curriculum: Curriculum | Arguments | None
+    curriculum: Sequence[Arguments]
 
 
 class EpisodeArgs(PlannedArgs, total=False):
@@ -61,7 +57,6 @@ class EpisodeArgs(PlannedArgs, total=False):
     resample_dead_groups: Whole
     max_unscored: Share
     seats: Literal["self"] | None
-    parts: Sequence[PartSource | str]
 
 
 class SpecArgs(EpisodeArgs, total=False):

@@ -88,7 +88,7 @@ class Conversation:
         return self._room(self.chat.open(messages), None) >= 2 * self.turn
 
     async def ask(self, text: str) -> str:
-        """Return what the model answers to a text in place of the latest observation; it is trained as a part of the turn.
+        """Return what the model answers to a text in place of the latest observation; it is trained like a response.
 
         The answer is empty if there is no room for one, and the episode stops.
         """

@@ -43,7 +43,7 @@ class StopReason(StrEnum):
     """The environment ended it; ``Episode.success`` says how, where that is declared."""
     TURN_LIMIT = "turn_limit"
     """The environment or a wrapper truncated it, or it had 10,000 turns and no end."""
-    TOKEN_LIMIT = "token_limit"
+    TOKEN_LIMIT = "token_limit"  # noqa: S105
     """The episode's token budget, or the model's context, has no room for another turn."""
     INVALID = "invalid"
     """Too many invalid or unreadable actions in a row."""
@@ -223,9 +223,6 @@ class StateName(NamedTuple):
 
 UNNAMED = StateName()
 """State without a name, where state keys are off."""
-ENDED = "ended"
-"""State key after an episode's last turn. No state with a turn left has it, also where a limit of the rollout, which is
-no part of the environment's state, ended the episode."""
 
 
 @dataclass(frozen=True, slots=True)

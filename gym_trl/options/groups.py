@@ -58,8 +58,8 @@ class TaskChoice(Options):
 
     curriculum: tuple[Arguments, ...] = option(
         (),
-        "Arguments of the environment by level of difficulty, from easy to hard; the level of the training tasks follows "
-        "the success rate.",
+        "Arguments of the environment by level of difficulty, from easy to hard; the level of the training tasks "
+        "follows the success rate.",
         "all tasks alike",
     )
 
