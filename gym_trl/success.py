@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
 
-from gym_trl.types import EpisodeResult
+from gym_trl.episode import Episode
 
 
 def declaring_envs(scored: Iterable[tuple[Hashable, bool | None]]) -> set[Hashable]:
@@ -36,13 +36,16 @@ def counted_successes(
     return [False if success is None and env in declaring else success for env, success in scored]
 
 
-def successes_in(episodes: Sequence[EpisodeResult], declaring: Collection[Hashable] = ()) -> list[bool | None]:
+def successes_in(episodes: Sequence[Episode], declaring: Collection[Hashable] = ()) -> list[bool | None]:
     """Return the success of each episode as statistics over all of them count it; ``None`` for unscored ones.
 
-    >>> from gym_trl.types import Answer, StopReason, Task, Turn
-    >>> task, turn = Task("Echo", 0), Turn("", Answer("", ""), 0.0, True, 0, 0)
-    >>> ends = [EpisodeResult(task, reason, (turn,), ()) for reason in (StopReason.SUCCESS, StopReason.TOKEN_LIMIT)]
-    >>> [one.success for one in ends], successes_in(ends)
+    >>> from gym_trl.types import StepResult, StopReason, Task
+    >>> declared, other = Episode(Task("Echo", 0)), Episode(Task("Echo", 1))
+    >>> for episode, info in ((declared, {"success": True}), (other, {})):
+    ...     episode.begin(StepResult(""))
+    ...     episode.answer("")
+    ...     episode.step(StepResult("", terminated=True, info=info))
+    >>> [declared.success, other.success], successes_in([declared, other])
     ([True, None], [True, False])
 
     ``counted_successes`` has the rule, and explains ``declaring``.

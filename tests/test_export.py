@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
+from gym_trl.episode import Episode, Turn
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.records.export import preference_rows, sft_rows
 from gym_trl.records.json_lines import write_json_lines
 from gym_trl.records.schema import Record, as_record, messages_of
 from gym_trl.testing import save_tiny
-from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, Turn
+from gym_trl.types import Answer, Message, StopReason, Task
 
 GUESS = "TrlEnv/GuessNumber-v0"
 
@@ -21,10 +22,10 @@ def played(policy: Any, episodes: int, **options: Any) -> list[Record]:
 
 
 def thought() -> Record:
-    turns = (Turn("Go.", Answer("Hm.", "on"), 0.0, True, 0, 0), Turn("On.", Answer("", "stop"), 1.0, True, 0, 0))
+    turns = [Turn("Go.", Answer("Hm.", "on")), Turn("On.", Answer("", "stop"), 1.0)]
     said = [Message("system", "Play."), Message("user", "Rules. Go."), Message("assistant", "on")]
     said += [Message("user", "On."), Message("assistant", "stop"), Message("user", "Won.")]
-    return as_record(EpisodeResult(Task("X-v0", 0), StopReason.SUCCESS, turns, tuple(said)))
+    return as_record(Episode(Task("X-v0", 0), turns=turns, messages=said, stop_reason=StopReason.ENDED))
 
 
 def test_conversations_end_with_the_models_last_answer() -> None:
@@ -127,9 +128,10 @@ def test_rows_are_plain_json(tmp_path: Path) -> None:
 
 def test_pairs_of_a_game_are_those_of_one_seat() -> None:
     def record(seat: int | None, reward: float) -> Record:
-        turn = Turn("Bid.", Answer("", f"{reward:g}"), reward, True, 0, 0)
-        said = (Message("user", "Bid."), Message("assistant", turn.answer.text))
-        return as_record(EpisodeResult(Task("auction", 1), StopReason.TERMINATED, (turn,), said, seat=seat))
+        turn = Turn("Bid.", Answer("", f"{reward:g}"), reward)
+        said = [Message("user", "Bid."), Message("assistant", turn.answer.text)]
+        played = Episode(Task("auction", 1), seat, turns=[turn], messages=said, stop_reason=StopReason.ENDED)
+        return as_record(played)
 
     records = [record(0, 1.0), record(1, -1.0), record(0, 2.0), record(1, 3.0)]
     pairs = [(pair["chosen"][0]["content"], pair["rejected"][0]["content"]) for pair in preference_rows(records)]

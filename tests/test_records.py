@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from gym_trl.episode import Episode, Segment, Span, Turn
 from gym_trl.errors import ConfigError
 from gym_trl.records import json_lines
 from gym_trl.records.files import RecordWriter, read_records
@@ -23,32 +24,33 @@ from gym_trl.records.schema import (
     messages_of,
     task_id,
 )
-from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
+from gym_trl.types import Answer, Message, StopReason, Task
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 
-def trajectory(text: str = "ox", **changes: Any) -> EpisodeResult:
+def trajectory(text: str = "ox", **changes: Any) -> Episode:
     fields: dict[str, Any] = {
         "task": Task("TrlEnv/Echo-v0", 3, {"instance": 7}),
-        "stop_reason": StopReason.FAILURE,
-        "trace": TokenTrace([1, 2, 3], [4, 5, 6], [1, 0, 1], [-0.5, 0.0, -0.25]),
-        "turns": (
-            Turn(text, Answer("hm", text), 0.5, True, 0, 1),
-            Turn("go on", Answer("", "no"), -1.0, False, 2, 3, "n"),
-        ),
-        "messages": (
+        "stop_reason": StopReason.ENDED,
+        "success": False,
+        "segments": [Segment([1, 2, 3], [4, 5, 6], [1, 0, 1], [-0.5, 0.0, -0.25])],
+        "turns": [
+            Turn(text, Answer("hm", text), 0.5, spans=[Span(0, 0, 1)]),
+            Turn("go on", Answer("", "no"), -1.0, action_valid=False, spans=[Span(0, 2, 3)], action="n"),
+        ],
+        "messages": [
             Message("user", text),
             Message("assistant", text),
             Message("user", "go on"),
             Message("assistant", "no"),
             Message("user", "Over."),
-        ),
+        ],
         "terminated": True,
         "model_seconds": 0.5,
         "env_seconds": 0.25,
     }
-    return EpisodeResult(**{**fields, **changes})
+    return Episode(**{**fields, **changes})
 
 
 def written(path: Path, *records: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -103,7 +105,7 @@ def test_a_record_says_what_was_played() -> None:
         "success": False,
         "terminated": True,
         "truncated": False,
-        "stop_reason": "failure",
+        "stop_reason": "ended",
         "error": None,
         "num_turns": 2,
         "invalid_actions": 1,
@@ -139,14 +141,31 @@ def test_every_stop_reason_is_written_down() -> None:
     assert {name for cell in cells for name in re.findall(r"\w+", cell)} == {*StopReason}
 
 
+def test_further_segments_are_where_their_prompts_are_in_the_row() -> None:
+    segments = [Segment([1, 2], [4, 5], [1, 1], [-0.5, -0.5]), Segment([1, 3, 3], [6], [1], [-0.25])]
+    spans = [[Span(0, 0, 1)], [Span(0, 1, 2), Span(1, 0, 1)]]
+    turns = [Turn("ox", Answer("", "ox"), spans=one) for one in spans]
+    record = as_record(trajectory(segments=segments, turns=turns), tokens=True)
+    assert record["segments"] == [{"start": 2, "stop": 5, "turn": 1}]
+    assert record["completion_ids"] == [4, 5, 1, 3, 3, 6]
+    assert [(turn["start"], turn["stop"]) for turn in record["turns"]] == [(0, 1), (5, 6)]
+
+
+def test_records_with_the_names_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    earlier = {"stop_reason": "parse_error", "segments": [{"start": 2, "stop": 5, "turn": 1, "left_out": 1}]}
+    (tmp_path / "rollouts.jsonl").write_text(f"{to_json({**as_record(trajectory()), **earlier})}\n")
+    [read] = read_records(tmp_path)
+    assert (read["stop_reason"], read["segments"]) == (earlier["stop_reason"], earlier["segments"])
+
+
 def test_tokens_are_kept_when_asked_for() -> None:
     record = as_record(trajectory(), tokens=True)
     assert (record["completion_ids"], record["mask"], record["logprobs"]) == ([4, 5, 6], [1, 0, 1], [-0.5, 0.0, -0.25])
 
 
 def test_a_failed_episode_has_its_error_and_no_return() -> None:
-    empty: dict[str, Any] = {"trace": TokenTrace(), "turns": ()}
-    failed = trajectory(stop_reason=StopReason.ENV_ERROR, error="reset raised", messages=(), **empty)
+    empty: dict[str, Any] = {"segments": [], "turns": []}
+    failed = trajectory(stop_reason=StopReason.ENV_ERROR, error="reset raised", messages=[], success=None, **empty)
     record = as_record(failed)
     assert (record["return"], record["error"], record["last_observation"]) == (None, "reset raised", None)
 
@@ -223,7 +242,7 @@ def test_the_last_line_is_found_whatever_the_size_of_a_read(lines: list[bytes], 
 
 
 def test_failures_are_kept_beside(tmp_path: Path) -> None:
-    failed = trajectory(stop_reason=StopReason.TIMEOUT, error="too slow")
+    failed = trajectory(stop_reason=StopReason.CANCELLED, error="too slow")
     with RecordWriter(tmp_path) as writer:
         for played in (failed, trajectory(), trajectory("go")):
             writer.write(as_record(played))
@@ -231,7 +250,7 @@ def test_failures_are_kept_beside(tmp_path: Path) -> None:
     assert [record["return"] for record in read_records(tmp_path)] == [-0.5, -0.5, None]
     [line] = read_json_lines(tmp_path / "failures.jsonl")
     assert (line["stop_reason"], line["error"], line["terminated"], line["truncated"]) == (
-        "timeout",
+        "cancelled",
         "too slow",
         True,
         False,

@@ -11,8 +11,9 @@ def is_held_out(record: Record) -> bool:
     """Return whether an episode evaluated a training, so that nothing may be trained on it.
 
     >>> from gym_trl.records import as_record
-    >>> from gym_trl.types import EpisodeResult, StopReason, Task
-    >>> played = EpisodeResult(Task("TrlEnv/Echo-v0", 0), StopReason.FAILURE, (), ())
+    >>> from gym_trl.episode import Episode
+    >>> from gym_trl.types import Task
+    >>> played = Episode(Task("TrlEnv/Echo-v0", 0))
     >>> [is_held_out(as_record(played, split=split, step=0)) for split in ("train", "eval")]
     [False, True]
     """

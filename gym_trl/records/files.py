@@ -68,9 +68,11 @@ class RecordWriter(Closing):
     """Writer that appends episodes to a folder, unscored ones to a separate file.
 
     >>> from tempfile import TemporaryDirectory
+    >>> from gym_trl.episode import Episode
     >>> from gym_trl.records import as_record, read_records
-    >>> from gym_trl.types import EpisodeResult, StopReason, Task
-    >>> failed = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.ENV_ERROR, (), (), error="it broke")
+    >>> from gym_trl.types import StopReason, Task
+    >>> failed = Episode(Task("TrlEnv/Echo-v0", 1))
+    >>> failed.stop(StopReason.ENV_ERROR, "it broke")
     >>> with TemporaryDirectory() as folder:
     ...     with RecordWriter(Path(folder)) as records:
     ...         records.write(as_record(failed))

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, TypedDict, cast
 
+from gym_trl.episode import Episode, Segment, Turn
 from gym_trl.errors import ConfigError
 from gym_trl.records.fields import Fields
 from gym_trl.records.json_lines import plain
-from gym_trl.types import EpisodeResult, Message, TokenIds, TokenTrace, Turn
+from gym_trl.types import Message, TokenIds
 
 VERSION = 1
 ROLLOUTS, FAILURES = "rollouts.jsonl", "failures.jsonl"
@@ -40,13 +40,11 @@ class MessageRecord(TypedDict):
 
 
 class SegmentRecord(TypedDict):
-    """Beginning of a further segment of an episode (``Border``)."""
+    """Beginning of a further segment of an episode: where its prompt is among the ids, and its first turn."""
 
     start: int
     stop: int
     turn: int
-    left_out: int
-    summary: str
 
 
 class TurnRecord(TypedDict):
@@ -156,8 +154,8 @@ def task_id(
 def env_of(record: Mapping[str, Any]) -> str:
     """Return a name of an episode's environment, with its arguments and the definition of success, as plain JSON.
 
-    >>> from gym_trl.types import StopReason, Task
-    >>> env_of(as_record(EpisodeResult(Task("Echo-v0", 1), StopReason.TERMINATED, (), ()), env_kwargs={"turns": 3}))
+    >>> from gym_trl.types import Task
+    >>> env_of(as_record(Episode(Task("Echo-v0", 1)), env_kwargs={"turns": 3}))
     '["Echo-v0", {"turns": 3}, null]'
     """
     task = record["task"]
@@ -166,7 +164,7 @@ def env_of(record: Mapping[str, Any]) -> str:
 
 
 def as_record(
-    episode: EpisodeResult,
+    episode: Episode,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
     spec: Mapping[str, Any] | None = None,
@@ -182,11 +180,12 @@ def as_record(
 ) -> Record:
     """Return the record of an episode as plain JSON values, with ``extra`` added.
 
-    >>> from gym_trl.types import Answer, StopReason, Task, TokenTrace
-    >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
-    >>> task = Task("TrlEnv/Echo-v0", 1)
-    >>> played = EpisodeResult(task, StopReason.SUCCESS, (turn,), (), TokenTrace([5], [6, 7], [1, 1], [-0.1, -0.2]))
-    >>> record = as_record(played, step=3, policy="tiny")
+    >>> from gym_trl.types import StepResult, Task
+    >>> episode = Episode(Task("TrlEnv/Echo-v0", 1))
+    >>> episode.begin(StepResult("Say ox."))
+    >>> episode.answer("ox")
+    >>> episode.step(StepResult("Yes.", reward=1.0, terminated=True))
+    >>> record = as_record(episode, step=3, policy="tiny")
     >>> record["version"], record["step"], record["return"], record["turns"][0]["answer"], record["task"]["id"]
     (1, 3, 1.0, 'ox', 'TrlEnv/Echo-v0#1')
 
@@ -204,7 +203,7 @@ def as_record(
         decode: Function from ids to text; with ``tokens``, each token's text is recorded, too.
         extra: Further fields; they do not replace the record's own.
     """
-    task, tokenised = episode.task, bool(episode.trace.prompt_ids)
+    task = episode.task
     record: dict[str, Any] = {
         **extra,
         "version": VERSION,
@@ -222,17 +221,18 @@ def as_record(
         "greedy": greedy,
         "group": group,
         "attempt": attempt,
-        **_episode_fields(episode, tokenised=tokenised),
+        **_episode_fields(episode),
     }
-    if tokenised:
-        record |= _token_fields(episode.trace, ids=tokens)
+    if episode.segments:
+        row = episode.row
+        record |= _token_fields(row, ids=tokens)
         if tokens and decode:
-            record["token_texts"] = [decode([id_]) for id_ in episode.trace.completion_ids]
+            record["token_texts"] = [decode([id_]) for id_ in row.completion_ids]
     return cast(Record, record)
 
 
-def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any]:
-    messages, turns = episode.messages, episode.turns
+def _episode_fields(episode: Episode) -> dict[str, Any]:
+    messages, turns, starts = episode.messages, episode.turns, episode.starts
     responses = [index for index, message in enumerate(messages) if message.role == "assistant"]
     opening = messages[: responses[0]] if responses else messages
     unanswered = messages[-1].content if len(responses) > len(turns) else None
@@ -240,7 +240,7 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
     return {
         "seat": episode.seat,
         "opening": [message.as_dict() for message in opening],
-        "turns": [_turn(turn, tokenised=tokenised) for turn in turns],
+        "turns": [_turn(turn, starts) for turn in turns],
         # The observations before the last one are in the turns.
         "last_observation": last.content if last.role == "user" else None,
         "unanswered": unanswered,
@@ -248,7 +248,7 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
         "success": episode.success,
         "terminated": episode.terminated,
         "truncated": episode.scored and not episode.terminated,
-        "stop_reason": episode.stop_reason.value,
+        "stop_reason": str(episode.stop_reason or ""),
         "error": episode.error,
         "num_turns": len(turns),
         "invalid_actions": episode.invalid_actions,
@@ -256,18 +256,34 @@ def _episode_fields(episode: EpisodeResult, *, tokenised: bool) -> dict[str, Any
         "model_seconds": round(episode.model_seconds, 6),
         "env_seconds": round(episode.env_seconds, 6),
         **dict.fromkeys(_TOKENS),
-        "segments": [asdict(border) for border in episode.trace.borders] or None,
+        "segments": _segments(episode) or None,
     }
 
 
-def _token_fields(trace: TokenTrace, *, ids: bool) -> dict[str, Any]:
+def _segments(episode: Episode) -> list[SegmentRecord]:
+    """Return where the prompts of further segments are in the completion of the row."""
+    first: dict[int, int] = {}  # turn that begins in a segment
+    for number, turn in enumerate(episode.turns):
+        for span in turn.spans:
+            first.setdefault(span.segment, number)
+    places = zip(episode.starts, episode.segments, strict=True)
+    return [
+        {"start": start - len(segment.prompt_ids), "stop": start, "turn": first.get(number, len(episode.turns))}
+        for number, (start, segment) in enumerate(places)
+        if number
+    ]
+
+
+def _token_fields(row: Segment, *, ids: bool) -> dict[str, Any]:
     """Return the fields of a record with the numbers of tokens and, if ``ids``, the tokens themselves."""
-    counts = len(trace.prompt_ids), len(trace.completion_ids), sum(trace.mask)
-    rows = (trace.prompt_ids, trace.completion_ids, trace.mask, trace.logprobs) if ids else ()
+    counts = len(row.prompt_ids), len(row.completion_ids), sum(row.mask)
+    rows = (row.prompt_ids, row.completion_ids, row.mask, row.logprobs) if ids else ()
     return dict(zip(_COUNTS, counts, strict=True)) | dict(zip(_IDS, rows, strict=False))
 
 
-def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:
+def _turn(turn: Turn, starts: list[int]) -> TurnRecord:
+    places = [(starts[span.segment] + span.start, starts[span.segment] + span.stop) for span in turn.spans[-1:]]
+    start, stop = places[0] if places else (None, None)
     return {
         "observation": turn.observation,
         "thinking": turn.answer.thinking,
@@ -276,20 +292,21 @@ def _turn(turn: Turn, *, tokenised: bool) -> TurnRecord:
         "reward": turn.reward,
         "action_valid": turn.action_valid,
         "action_cut": turn.action_cut,
-        "start": turn.start if tokenised else None,
-        "stop": turn.stop if tokenised else None,
+        "start": start,
+        "stop": stop,
     }
 
 
 def messages_of(record: Record) -> list[MessageRecord]:
-    """Return the whole conversation of an episode, without the model's thinking.
+    r"""Return the whole conversation of an episode, without the model's thinking.
 
-    >>> from gym_trl.types import Answer, Message, StopReason, Task
-    >>> turn, said = Turn("Say ox.", Answer("Hm.", "ox"), 1.0, True, 0, 2), Message("user", "Repeat words. Say ox.")
-    >>> messages = (said, Message("assistant", "ox"), Message("user", "Right."))
-    >>> won = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), messages)
-    >>> [message["content"] for message in messages_of(as_record(won))]
-    ['Repeat words. Say ox.', 'ox', 'Right.']
+    >>> from gym_trl.types import Answer, StepResult, Task
+    >>> episode = Episode(Task("TrlEnv/Echo-v0", 1))
+    >>> episode.begin(StepResult("Say ox.", instructions="Repeat words."))
+    >>> episode.answer(Answer("Hm.", "ox"))
+    >>> episode.step(StepResult("Right.", terminated=True))
+    >>> [message["content"] for message in messages_of(as_record(episode))]
+    ['Repeat words.\n\nSay ox.', 'ox', 'Right.']
     """
     messages = list(record["opening"])
     for index, turn in enumerate(record["turns"]):

@@ -40,11 +40,14 @@ class Decoder:
 def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | None = None) -> dict[str, Any]:
     """Return the messages of an episode, with the names that the page expects.
 
+    >>> from gym_trl.episode import Episode
     >>> from gym_trl.records import as_record
-    >>> from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
-    >>> turn = Turn("Say ox.", Answer("", "ox"), 1.0, True, 0, 2)
-    >>> played = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), ())
-    >>> body(as_record(played))["turns"][0]
+    >>> from gym_trl.types import StepResult, Task
+    >>> episode = Episode(Task("TrlEnv/Echo-v0", 1))
+    >>> episode.begin(StepResult("Say ox."))
+    >>> episode.answer("ox")
+    >>> episode.step(StepResult("Yes.", reward=1.0, terminated=True))
+    >>> body(as_record(episode))["turns"][0]
     {'observation': 'Say ox.', 'thinking': '', 'answer': 'ox', 'reward': 1.0, 'valid': True, 'action': None}
     """
     turns = [_turn(turn) for turn in record["turns"]]

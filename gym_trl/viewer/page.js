@@ -42,6 +42,7 @@
   }
 
   const hue = (stop) => (REASONS.includes(stop) ? `hue-${stop}` : "");
+  const hueOf = (i) => (columns.ended[i] === "ended" && columns.success[i] === false ? "hue-failed" : hue(columns.ended[i]));
   const words = (name) => String(name).replaceAll("_", " ");
   const filtered = (query) => `#/episodes?${new URLSearchParams({ q: query })}`;
   const count = (number) => number.toLocaleString("en");
@@ -762,7 +763,7 @@
   function fill(cell, name, i, widest) {
     const held = value(name, i);
     if (name === "ended") {
-      cell.replaceChildren(h("span", { class: "stop" }, h("i", { class: `dot-of ${hue(held)}` }), held || "–"));
+      cell.replaceChildren(h("span", { class: "stop" }, h("i", { class: `dot-of ${hueOf(i)}` }), held || "–"));
     } else if (name === "success") {
       cell.textContent = held === null ? "–" : held ? "yes" : "no";
       cell.classList.toggle("none", held === null);
@@ -888,7 +889,7 @@
   function outcome(i) {
     const stop = columns.ended[i];
     const kind = columns.success[i] ? "good" : columns.return[i] === null ? "bad" : columns.success[i] === null ? "" : "warn";
-    return h("span", { class: `verdict ${kind}` }, h("i", { class: `dot-of ${hue(stop)}` }), stop || "–");
+    return h("span", { class: `verdict ${kind}` }, h("i", { class: `dot-of ${hueOf(i)}` }), stop || "–");
   }
 
   function heatLegend() {
@@ -957,13 +958,11 @@
     return parts;
   }
 
-  /** Return the lines before turn k that say where a segment begins and which turns the model no longer sees. */
+  /** Return the lines before turn k that say where a segment begins. */
   function borders(said, k) {
     return said.segments.flatMap((border, n) => (border.turn === k ? [h("div", { class: "border", "data-segment": n + 2 },
-      h("b", { text: `Segment ${n + 2}` }), ` ${leftOut(border)}`, border.summary && h("pre", { class: "text", text: border.summary }))] : []));
+      h("b", { text: `Segment ${n + 2}` }), " the history changed what the model is shown")] : []));
   }
-
-  const leftOut = ({ left_out: count, summary }) => (count ? `${count === 1 ? "turn 1 is" : `turns 1 to ${count} are`} no longer shown to the model${summary ? ", but these notes:" : ""}` : "the history is rendered anew");
 
   function tokensView(said) {
     const { tokens } = said;
@@ -978,7 +977,7 @@
       const border = n ? said.segments[n - 1] : null;
       const name = border ? `Completion of segment ${n + 1}` : "Completion";
       return [
-        border && h("article", { class: "turn raw", "data-segment": n + 1 }, h("div", { class: "turn-head", text: `Prompt of segment ${n + 1} · ${plural(from - border.start, "token")}; ${leftOut(border)}` }),
+        border && h("article", { class: "turn raw", "data-segment": n + 1 }, h("div", { class: "turn-head", text: `Prompt of segment ${n + 1} · ${plural(from - border.start, "token")}` }),
           h("div", { class: "said env" }, stream(border.start, from))),
         h("article", { class: "turn raw" }, h("div", { class: "turn-head", text: `${name} · ${plural(ends[n] - from, "token")}, ${count(sampled)} sampled` }),
           h("div", { class: "said" }, stream(from, ends[n]))),
@@ -1042,7 +1041,7 @@
   function memberList(list, here, about) {
     const shown = list.slice(0, 40);
     return h("div", { class: "members" }, shown.map((j) => h("a", { class: "member", href: `#/episode/${j}`, "aria-current": j === here ? "true" : null },
-      h("i", { class: `dot-of ${hue(columns.ended[j])}` }), h("span", {}, `${j} `, h("small", { text: about(j) })),
+      h("i", { class: `dot-of ${hueOf(j)}` }), h("span", {}, `${j} `, h("small", { text: about(j) })),
       h("small", { text: plural(columns.turns[j], "turn") }), h("span", { class: `mono ${sign(columns.return[j])}`, text: show(columns.return[j]) }))),
       list.length > shown.length && h("small", { class: "soft", text: `and ${count(list.length - shown.length)} more` }));
   }
@@ -1094,7 +1093,7 @@
     const rows = Math.max(0, ...bodies.map((said) => said.turns.length));
     const grid = h("div", { class: "group-grid" });
     grid.style.gridTemplateColumns = `repeat(${members.length}, minmax(${members.length > 2 ? 300 : 360}px, 1fr))`;
-    members.forEach((j) => grid.append(h("div", { class: "group-head" }, h("a", { class: `group-card ${hue(columns.ended[j])}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
+    members.forEach((j) => grid.append(h("div", { class: "group-head" }, h("a", { class: `group-card ${hueOf(j)}${j === i ? " here" : ""}`, href: `#/episode/${j}`, "data-member": j },
       h("div", { class: "row" }, h("b", { class: sign(columns.return[j]), text: show(columns.return[j]) }), h("span", { text: columns.ended[j] })),
       h("div", { class: "row" }, h("span", { text: [isSeat(j) && seatName(j), wide ? `${j} · ${when(j)}` : isSeat(j) ? j : `Episode ${j}`].filter((part) => part !== false).join(" · ") }),
         h("span", { title: `its return less the mean of those shown${isSeat(j) ? ` of ${seatName(j)}` : ""}`, text: isNumber(columns.return[j]) ? `${signed(Number(distance(j).toFixed(4)))} to mean` : "" }))))));

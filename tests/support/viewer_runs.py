@@ -16,15 +16,14 @@ import pytest
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
+from gym_trl.episode import Episode, Segment, Span, Turn
 from gym_trl.executors.inline import InlinePool
 from gym_trl.records.files import RecordWriter
 from gym_trl.records.json_lines import JsonLinesWriter
 from gym_trl.records.schema import as_record
-from gym_trl.rollout import Episode, Limits
-from gym_trl.rollout.game import Game, run_games
-from gym_trl.rollout.loop import GameResult
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
-from gym_trl.types import Answer, EpisodeResult, Message, StopReason, Task, TokenTrace, Turn
+from gym_trl.types import Answer, Message, StopReason, Task
 from gym_trl.wrappers.traits import traits
 
 PATIENCE_S = 60.0
@@ -46,38 +45,29 @@ def played(
     thinking: str = "",
     answer: str = "ox",
     observation: str = "Say ox.",
-    stop_reason: StopReason = StopReason.SUCCESS,
+    stop_reason: StopReason = StopReason.ENDED,
     error: str | None = None,
-) -> EpisodeResult:
+) -> Episode:
     """Return an episode with a token for each character, the environment's included."""
-    ids: list[int] = []
-    mask: list[int] = []
-    logprobs: list[float | None] = []
-    said: list[Turn] = []
-    rng = random.Random(seed)
+    segment, said, rng = Segment([*map(ord, observation)]), list[Turn](), random.Random(seed)
     for turn in range(turns):
         if turn:
-            ids, mask = [*ids, *map(ord, observation)], [*mask, *[0] * len(observation)]
-            logprobs = [*logprobs, *[0.0] * len(observation)]
+            segment.add([*map(ord, observation)])
         spoken = f"<think>{thinking}</think>{answer}" if thinking else answer
-        start = len(ids)
-        ids, mask = [*ids, *map(ord, spoken)], [*mask, *[1] * len(spoken)]
-        logprobs = [*logprobs, *(math.log(rng.uniform(0.01, 1.0)) for _ in spoken)]
+        place = segment.add([*map(ord, spoken)], [math.log(rng.uniform(0.01, 1.0)) for _ in spoken])
         worth = reward if turn == turns - 1 else 0.0
-        said.append(Turn(observation, Answer(thinking, answer), worth, True, start, len(ids)))
+        said.append(Turn(observation, Answer(thinking, answer), worth, spans=[Span(0, *place)]))
     messages = [Message("system", "Repeat words."), Message("user", observation)]
     for _ in said:
         messages += [Message("assistant", answer), Message("user", "Over.")]
-    task = Task("TrlEnv/Echo-v0", seed, {"instance": seed % 7})
-    prompt = [ord(char) for char in observation]
-    return EpisodeResult(
-        task,
-        stop_reason,
-        tuple(said),
-        tuple(messages) if said else (),
-        TokenTrace(prompt, ids, mask, logprobs),
+    return Episode(
+        Task("TrlEnv/Echo-v0", seed, {"instance": seed % 7}),
+        segments=[segment],
+        turns=said,
+        messages=messages if said else [],
+        stop_reason=stop_reason,
         error=error,
-        declared=stop_reason is StopReason.SUCCESS if stop_reason.scored else None,
+        success=stop_reason is StopReason.ENDED if stop_reason.scored else None,
     )
 
 
@@ -95,13 +85,13 @@ def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, t
                     reward=1.0 if won else -0.5,
                     answer=f"ox {step}.{place}",
                     thinking="Which one? " if attempt == 0 else "",
-                    stop_reason=StopReason.SUCCESS if won else StopReason.TURN_LIMIT,
+                    stop_reason=StopReason.ENDED if won else StopReason.TURN_LIMIT,
                 )
                 about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
                 decode = (lambda ids: "".join(map(chr, ids))) if tokens else None
                 records.write(as_record(trajectory, policy="tiny", tokens=tokens, decode=decode, **about))
             numbers = {"env/return": step / steps, "env/success": step / steps, "env/turns": 2.0, "loss": 0.1 * step}
-            stops = {"env/stop/success": step / steps, "env/stop/turn_limit": 1 - step / steps}
+            stops = {"env/stop/ended": step / steps, "env/stop/turn_limit": 1 - step / steps}
             metrics.write(json.dumps({"step": step, "seconds": 2.0 * step, **numbers, **stops}) + "\n")
     summary = {
         "success_before": 0.1,
@@ -135,21 +125,21 @@ def write_credit(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4
 
 def play_games(
     env: Any, env_id: str, answer: Callable[[random.Random], str], *, seeds: Sequence[int], copies: int = 1
-) -> list[GameResult]:
+) -> list[list[Episode]]:
     """Play games in which every seat is sampled: ``copies`` of each task, one after the other."""
-    chat, limits, rng = ByteChat(), Limits(tokens_per_turn=16), random.Random(0)
+    chat, rng = ByteChat(), random.Random(0)
     tasks = [Task(env_id, seed) for seed in seeds for _ in range(copies)]
     spec = EnvSpec(env, seats="self", action_format="plain")
     [name] = spec.weights
+    with spec.checked(name) as made:
+        seats = traits(made).num_seats
+    engine = ScriptedEngine(lambda request: chat.say(answer(rng)))
     with InlinePool(lambda _: spec.make(name)) as pool:
-        with spec.checked(name) as made:
-            seats = traits(made).num_seats
-        games = [Game([Episode(task, chat=chat, limits=limits, seed=seat) for seat in range(seats)]) for task in tasks]
-        engine = ScriptedEngine(lambda request: chat.say(answer(rng)))
-        return run_games(games, pool=pool, engine=engine, max_alive=1)
+        play = rollout(tasks, pool=pool, engine=engine, chat=chat, limits=Limits(16), seats=seats, max_alive=1)
+        return run(play)
 
 
-def write_games(folder: Path, games: Sequence[GameResult], *, copies: int = 1, **about: Any) -> Path:
+def write_games(folder: Path, games: Sequence[Sequence[Episode]], *, copies: int = 1, **about: Any) -> Path:
     """Write the folder of a run that plays all seats, with so many ``copies`` of a game's task in a group."""
     folder.mkdir(parents=True, exist_ok=True)
     with RecordWriter(folder) as records:
@@ -198,7 +188,7 @@ def write_large_run(folder: Path, episodes: int, *, turns: int = 6, words: int =
                 "step": episode // 64,
                 "split": "train" if episode % 10 else "eval",
                 "group": episode // 8 % 8,
-                "stop_reason": rng.choice(["success", "failure", "turn_limit"]),
+                "stop_reason": rng.choice(["ended", "invalid", "turn_limit"]),
                 "return": sum(one[3] for one in played),
                 "success": episode % 3 == 0,
                 "turns": told,

@@ -18,8 +18,8 @@ COLOURS = {
 FREQUENT = list(COLOURS)[:8]
 
 
-def test_every_stop_reason_has_a_colour() -> None:
-    assert set(COLOURS) == set(StopReason)
+def test_every_stop_reason_and_failure_have_a_colour() -> None:
+    assert set(COLOURS) == {*StopReason, "failed"}
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
