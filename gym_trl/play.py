@@ -241,11 +241,12 @@ async def play(
                 if (action := await talks[seat].answer()) is None:
                     break
                 result = await _timed(step(action), episode)
+                if seats > 1:
+                    episode.order.append(number)
+                    number += 1
                 if seats == 1 or isinstance(result, EnvFailure):
                     episode.step(result)
                 else:
-                    episode.order.append(number)
-                    number += 1
                     _pay(episodes, episode, result)
     except TimeoutError:
         if not time.expired():

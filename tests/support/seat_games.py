@@ -8,11 +8,7 @@ import gymnasium as gym
 
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.game import Game, run_games
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import GameResult
-from gym_trl.seeding import derive_seed
+from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat
 from gym_trl.types import Request, Task
@@ -153,14 +149,10 @@ def play_game(
     answer: Callable[[Request], Any] = lambda request: CHAT.say("go"),
     limits: Limits = LIMITS,
     **options: Any,
-) -> tuple[GameResult, ScriptedEngine]:
+) -> tuple[list[Episode], ScriptedEngine]:
     """Play one game, with every seat sampled by a scripted engine."""
-    task = Task("game", seed)
-    seats = [
-        Episode(task, chat=CHAT, limits=limits, seed=derive_seed(seed, seat))
-        for seat in range(env.get_wrapper_attr("num_seats"))
-    ]
     engine = ScriptedEngine(answer)
+    options |= {"engine": engine, "chat": CHAT, "limits": limits, "seats": env.get_wrapper_attr("num_seats")}
     with InlinePool(lambda _: env) as pool:
-        [result] = run_games([Game(seats)], pool=pool, engine=engine, **options)
-    return result, engine
+        [episodes] = run(rollout([Task("game", seed)], pool=pool, seeds=[seed], **options))
+    return episodes, engine
