@@ -4,7 +4,7 @@ $ python benchmarks/bench_server.py
 
 Each way makes the server answer the same requests, from an empty prefix cache, several times in alternation:
 
-* ours: ``run_episodes`` with ``ServerEngine`` as in training, environments and templates included;
+* ours: ``rollout`` with ``ServerEngine`` as in training, environments and templates included;
 * ours, a seed each: the same with a seed for each request;
 * bare: an aiohttp client that knows all requests beforehand and keeps the order of each episode;
 * bare, free: the same with all requests independent, 256 at a time;
@@ -38,11 +38,8 @@ from support.vllm_serve import CONTEXT, TRL, Server
 from gym_trl.chat import Chat
 from gym_trl.engines.server import ServerEngine
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
-from gym_trl.seeding import derive_seed
-from gym_trl.types import Request, Task
+from gym_trl.rollout import Limits, rollout, run as run_coroutine
+from gym_trl.types import Completion, Request, Task
 from gym_trl.wrappers import ParseAction
 
 EPISODES = 64 if QUICK else 256
@@ -59,10 +56,10 @@ class Noting(ServerEngine):
         super().__init__(url, **options)
         self.chains: defaultdict[str, list[bytes]] = defaultdict(list)
 
-    def submit(self, request: Request) -> None:
+    async def sample(self, request: Request) -> Completion:
         body = self._body(request, self._options)
         self.chains[request.episode_id].append(json.dumps(body, separators=(",", ":")).encode())
-        super().submit(request)
+        return await super().sample(request)
 
 
 def make(env_id: str) -> gym.Env[str, str]:
@@ -72,19 +69,12 @@ def make(env_id: str) -> gym.Env[str, str]:
 
 def play(engine: ServerEngine, chat: Chat) -> int:
     """Play all episodes; return the number of sampled tokens."""
-    episodes = [
-        Episode(
-            Task("TrlEnv/GuessNumber-v0", index // 8),
-            chat=chat,
-            limits=Limits(tokens_per_turn=TOKENS, context=CONTEXT),
-            seed=derive_seed("sampling", index),
-        )
-        for index in range(EPISODES)
-    ]
+    tasks = [Task("TrlEnv/GuessNumber-v0", index // 8) for index in range(EPISODES)]
     with InlinePool(make) as pool:
-        played = run_episodes(episodes, pool=pool, engine=engine)
-    assert all(game.scored for game in played)
-    return sum(sum(game.mask) for game in played)
+        limits = Limits(tokens_per_turn=TOKENS, context=CONTEXT)
+        played = run_coroutine(rollout(tasks, pool=pool, engine=engine, chat=chat, limits=limits))
+    assert all(game.scored for [game] in played)
+    return sum(sum(game.row.mask) for [game] in played)
 
 
 def count_tokens(answer: bytes) -> int:
@@ -146,16 +136,15 @@ def by_turns(work: list[list[bytes]]) -> list[list[bytes]]:
 def measure(server: Server, chat: Chat, only: Collection[str] = ()) -> tuple[int, dict[str, list[dict[str, float]]]]:
     """Return the number of requests, and the rounds of each way, or of some."""
     # This also warms up the server.
-    with Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES, seeded=False) as engine:
-        play(engine, chat)
-        work = [engine.chains[key] for key in sorted(engine.chains, key=int)]
+    engine = Noting(server.url, eos_ids=chat.stop_ids, concurrency=EPISODES, seeded=False)
+    play(engine, chat)
+    work = [engine.chains[key] for key in sorted(engine.chains, key=int)]
     everything = [body for chain in work for body in chain]
 
     def ours(*, seeded: bool) -> int:
         # As in training, which checks the server at its first rollout.
         options: dict[str, Any] = {"eos_ids": chat.stop_ids, "concurrency": EPISODES, "check": False}
-        with ServerEngine(server.url, **options, seeded=seeded) as engine:
-            return play(engine, chat)
+        return play(ServerEngine(server.url, **options, seeded=seeded), chat)
 
     ways: dict[str, Callable[[], int]] = {
         "ours": partial(ours, seeded=False),

@@ -1,7 +1,22 @@
-"""Base classes that rooms share."""
+"""What rooms share: base classes, and a function that runs a coroutine."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine, also in a notebook, where the thread has a running loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 class Closing(ABC):

@@ -2,13 +2,13 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
+from gym_trl.bases import run as run
 from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine, checked_engine
 from gym_trl.episode import Episode as Episode
@@ -211,16 +211,6 @@ class Awaited:
             if not self._waiting:
                 self._work.clear()
             await asyncio.sleep(0 if results else 0.0005)
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine, also in a notebook, where the thread has a running loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
 
 
 _FULL_COLLECTIONS = 100  # number of collections of the middle generation before a full one; Python's default is 10

@@ -46,13 +46,10 @@ class Admission:
         """
         if request.id in running or request.id in self._failed:
             raise ValueError(f"request {request.id!r} is already running")
-        length, limits = len(request.prompt_ids), [request.max_tokens]
-        limits += [] if self._tokens is None else [self._tokens]
-        limits += [] if self._positions is None else [self._positions - length]
-        tokens = min(limits)
-        if (why := self._why_not(request, length, tokens)) is not None:
+        if (why := self.refusal(request)) is not None:
             self.fail(request.id, why)
             return None
+        tokens = self._room(request)
         return request if tokens == request.max_tokens else replace(request, max_tokens=tokens)
 
     def fail(self, request_id: str, why: str) -> None:
@@ -68,7 +65,9 @@ class Admission:
         """Forget a request that has failed; other ids are ignored."""
         self._failed.pop(request_id, None)
 
-    def _why_not(self, request: Request, length: int, tokens: int) -> str | None:
+    def refusal(self, request: Request) -> str | None:
+        """Return why no engine could answer a request; ``None`` if one can."""
+        length, tokens = len(request.prompt_ids), self._room(request)
         if not length:
             return "prompt_ids must have at least one id, got none"
         # Those of the request before were admitted with it, and the others are a turn's, however long the episode is.
@@ -81,6 +80,13 @@ class Admission:
         if self._positions is not None and length >= self._positions:
             return f"prompt_ids has {length} ids, which leaves no room in the model's {self._positions} positions"
         return None if tokens > 0 else f"max_tokens must be at least 1, got {tokens}"
+
+    def _room(self, request: Request) -> int:
+        """Return the number of tokens that a response may have."""
+        limits = [request.max_tokens]
+        limits += [] if self._tokens is None else [self._tokens]
+        limits += [] if self._positions is None else [self._positions - len(request.prompt_ids)]
+        return min(limits)
 
 
 def context_of(config: Any) -> int | None:

@@ -4,18 +4,13 @@ import asyncio
 import json
 import math
 import random
-import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Thread, current_thread
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 from urllib.request import getproxies
 
+from gym_trl.bases import run
 from gym_trl.engines.admission import Admission
-from gym_trl.engines.protocol import Engine
 from gym_trl.engines.vllm import FINISH, with_ends
 from gym_trl.errors import ConfigError, EngineError, check_counts, needs
 from gym_trl.text.chat_client import bearer, redact
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 _START = "start one with `vllm serve MODEL --logprobs-mode processed_logprobs`"
-_CLOSED = "the engine was closed before all requests were answered"
 # Sent with every request: the server would otherwise fill in the model's generation_config.json (vLLM's
 # --generation-config, "auto" by default), which neither the user nor the trainer has set.
 _NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
@@ -39,7 +33,7 @@ _VERBATIM = {
     "skip_special_tokens": False,  # a stop string may be one
 }
 _OWN = {"prompt", "model", "stream", "echo", "use_beam_search"}
-_CONNECT_S, _POLL_S = 10.0, 0.002
+_CONNECT_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _CHANCE = random.Random()
 _UNREACHED = 0
@@ -54,18 +48,21 @@ class _FailedError(EngineError):
         self.status = status
 
 
-class ServerEngine(Engine):
-    """Engine that samples on ``vllm serve``, with many concurrent requests from a background thread.
+class ServerEngine:
+    """Engine that samples on ``vllm serve``, with many concurrent requests.
 
     ::
 
-        with ServerEngine("http://localhost:8000", eos_ids=[151645], sampling={"temperature": 0.7}) as engine:
-            results = run_episodes(episodes, pool=pool, engine=engine)
+        engine = ServerEngine("http://localhost:8000", eos_ids=[151645], sampling={"temperature": 0.7})
+        played = run(rollout(tasks, pool=pool, engine=engine, chat=chat))
+
+        async with engine:  # without a rollout
+            completion = await engine.sample(request)
 
     Start the server with ``vllm serve MODEL --logprobs-mode processed_logprobs``. Completion requests have no side
     effects on it, so failed ones (no connection, an incomplete response, status 429 or 5xx) are repeated with growing
     pauses. A request that the server rejects, or that is never answered, comes back with the error; other requests are
-    not affected. In ``async with ServerEngine(...) as engine``, ``await engine.sample(request)`` needs no thread.
+    not affected. An engine may be entered again and again, also in other event loops, but only once at a time.
 
     Args:
         base_url: Address of the server, such as ``"http://localhost:8000"``.
@@ -118,14 +115,10 @@ class ServerEngine(Engine):
         self._context = math.inf
         self._checked = not check
         self._away = False  # True from when a request has found no server at all its tries to the next answer
-        self._room = asyncio.Semaphore(concurrency)
-        self._admission = Admission()
-        self._running: dict[str, Future[Completion]] = {}
-        self._done: SimpleQueue[tuple[str, Future[Completion]]] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._concurrency = concurrency
 
     async def __aenter__(self) -> Self:
-        self._session = _session(self._headers)
+        self._session, self._slots = _session(self._headers), asyncio.Semaphore(self._concurrency)
         try:
             if not self._checked:
                 await self._check()
@@ -139,7 +132,9 @@ class ServerEngine(Engine):
 
     async def sample(self, request: Request) -> Completion:
         """Return the completion of a request, with the error if it failed; if cancelled, close its connection."""
-        async with self._room:
+        if (why := Admission().refusal(request)) is not None:
+            return Completion(request.id, [], [], FinishReason.ERROR, why)
+        async with self._slots:
             try:
                 async with asyncio.timeout(self._deadline_s):
                     return await self._insist(request)
@@ -233,7 +228,12 @@ class ServerEngine(Engine):
             EngineError: the server is missing, has another model, or was started without a flag that the logprobs need.
             ConfigError: an option that the server does not support.
         """
-        self._start(partial(self._check, logprobs=logprobs)).result()
+
+        async def check() -> None:
+            async with _session(self._headers) as self._session:
+                await self._check(logprobs=logprobs)
+
+        run(check())
 
     async def _check(self, *, logprobs: bool = True) -> None:
         one = Request("check", [0], 1, seed=0)
@@ -265,95 +265,6 @@ class ServerEngine(Engine):
         except TimeoutError as error:
             raise EngineError(f"{self._url} did not answer within {self._deadline_s:g} s") from error
         self._checked = True
-
-    def submit(self, request: Request) -> None:
-        """Accept a request; it is sent as soon as the server has room."""
-        if self._admission.admit(request, self._running) is None:
-            return
-        if not self._checked:
-            self.check()
-        self._running[request.id] = future = self._start(partial(self.sample, request))
-        future.add_done_callback(lambda done: self._done.put((request.id, done)))
-
-    def collect(self, *, block: bool) -> list[Completion]:
-        """Return finished requests; if ``block``, wait for at least one, otherwise for up to two milliseconds."""
-        finished = self._admission.failed()
-        while self._running:
-            try:
-                request_id, future = self._done.get(timeout=0.0 if finished else 1.0 if block else _POLL_S)
-                if self._running.get(request_id) is future:  # else it was cancelled
-                    del self._running[request_id]
-                    finished.append(future.result())
-            except CancelledError:
-                raise EngineError(_CLOSED) from None
-            except Empty:
-                if finished or not block:
-                    break
-                if not self._alive:
-                    raise EngineError(_CLOSED) from None
-        return finished
-
-    def cancel(self, request_id: str) -> None:
-        """Drop a request and close its connection, which makes the server stop generating."""
-        self._admission.cancel(request_id)
-        future = self._running.pop(request_id, None)
-        if future and self._alive:
-            future.cancel()
-
-    def close(self) -> None:
-        """Cancel running requests, close every connection and stop the thread."""
-        self._running.clear()
-        if self._thread:
-            self._end()
-
-    @property
-    def _alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive() and not self._stopped.is_set()
-
-    def _start(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
-        """Start a coroutine on the event loop of the thread, which begins with the first one."""
-        if self._thread is None:
-            started: Future[_Thread] = Future()
-            self._thread = Thread(
-                target=lambda headers: asyncio.run(_serve(headers, started)),
-                args=(self._headers,),
-                name="gym-trl server engine",
-                daemon=True,
-            )
-            self._thread.start()
-            self._loop, self._stopped, self._session = started.result()
-            # The thread must not keep an unclosed engine alive.
-            self._end = weakref.finalize(self, _stop, self._loop, self._stopped, self._thread)
-        if not self._alive:
-            raise EngineError("this ServerEngine is closed or belongs to another process; make a new one")
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop)
-
-
-_Thread: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Event, aiohttp.ClientSession]"
-
-
-async def _serve(headers: Mapping[str, str], started: Future[_Thread]) -> None:
-    """Be the event loop of an engine until the event is set."""
-    async with _session(headers) as session:
-        stop = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), stop, session))
-        try:
-            await stop.wait()
-        finally:
-            stop.set()  # if the loop ends in another way
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: Thread) -> None:
-    if thread.is_alive():  # not in a forked process
-        with suppress(RuntimeError):  # the loop has just ended
-            loop.call_soon_threadsafe(stop.set)
-        # Garbage collection may finalize an engine on any thread, even on this one, which cannot join itself.
-        if current_thread() is not thread:
-            thread.join()
 
 
 def _session(headers: Mapping[str, str]) -> "aiohttp.ClientSession":

@@ -5,11 +5,9 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import given, strategies as st
 from support.lanes import examples
-from support.vllm_double import VLLMDouble
 
 from gym_trl.engines.admission import Admission, context_of
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.engines.server import ServerEngine
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import Completion, FinishReason, Request
@@ -44,13 +42,8 @@ def scripted(stack):
     return ScriptedEngine(lambda request: [7] * (request.max_tokens + 1), delay=lambda request: request.max_tokens)
 
 
-def server(stack):
-    double = stack.enter_context(VLLMDouble(lambda body: [7] * 100))
-    return stack.enter_context(ServerEngine(double.url, check=False))
-
-
 OF_MODELS = [transformers, lockstep]
-ENGINES = [*OF_MODELS, scripted, server]
+ENGINES = [*OF_MODELS, scripted]
 
 
 def answers(engine, number):

@@ -5,13 +5,9 @@ one that notices.
 """
 
 import asyncio
-import gc
 import math
-import os
-import sys
 import threading
 import time
-import weakref
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,10 +19,7 @@ from gym_trl.engines import server
 from gym_trl.engines.server import ServerEngine, context_length
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
-from gym_trl.seeding import derive_seed
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.types import Completion, FinishReason, Request, StopReason, Task
 
 AGAIN = [429, 500, 503, "close", "half", "junk", "abort"]
@@ -40,11 +33,11 @@ def stack():
 
 
 @pytest.fixture(autouse=True)
-def no_thread_or_socket_is_left_behind(stack):
-    threads, files = set(threading.enumerate()), open_files()
+def no_socket_is_left_behind(stack):
+    files = open_files()
     yield
     stack.close()
-    until(lambda: set(threading.enumerate()) <= threads and open_files() <= files)
+    until(lambda: open_files() <= files)
 
 
 def open_files():
@@ -55,8 +48,8 @@ def double(stack, answer=lambda body: [body["seed"] % 251, *body["prompt"], 256]
     return stack.enter_context(VLLMDouble(answer, **options))
 
 
-def engine(stack, vllm, **options):
-    return stack.enter_context(ServerEngine(vllm.url, **{"eos_ids": CHAT.stop_ids, "check": False, **options}))
+def engine(vllm, **options):
+    return ServerEngine(vllm.url, **{"eos_ids": CHAT.stop_ids, "check": False, **options})
 
 
 def request(name="0-1", *, prompt=(1, 2, 3), seed=0, max_tokens=9):
@@ -75,38 +68,18 @@ def exact(asked):
 
 
 def sample(made, asked):
-    for one in asked:
-        made.submit(one)
-    completions = []
-    while batch := made.collect(block=True):
-        completions += batch
-    return completions
-
-
-def by_engine(url, asked, **options):
-    with ServerEngine(url, **options) as made:
-        return sample(made, asked)
-
-
-def by_await(url, asked, **options):
     async def gather():
-        async with ServerEngine(url, **options) as made:
+        async with made:
             return await asyncio.gather(*map(made.sample, asked))
 
     return asyncio.run(gather())
 
 
-WAYS = pytest.mark.parametrize("sampled", [by_engine, by_await])
-
-
 def play(made, count):
-    limits = Limits(tokens_per_turn=8, context=4096)
-    episodes = [
-        Episode(Task("TrlEnv/GuessNumber-v0", seed), chat=CHAT, limits=limits, seed=derive_seed("sampling", seed))
-        for seed in range(count)
-    ]
+    tasks = [Task("TrlEnv/GuessNumber-v0", seed) for seed in range(count)]
     with InlinePool(lambda env_id: gym.make(env_id, low=1, high=20, turns=5)) as pool:
-        return run_episodes(episodes, pool=pool, engine=made)
+        limits = Limits(tokens_per_turn=8, context=4096)
+        return [episode for [episode] in run(rollout(tasks, pool=pool, engine=made, chat=CHAT, limits=limits))]
 
 
 def until(condition):
@@ -117,16 +90,16 @@ def until(condition):
         time.sleep(0.005)
 
 
-@WAYS
 @pytest.mark.parametrize("fault", [*AGAIN, *REFUSED, "hang"])
-def test_every_request_comes_back_once_and_only_the_faulty_one_fails(stack, monkeypatch, fault, sampled):
+def test_every_request_comes_back_once_and_only_the_faulty_one_fails(stack, monkeypatch, fault):
     """With exactly the ids and logprobs that were sent; the third request is faulty twice, the sixth always."""
     monkeypatch.setattr(server, "_FIRST_PAUSE_S", 0.01)
     times = {3: 2 if fault in AGAIN else 0, 6: math.inf}
     vllm = double(stack, fault=lambda body, attempt: fault if attempt < times.get(body["prompt"][1], 0) else None)
     asked = requests(8)
-    completions = sampled(vllm.url, asked, check=False, retries=5, deadline_s=1.0 if fault == "hang" else 600.0)
-    assert sorted(completion.request_id for completion in completions) == [one.id for one in asked]
+    made = ServerEngine(vllm.url, check=False, retries=5, deadline_s=1.0 if fault == "hang" else 600.0)
+    completions = sample(made, asked)
+    assert [completion.request_id for completion in completions] == [one.id for one in asked]
     (failed,) = [completion for completion in completions if completion.request_id == "6-1"]
     assert {one.request_id: one for one in completions if one is not failed} == {
         one.id: exact(one) for one in asked if one.id != "6-1"
@@ -142,7 +115,7 @@ def test_every_request_comes_back_once_and_only_the_faulty_one_fails(stack, monk
 
 def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack):
     vllm = double(stack, guess, delay=lambda body: 0.02)
-    made = engine(stack, vllm, retries=100)
+    made = engine(vllm, retries=100)
 
     def restart():
         until(lambda: len(vllm.bodies) > 100)
@@ -160,7 +133,7 @@ def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack):
 def test_a_server_that_stays_away_leaves_episodes_unscored(stack):
     """Law 14; and who comes later does not wait for it."""
     vllm = double(stack, delay=lambda body: 0.01)
-    made = engine(stack, vllm, retries=2, concurrency=1)
+    made = engine(vllm, retries=2, concurrency=1)
     sample(made, requests(1))
     vllm.kill()
     for game in play(made, 16):
@@ -179,7 +152,7 @@ def test_every_request_says_all_of_how_it_is_sampled(stack):
     """The server fills in what is left out from the model's own generation_config.json."""
     vllm = double(stack, context=10)
     sampling = {"temperature": 0.5, "stop": "b", "min_p": None, "min_tokens": 8}
-    made = engine(stack, vllm, sampling=sampling, stop_strings=["a"], api_key="secret", check=True)
+    made = engine(vllm, sampling=sampling, stop_strings=["a"], api_key="secret", check=True)
     assert sample(made, [request(seed=2**62 + 1, max_tokens=100)])[0].finish is FinishReason.STOP
     said = {"model": "tiny", "prompt": [1, 2, 3], "seed": 2**62 + 1, "stop": ["a", "b"], "stop_token_ids": [256]}
     said |= {"max_tokens": 7, "min_tokens": 7}  # no more than the context holds
@@ -188,23 +161,24 @@ def test_every_request_says_all_of_how_it_is_sampled(stack):
     said |= {"include_stop_str_in_output": True, "skip_special_tokens": False, "logprobs": 0}
     assert vllm.bodies[-1] == said | {"return_token_ids": True, "return_tokens_as_token_ids": True}
     assert vllm.headers[-1]["authorization"] == "Bearer secret"
-    sample(engine(stack, vllm, seeded=False), requests(1))
+    sample(engine(vllm, seeded=False), requests(1))
     assert vllm.bodies[-1]["seed"] < 2**32  # which the double has drawn
 
 
 def test_an_answer_that_is_cut_says_so_and_a_logprob_that_is_no_number_is_none(stack, monkeypatch):
     monkeypatch.setattr("support.vllm_double.LOGPROB", math.nan)
-    (completion,) = sample(engine(stack, double(stack)), [request(max_tokens=2)])
+    (completion,) = sample(engine(double(stack)), [request(max_tokens=2)])
     assert completion == Completion("0-1", [0, 1], [None, None], FinishReason.LENGTH)
 
 
-@WAYS
-def test_a_server_that_is_not_as_it_should_be_is_refused_before_the_first_request(stack, monkeypatch, sampled):
+def test_a_server_that_is_not_as_it_should_be_is_refused_before_the_first_request(stack, monkeypatch):
     vllm = double(stack)
 
     def refused(error, match, **options):
         with pytest.raises(error, match=match):
-            sampled(vllm.url, requests(1), **options)
+            sample(ServerEngine(vllm.url, **options), requests(1))
+        with pytest.raises(error, match=match):
+            ServerEngine(vllm.url, **options).check()
 
     refused(EngineError, "'tiny' and not 'huge'", model="huge")
     refused(ConfigError, "top_p must be in", sampling={"top_p": 4})
@@ -241,77 +215,44 @@ def test_invalid_arguments_are_refused(options):
 
 def test_no_more_requests_are_on_a_server_than_allowed_and_connections_are_kept(stack):
     vllm = double(stack, delay=lambda body: 0.01)
-    assert len(sample(engine(stack, vllm, concurrency=4), requests(40))) == 40
+    assert len(sample(engine(vllm, concurrency=4), requests(40))) == 40
     assert (vllm.peak, vllm.connections) == (4, 4)
 
 
 def test_cancelling_hangs_up_and_frees_the_slot(stack):
+    """Law 12."""
     vllm = double(stack, delay=lambda body: 60.0 if body["seed"] == 1 else 0.0)
-    made = engine(stack, vllm, concurrency=1)
-    made.submit(request("slow-1", seed=1))
-    until(lambda: vllm.working == 1)
-    made.submit(request("fast-1", seed=2))
-    assert made.collect(block=False) == []
-    made.cancel("slow-1")
-    assert [completion.request_id for completion in made.collect(block=True)] == ["fast-1"]
+
+    async def cancel():
+        async with engine(vllm, concurrency=1) as made:
+            slow = asyncio.create_task(made.sample(request("slow-1", seed=1)))
+            while not vllm.working:
+                await asyncio.sleep(0.005)
+            fast = asyncio.create_task(made.sample(request("fast-1", seed=2)))
+            slow.cancel()
+            return await fast
+
+    assert asyncio.run(cancel()) == exact(request("fast-1", seed=2))
     until(lambda: vllm.hung_up == 1)
-    assert made.collect(block=True) == []
 
 
-def test_a_cancelled_id_can_be_used_again_and_only_the_new_answer_comes(stack):
-    made = engine(stack, double(stack))
-    for seed in range(20):
-        made.submit(request(seed=seed))
-        time.sleep(0.003 * (seed % 3))
-        if seed < 19:
-            made.cancel("0-1")
-    assert sample(made, []) == [exact(request(seed=19))]
+def test_an_engine_is_entered_again_in_other_event_loops(stack):
+    """Each rollout of a training has its own; and a check runs while a notebook's loop does."""
+    made = engine(double(stack), concurrency=2)
+
+    async def check():
+        made.check()
+
+    for number in (5, 3):
+        assert sample(made, requests(number)) == [exact(one) for one in requests(number)]
+        asyncio.run(check())
 
 
-@pytest.mark.parametrize("end", ["close", "the thread dies"])
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_engine_that_is_closed_hangs_up_and_takes_no_request(stack, end):
-    vllm = double(stack, delay=lambda body: 60.0)
-    made = engine(stack, vllm)
-    for one in requests(8):
-        made.submit(one)
-    until(lambda: vllm.working == 8)
-    if end == "close":
-        made.close()
-        made.close()
-        assert made.collect(block=True) == []
-    else:
-        made._loop.call_soon_threadsafe(sys.exit)
-        with pytest.raises(EngineError, match="closed"):
-            made.collect(block=True)
-    until(lambda: vllm.hung_up == 8)
-    with pytest.raises(EngineError, match="make a new one"):
-        made.submit(request("9-1"))
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_an_engine_does_not_work_in_a_forked_process_and_says_so(stack):
-    made = engine(stack, double(stack))
-    sample(made, requests(1))
-    child = os.fork()
-    if not child:
-        try:
-            made.submit(request())
-        except EngineError:
-            made.close()
-            os._exit(3)
-        finally:
-            os._exit(4)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    assert sample(made, [request()]) == [exact(request())]
-
-
-def test_an_engine_that_nobody_holds_ends_its_thread(stack):
+@pytest.mark.parametrize(("prompt", "max_tokens"), [((), 5), ((7,), 0), ((7, -1), 5)])
+def test_a_request_that_no_engine_could_answer_fails_alone(stack, prompt, max_tokens):
     vllm = double(stack)
-    made = ServerEngine(vllm.url)
-    sample(made, requests(3))
-    gone = weakref.ref(made)
-    del made
-    gc.collect()
-    assert gone() is None
-    until(lambda: not vllm._writers)
+    bad = request("bad-1", prompt=prompt, max_tokens=max_tokens)
+    failed, *others = sample(engine(vllm), [bad, *requests(3)])
+    assert (failed.request_id, failed.finish, failed.ids, bool(failed.error)) == ("bad-1", FinishReason.ERROR, [], True)
+    assert others == [exact(one) for one in requests(3)]
+    assert len(vllm.bodies) == 3

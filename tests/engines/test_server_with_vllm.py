@@ -20,10 +20,7 @@ from gym_trl.engines.server import ServerEngine, context_length
 from gym_trl.errors import EngineError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo.generation_check import check_generation
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
-from gym_trl.seeding import derive_seed
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.types import FinishReason, Request, StopReason, Task
 from gym_trl.wrappers import ParseAction
 
@@ -88,14 +85,10 @@ class Noting(ServerEngine):
         super().__init__(*urls, **options)
         self.requests, self.completions = {}, {}
 
-    def submit(self, request):
+    async def sample(self, request):
         self.requests[request.id] = request
-        super().submit(request)
-
-    def collect(self, *, block):
-        finished = super().collect(block=block)
-        self.completions |= {completion.request_id: completion for completion in finished}
-        return finished
+        self.completions[request.id] = completion = await super().sample(request)
+        return completion
 
 
 def make(env_id):
@@ -105,16 +98,7 @@ def make(env_id):
 
 def play(tiny, engine, count, act=lambda: None):
     """Return the games, with ``act()`` in the middle of them."""
-    limits, over = Limits(tokens_per_turn=12, context=CONTEXT), threading.Event()
-    games = [
-        Episode(
-            Task("TrlEnv/GuessNumber-v0", index // 4),
-            chat=tiny.chat,
-            limits=limits,
-            seed=derive_seed("sampling", index),
-        )
-        for index in range(count)
-    ]
+    over, tasks = threading.Event(), [Task("TrlEnv/GuessNumber-v0", index // 4) for index in range(count)]
 
     def meanwhile():
         while len(engine.completions) < count and not over.wait(0.01):
@@ -125,7 +109,9 @@ def play(tiny, engine, count, act=lambda: None):
     thread.start()
     try:
         with InlinePool(make) as pool:
-            return run_episodes(games, pool=pool, engine=engine)
+            limits = Limits(tokens_per_turn=12, context=CONTEXT)
+            played = run(rollout(tasks, pool=pool, engine=engine, chat=tiny.chat, limits=limits))
+            return [episode for [episode] in played]
     finally:
         over.set()
         thread.join()
@@ -133,26 +119,26 @@ def play(tiny, engine, count, act=lambda: None):
 
 def test_requests_and_completions_are_the_trained_tokens_with_the_models_logprobs(server, tiny):
     """Laws 1, 2, 4, 8 and 12: every request belongs to a turn; there are more games than the server has slots."""
-    with Noting(server.url, eos_ids=tiny.chat.stop_ids, model="tiny") as engine:
-        played = play(tiny, engine, 160)
+    engine = Noting(server.url, eos_ids=tiny.chat.stop_ids, model="tiny")
+    played = play(tiny, engine, 160)
     turns: Counter[int] = Counter()
     for request in engine.requests.values():
         index = int(request.episode_id)
         game, answer = played[index], engine.completions[request.id]
-        span = game.turns[turns[index]]
+        [span] = game.turns[turns[index]].spans
         turns[index] += 1
-        assert request.prompt_ids == game.prompt_ids + game.completion_ids[: span.start]
-        assert answer.ids == game.completion_ids[span.start : span.stop]
-        assert answer.logprobs == game.logprobs[span.start : span.stop]
+        assert request.prompt_ids == game.row.prompt_ids + game.row.completion_ids[: span.start]
+        assert answer.ids == game.row.completion_ids[span.start : span.stop]
+        assert answer.logprobs == game.row.logprobs[span.start : span.stop]
     differences = []
     for index, game in enumerate(played):
         assert game.task.seed == index // 4
-        assert game.stop_reason in (StopReason.FAILURE, StopReason.SUCCESS)
+        assert game.stop_reason is StopReason.ENDED
         assert turns[index] == len(game.turns)
-        sampled = [place for turn in game.turns for place in range(turn.start, turn.stop)]
-        assert [place for place, bit in enumerate(game.mask) if bit] == sampled
-        again = recomputed(tiny, game.prompt_ids, game.completion_ids) if index % 4 == 0 else []
-        differences += [abs(again[place] - game.logprobs[place]) for place in sampled if again]
+        sampled = [place for turn in game.turns for span in turn.spans for place in range(span.start, span.stop)]
+        assert [place for place, bit in enumerate(game.row.mask) if bit] == sampled
+        again = recomputed(tiny, game.row.prompt_ids, game.row.completion_ids) if index % 4 == 0 else []
+        differences += [abs(again[place] - game.row.logprobs[place]) for place in sampled if again]
     assert len(differences) > 1000
     assert sum(differences) / len(differences) < 1e-5
 
@@ -196,14 +182,18 @@ def test_what_ends_an_answer_stays_in_it_and_changes_nothing_before(server, tiny
 
 def tokens_until_cancelled(server, tiny, seed):
     """Return the number of ``CONTEXT`` tokens generated of an answer that is cancelled as soon as it has begun."""
-    with ServerEngine(server.url, concurrency=1, sampling={"ignore_eos": True}, check=False) as engine:
-        before = server.metric("generation_tokens_total")
-        engine.submit(Request("slow", ids(tiny, "go"), CONTEXT - 8, seed, turn=1))
-        while not (answered := engine.collect(block=False)) and not server.metric("num_requests_running"):
-            pass
-        engine.submit(Request("next", ids(tiny, "go"), 3, 0, turn=1))
-        engine.cancel("slow-1")
-        assert answered or [one.request_id for one in engine.collect(block=True)] == ["next-1"]
+
+    async def cancel():
+        async with ServerEngine(server.url, concurrency=1, sampling={"ignore_eos": True}, check=False) as engine:
+            slow = asyncio.create_task(engine.sample(Request("slow", ids(tiny, "go"), CONTEXT - 8, seed, turn=1)))
+            while not slow.done() and not await asyncio.to_thread(server.metric, "num_requests_running"):
+                pass
+            following = asyncio.create_task(engine.sample(Request("next", ids(tiny, "go"), 3, 0, turn=1)))
+            slow.cancel()
+            assert len((await following).ids) == 3
+
+    before = server.metric("generation_tokens_total")
+    asyncio.run(cancel())
     while server.metric("num_requests_running"):
         pass
     return server.metric("generation_tokens_total") - before
@@ -237,10 +227,9 @@ def test_a_server_killed_and_started_again_costs_no_episode_and_one_that_stays_a
         server.start()
         server.wait()
 
-    with Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=100) as engine:  # it may start slowly
-        assert all(game.scored for game in play(tiny, engine, 64, restart))
-    with Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=2) as engine:
-        played = play(tiny, engine, 64, server.kill)
+    engine = Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=100)  # it may start slowly
+    assert all(game.scored for game in play(tiny, engine, 64, restart))
+    played = play(tiny, Noting(server.url, eos_ids=tiny.chat.stop_ids, retries=2), 64, server.kill)
     lost = [game for game in played if not game.scored]
     assert {game.stop_reason for game in lost} == {StopReason.CANCELLED}
     assert all(server.url in game.error and game.episode_return is None for game in lost)
