@@ -126,7 +126,7 @@ class Conversation:
             return False
         if shown is None:
             return self._is_refused
-        if not shown or not all(isinstance(message, Message) for message in shown):
+        if not isinstance(shown, Sequence) or not shown or not all(isinstance(one, Message) for one in shown):
             raise ConfigError(f"history must return messages or None, got {shown!r:.200}")
         self.messages = list(shown)
         return True
