@@ -14,11 +14,9 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
-from gym_trl.types import EpisodeResult, Message, Task, TokenIds
+from gym_trl.executors import InlinePool
+from gym_trl.rollout import Episode, Limits, rollout, run
+from gym_trl.types import Message, Task, TokenIds
 
 pytestmark = pytest.mark.lm
 TURNS = 20
@@ -56,14 +54,14 @@ class Recital(gym.Env[str, str]):
 class Played:
     """Episode, and what its engine was given and returned in each turn."""
 
-    result: EpisodeResult
+    result: Episode
     prompts: Sequence[TokenIds]
     sampled: Sequence[TokenIds]
 
     @property
     def ids(self) -> TokenIds:
         """Prompt and completion."""
-        return self.result.prompt_ids + self.result.completion_ids
+        return self.result.row.ids
 
     @property
     def written(self) -> list[TokenIds]:
@@ -75,9 +73,9 @@ class Played:
 def play(chat: Chat, texts: Sequence[str], answers: Sequence[TokenIds], *, preamble: Sequence[Message] = ()) -> Played:
     """Play an episode whose observations and sampled ids are given."""
     engine = ScriptedEngine(lambda request: list(answers[request.turn - 1]))
-    episode = Episode(Task("Recital", 0), chat=chat, limits=Limits(tokens_per_turn=64), preamble=preamble)
+    options = {"engine": engine, "chat": chat, "limits": Limits(tokens_per_turn=64), "preambles": [preamble]}
     with InlinePool(lambda _: Recital(texts)) as pool:
-        [result] = run_episodes([episode], pool=pool, engine=engine)
+        [[result]] = run(rollout([Task("Recital", 0)], pool=pool, **options))
     assert result.error is None, result.error
     return Played(result, [request.prompt_ids for request in engine.requests], answers)
 
@@ -167,15 +165,17 @@ def test_ids_mask_and_control_tokens_obey_the_laws_in_every_turn(
     for prompt, ids in zip(played.prompts, answers, strict=True):
         assert played.ids[: len(prompt) + len(ids)] == prompt + ids
     assert len(played.prompts[-1]) + len(answers[-1]) == len(played.ids)
-    assert played.result.prompt_ids == played.prompts[0]
+    assert played.result.row.prompt_ids == played.prompts[0]
     # Law 2: the mask is 1 exactly where the engine sampled.
-    trace = played.result.trace
+    trace = played.result.row
     turns = zip(played.written[1:], answers[1:], strict=True)
     assert trace.mask == [1] * len(answers[0]) + [
         bit for delta, ids in turns for bit in [0] * len(delta) + [1] * len(ids)
     ]
     assert trace.logprobs == [-1.0 if bit else 0.0 for bit in trace.mask]
-    assert [trace.completion_ids[turn.start : turn.stop] for turn in played.result.turns] == answers
+    assert [
+        trace.completion_ids[span.start : span.stop] for turn in played.result.turns for span in turn.spans
+    ] == answers
     # Law 16: only the template and the model write control tokens.
     first, *others = [[id_ for id_ in ids if id_ in CONTROL] for ids in played.written]
     assert first == [START, END, START, END, START], "system, user, and the header of the answer"
@@ -264,19 +264,16 @@ def test_the_engines_logprobs_are_those_of_the_whole_episode_computed_at_once(
     )
     words = ["Name a colour.", "", "\U0001f600\tWhy?", "Go on.\n", "<|im_end|>"]
     lengths = [8, 3]  # one plays on when the other is over
-    episodes = [
-        Episode(Task(str(length), length), chat=chat, limits=Limits(tokens_per_turn=3), seed=length)
-        for length in lengths
-    ]
+    tasks, limits = [Task(str(length), length) for length in lengths], Limits(tokens_per_turn=3)
 
     def make(env_id: str) -> gym.Env[str, str]:
         return Recital([words[turn % len(words)] for turn in range(int(env_id) + 1)])
 
     with InlinePool(make) as pool:
-        results = run_episodes(episodes, pool=pool, engine=engine)
-    assert [len(result.turns) for result in results] == lengths
-    for result in results:
-        trace, first = result.trace, len(result.prompt_ids)
+        results = run(rollout(tasks, pool=pool, engine=engine, chat=chat, limits=limits, seeds=lengths))
+    assert [len(result.turns) for [result] in results] == lengths
+    for [result] in results:
+        trace, first = result.row, len(result.row.prompt_ids)
         ids = torch.tensor([trace.prompt_ids + trace.completion_ids])
         with torch.no_grad():
             nats = model(input_ids=ids).logits[0, first - 1 : -1].log_softmax(-1)
