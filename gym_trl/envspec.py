@@ -46,7 +46,7 @@ def limit_of_invalid(chosen: EpisodeOptions) -> int | None:
     """Return the number of consecutive invalid actions that end an episode in training; ``None`` if none does."""
     if chosen.end_after_invalid is not None or chosen.turn_limit is not None or chosen.history is None:
         return chosen.end_after_invalid
-    return END_AFTER_INVALID if chosen.history.cuts else None  # the context no longer ends an episode
+    return END_AFTER_INVALID  # the context no longer ends an episode
 
 
 class Probed(NamedTuple):
@@ -79,7 +79,7 @@ class EnvSpec(Text):
     env_kwargs: Arguments = field(default_factory=dict)
     seats: Literal["self"] | None = None
     levels: Sequence[Mapping[str, Any]] = ()
-    """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``; see ``Curriculum``."""
+    """Arguments of the environment by level of difficulty, in addition to ``env_kwargs``."""
     weights: Mapping[str, float] = field(init=False)
     """Share of each environment in the tasks, by id."""
     _makers: Mapping[str, EnvMaker] = field(init=False, repr=False)
@@ -143,7 +143,7 @@ class EnvSpec(Text):
                 raise ConfigError(
                     f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
                     "would not be what the model saw. A transcript keeps the past by itself: leave the wrapper out. To "
-                    "shorten what the model sees: GymSpec(history=gym_trl.History(last=8))"
+                    "shorten what the model sees: GymSpec(history=8)"
                 )
             yield env
 
