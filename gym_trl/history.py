@@ -7,8 +7,10 @@ segment begins, which is trained as the model saw it: each segment is a row of t
 
 from collections.abc import Sequence
 from itertools import dropwhile, takewhile
+from typing import Any
 
-from gym_trl.errors import ConfigError, check_counts
+from gym_trl.chat import Chat
+from gym_trl.errors import ChatTemplateError, ConfigError, check_counts
 from gym_trl.play import Conversation, History
 from gym_trl.types import Message
 
@@ -80,6 +82,18 @@ def make_history(value: "History | str | int | None") -> History | None:
     if value is not None and not callable(value):
         raise ConfigError(f"history must be a number of turns, 'notes', 'rendered' or a function, got {value!r:.80}")
     return value
+
+
+def chat_for(tokenizer: Any, history: "History | str | int | None", **options: Any) -> Chat:
+    """Return the chat of a tokenizer for episodes with a history; ``options`` are those of ``Chat``.
+
+    Raises:
+        ChatTemplateError: The template does not continue turn by turn, and no history renders it anew.
+    """
+    chat = Chat(tokenizer, **options)
+    if chat.refusal and history is None:
+        raise ChatTemplateError(chat.refusal)
+    return chat
 
 
 def _opening(shown: Conversation) -> list[Message]:

@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gym_trl.chat import Stops
-from gym_trl.engines.sample_all import sample_all
 from gym_trl.errors import ConfigError, described
 from gym_trl.grpo.rollout import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
+from gym_trl.integrations.sample_all import sample_all
 from gym_trl.seeding import derive_seed
 from gym_trl.serving.threads import LocalServer, RequestHandler
 from gym_trl.types import Request

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
-from gym_trl.options import History, TrainOptions
+from gym_trl.history import chat_for
+from gym_trl.options import TrainOptions
 from gym_trl.policies.model import declared_ends
 from gym_trl.policies.weights import base_of, first_line, load_config, load_tokenizer, loading
 from gym_trl.report import PROBLEM, WARNING, Finding, Verdict
-from gym_trl.rollout.history import chat_for
 from gym_trl.training.models import ModelChoice
 
 ROWS_AT_ONCE = 8
@@ -24,7 +24,7 @@ _LAYER_BYTES = 68  # of each token, per unit of the hidden size
 
 
 def model_problems(
-    choice: ModelChoice, chat_template_kwargs: Mapping[str, Any] | None = None, history: History | None = None
+    choice: ModelChoice, chat_template_kwargs: Mapping[str, Any] | None = None, history: Any = None
 ) -> list[Finding]:
     """Return the problems and warnings of a model that can be seen without its weights, the problems first.
 
@@ -34,7 +34,7 @@ def model_problems(
     Args:
         choice: The model.
         chat_template_kwargs: Arguments for the template.
-        history: History that may render the conversation anew; see ``Chat.refusal``.
+        history: History of the episodes, which may render the conversation anew; see ``Chat.refusal``.
 
     Raises:
         ConfigError: the configuration or the tokenizer cannot be loaded.

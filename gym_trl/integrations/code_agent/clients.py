@@ -4,16 +4,16 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
 from gym_trl.chat import Stops
-from gym_trl.engines.sample_all import sample_all
 from gym_trl.errors import ConfigError, EngineError, check_counts
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import tokenizer_of
+from gym_trl.integrations.sample_all import sample_all
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Logprobs, Request, TokenIds
 
@@ -131,13 +131,15 @@ class VLLMClient(Client):
             time.sleep(0.1)
 
     def engine(self, config: VLLMClientGenerationConfig, chat: Stops) -> Any:
-        """Return a ``ServerEngine``."""
+        """Provide a ``ServerEngine``."""
         from gym_trl.engines.server import ServerEngine
 
         sampling: dict[str, Any] = {name: getattr(config, name) for name in SAMPLING}
         if config.guided_decoding_regex is not None:
             sampling["structured_outputs"] = {"regex": config.guided_decoding_regex}
-        return ServerEngine(self.base_url, eos_ids=chat.stop_ids, sampling=sampling, stop_strings=chat.stop_strings)
+        return nullcontext(
+            ServerEngine(self.base_url, eos_ids=chat.stop_ids, sampling=sampling, stop_strings=chat.stop_strings)
+        )
 
     def _encode(self, prompt: str | Sequence[int]) -> TokenIds:
         if not isinstance(prompt, str):

@@ -22,12 +22,10 @@ from gym_trl.integrations.code_agent.clients import (
     stops_of,
 )
 from gym_trl.integrations.code_agent.executers import Batches, Session, SessionExecuter
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText
-from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
+from gym_trl.types import Answer, Message, Task, TokenIds
 
 _ENV_ID = "CodeAgentEnvironment"
 
@@ -173,29 +171,29 @@ class CodeAgentEnvironment(Environment):
 
     def play(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
-    ) -> list[EpisodeResult]:
+    ) -> list[Episode]:
         """Return the conversations with their ids, masks and logprobs, ``n`` per prompt and in order."""
         config = generation_config
         chat = self._chat(config.stop or ())
-        limits = Limits(tokens=config.max_tokens)
         call = next(CALLS)
         expanded = [prompt for prompt in prompts for _ in range(config.n)]
-        episodes = [
-            Episode(
-                Task(_ENV_ID, place),
-                chat=chat,
-                limits=limits,
-                preamble=[Message("user", prompt)],
-                seed=derive_seed("run_agent", call, place),
-            )
-            for place, prompt in enumerate(expanded)
-        ]
         raw = stops_of(self.tokenizer, chat.stop_strings)
         with (
             client_of(vllm_client).engine(config, raw) as engine,
             ThreadPool(self._make, workers=self._workers) as pool,
         ):
-            return run_episodes(episodes, pool=pool, engine=engine)
+            played = run(
+                rollout(
+                    [Task(_ENV_ID, place) for place in range(len(expanded))],
+                    pool=pool,
+                    engine=engine,
+                    chat=chat,
+                    seeds=[derive_seed("run_agent", call, place) for place in range(len(expanded))],
+                    preambles=[[Message("user", prompt)] for prompt in expanded],
+                    limits=Limits(tokens=config.max_tokens),
+                )
+            )
+        return [episode for [episode] in played]
 
     def run_agent(
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: Sequence[str]
@@ -207,7 +205,7 @@ class CodeAgentEnvironment(Environment):
                 warnings.warn(f"a conversation ended early: {episode.error}", stacklevel=2)
         return [
             prompts[place // generation_config.n]
-            + str(self.tokenizer.decode(episode.trace.completion_ids, skip_special_tokens=True))
+            + str(self.tokenizer.decode(episode.row.completion_ids, skip_special_tokens=True))
             for place, episode in enumerate(played)
         ]
 
@@ -215,7 +213,7 @@ class CodeAgentEnvironment(Environment):
         self, vllm_client: Any, generation_config: VLLMClientGenerationConfig, prompts: list[str]
     ) -> list[TokenIds]:
         """Return the ids of the completions, ``n`` per prompt and in order."""
-        return [episode.trace.completion_ids for episode in self.play(vllm_client, generation_config, prompts)]
+        return [episode.row.completion_ids for episode in self.play(vllm_client, generation_config, prompts)]
 
     @property
     def rollout_func(self) -> grpo.RolloutFunc:

@@ -11,16 +11,17 @@ from math import nan
 from typing import Any
 from uuid import uuid4
 
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, needs
-from gym_trl.types import EpisodeResult, StopReason
+from gym_trl.types import StopReason
 
 # google.rpc.Code, and Eval Protocol's own (eval_protocol/models.py, 0.3.33).
 _FINISHED = 100
-_CODES = {StopReason.CANCELLED: 1, StopReason.TIMEOUT: 4, StopReason.ENV_ERROR: 13}
+_CODES = {StopReason.CANCELLED: 1, StopReason.ENV_ERROR: 13}
 
 
 def as_row(
-    played: EpisodeResult,
+    played: Episode,
     *,
     name: str = "gym-trl",
     completion_params: Mapping[str, Any] | None = None,
@@ -29,11 +30,12 @@ def as_row(
 ) -> dict[str, Any]:
     """Return an episode as a row in Eval Protocol's schema, as plain JSON values; its package is not needed.
 
-    >>> from gym_trl.types import Answer, Message, Task, TokenTrace, Turn
-    >>> turn = Turn("Say ox.", Answer("Easy.", "ox"), 1.0, True, 0, 2)
-    >>> said = (Message("user", "Say ox."), Message("assistant", "ox"))
-    >>> trace = TokenTrace([5], [6, 7], [1, 1], [-0.1, -0.2])
-    >>> played = EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (turn,), said, trace)
+    >>> from gym_trl.episode import Segment
+    >>> from gym_trl.types import Answer, StepResult, Task
+    >>> played = Episode(Task("TrlEnv/Echo-v0", 1), segments=[Segment([5], [6, 7], [1, 1], [-0.1, -0.2])])
+    >>> played.begin(StepResult("Say ox."))
+    >>> played.answer(Answer("Easy.", "ox"))
+    >>> played.step(StepResult("Yes.", reward=1.0, terminated=True))
     >>> row = as_row(played)
     >>> row["evaluation_result"]["score"], row["execution_metadata"]["extra"]["step_rewards"], row["messages"][1]
     (1.0, [1.0], {'role': 'assistant', 'content': 'ox', 'reasoning_content': 'Easy.'})
@@ -54,7 +56,7 @@ def as_row(
     task, reason = played.task, played.stop_reason
     dataset_info = {"env_id": task.env_id, "seed": task.seed, "options": dict(task.options)}
     return {
-        "messages": _messages(played),
+        "messages": [message.as_dict() for message in played.messages],
         "tools": None,
         "input_metadata": {
             "row_id": _row_id(played),
@@ -63,7 +65,7 @@ def as_row(
             "session_data": {"mode": "gym-trl"},
         },
         "rollout_status": {
-            "code": _CODES.get(reason, _FINISHED),
+            "code": _FINISHED if reason is None else _CODES.get(reason, _FINISHED),
             "message": played.error or f"The episode ended: {reason}",
             "details": [],
         },
@@ -73,7 +75,7 @@ def as_row(
             "rollout_id": uuid4().hex,
             "usage": dict(usage) if usage is not None else _usage(played),
             "rollout_duration_seconds": seconds,
-            "finish_reason": reason.value,
+            "finish_reason": str(reason),
             "tool_call_count": 0,
             "extra": _extra(played),
         },
@@ -92,38 +94,28 @@ def as_row(
     }
 
 
-def _messages(played: EpisodeResult) -> list[dict[str, Any]]:
-    turns = iter(played.turns)
-    messages = []
-    for message in played.messages:
-        row: dict[str, Any] = dict(message.as_dict())
-        turn = next(turns, None) if message.role == "assistant" else None
-        if turn is not None and turn.answer.thinking:
-            row["reasoning_content"] = turn.answer.thinking
-        messages.append(row)
-    return messages
-
-
-def _row_id(played: EpisodeResult) -> str:
+def _row_id(played: Episode) -> str:
     task = played.task
     options = ":".join(f"{name}={value}" for name, value in sorted(task.options.items()))
     return f"{task.env_id}:{task.seed}" + (f":{options}" if options else "")
 
 
-def _usage(played: EpisodeResult) -> dict[str, int]:
-    prompt, completion = len(played.trace.prompt_ids), len(played.trace.completion_ids)
+def _usage(played: Episode) -> dict[str, int]:
+    row = played.row
+    prompt, completion = len(row.prompt_ids), len(row.completion_ids)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _extra(played: EpisodeResult) -> dict[str, Any]:
+def _extra(played: Episode) -> dict[str, Any]:
     extra: dict[str, Any] = {"step_rewards": [turn.reward for turn in played.turns]}
-    if (trace := played.trace).prompt_ids:
-        extra |= {"prompt_ids": list(trace.prompt_ids), "completion_ids": list(trace.completion_ids)}
-        extra |= {"logprobs": list(trace.logprobs), "env_mask": list(trace.mask)}
+    if played.segments:
+        row = played.row
+        extra |= {"prompt_ids": list(row.prompt_ids), "completion_ids": list(row.completion_ids)}
+        extra |= {"logprobs": list(row.logprobs), "env_mask": list(row.mask)}
     return extra
 
 
-def _result(played: EpisodeResult) -> dict[str, Any]:
+def _result(played: Episode) -> dict[str, Any]:
     last = len(played.turns) - 1
     measured = {
         "turns": (float(len(played.turns)), "Turns that were played"),
@@ -221,7 +213,7 @@ class EvaluationTest:
         judged: list[Any] = _run(lambda: self._all(made))
         return judged
 
-    def scores(self, episodes: Sequence[EpisodeResult], **options: Any) -> list[float]:
+    def scores(self, episodes: Sequence[Episode], **options: Any) -> list[float]:
         """Return the test's scores; NaN if an episode or its evaluation failed, which TRL ignores.
 
         Args:

@@ -5,19 +5,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from gym_trl.engines.protocol import Engine
-from gym_trl.engines.sample_all import sample_all
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.grpo import rollout as grpo
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.parts.part import Rollout
+from gym_trl.integrations.sample_all import sample_all
 from gym_trl.integrations.trl_env.environments import EnvFactory, GymFromEnv, Seed
 from gym_trl.integrations.trl_env.processors import Processor, ProcessorChat
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, EpisodeResult, Logprobs, Message, Request, Task, TokenIds
+from gym_trl.types import Completion, Logprobs, Message, Request, Task, TokenIds
 
 _ENV = "trl-env"  # the only id in the pools below
 
@@ -37,17 +35,10 @@ class RolloutState:
     error: str | None = None
 
     @classmethod
-    def of(cls, played: EpisodeResult) -> Self:
+    def of(cls, played: Episode) -> Self:
         """Return the state of one of this library's episodes."""
-        ids = played.trace.prompt_ids + played.trace.completion_ids
-        return cls(
-            len(played.trace.prompt_ids),
-            ids,
-            played.trace.mask,
-            played.trace.logprobs,
-            played.episode_return,
-            played.error,
-        )
+        row = played.row
+        return cls(len(row.prompt_ids), row.ids, row.mask, row.logprobs, played.episode_return, played.error)
 
 
 class TransformerTokenizer:
@@ -205,7 +196,7 @@ def batch_rollout(
         chat = ProcessorChat(processor, _TokenizerOf(model))
         engine, most = _CallEngine(model.model_batch_generate), None
 
-    def finished(index: int, played: EpisodeResult) -> None:
+    def finished(index: int, played: Episode) -> None:
         names = {"assistant": f"agent_{index}", "user": f"user_{index}", "system": "system"}
         lines = [f"{names[message.role]}>\t{message.content}\n" for message in played.messages]
         for line in (*lines, f"log_{index}>\t{played.stop_reason}, reward: {played.episode_return}\n"):
@@ -235,16 +226,22 @@ def _play(
     system_prompt: str,
     limits: Limits,
     seeds: Sequence[Seed],
-    on_finish: Callable[[int, EpisodeResult], None],
+    on_finish: Callable[[int, Episode], None],
 ) -> list[RolloutState]:
-    system = [Message("system", system_prompt)]
-    episodes = [
-        Episode(_task(seed), chat=chat, limits=limits, preamble=system, seed=derive_seed("trl-env", seed, index))
-        for index, seed in enumerate(seeds)
-    ]
     with InlinePool(lambda _: GymFromEnv(env_factory)) as pool:
-        played = run_episodes(episodes, pool=pool, engine=engine, on_finish=on_finish)
-    return [RolloutState.of(episode) for episode in played]
+        played = run(
+            rollout(
+                [_task(seed) for seed in seeds],
+                pool=pool,
+                engine=engine,
+                chat=chat,
+                seeds=[derive_seed("trl-env", seed, index) for index, seed in enumerate(seeds)],
+                preambles=[[Message("system", system_prompt)] for _ in seeds],
+                limits=limits,
+                on_finish=lambda index, seats: on_finish(index, seats[0]),
+            )
+        )
+    return [RolloutState.of(episode) for [episode] in played]
 
 
 def _task(seed: str) -> Task:

@@ -1,13 +1,15 @@
 """Completions of several requests at once, without episodes."""
 
+import asyncio
 from collections.abc import Sequence
 
-from gym_trl.engines.protocol import Engine
+from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.errors import EngineError
+from gym_trl.rollout import asking, run
 from gym_trl.types import Completion, FinishReason, Request
 
 
-def sample_all(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+def sample_all(engine: Engine | AsyncEngine, requests: Sequence[Request]) -> list[Completion]:
     """Sample a completion for each request, and return them in the order of the requests.
 
     >>> from gym_trl.engines.scripted import ScriptedEngine
@@ -19,12 +21,13 @@ def sample_all(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
     Raises:
         EngineError: A request failed.
     """
-    for request in requests:
-        engine.submit(request)
-    done: dict[str, Completion] = {}
-    while len(done) < len(requests):
-        for completion in engine.collect(block=True):
-            if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
-                raise EngineError(f"a prompt was not answered: {completion.error or completion.finish.value}")
-            done[completion.request_id] = completion
-    return [done[request.id] for request in requests]
+
+    async def sample() -> list[Completion]:
+        async with asking(engine) as ask:
+            return await asyncio.gather(*map(ask, requests))
+
+    completions = run(sample())
+    for completion in completions:
+        if completion.finish not in (FinishReason.STOP, FinishReason.LENGTH):
+            raise EngineError(f"a prompt was not answered: {completion.error or completion.finish.value}")
+    return completions
