@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from report import QUICK, Column, Table, publish, run
 
-from gym_trl.grpo.credit import ESTIMATORS, Estimator, TurnRewards
+from gym_trl.grpo.credit import ESTIMATORS, Estimator, Turns
 
 GROUP_SIZE = 16
 BATCH = 8
@@ -175,14 +175,13 @@ class Episode(NamedTuple):
     actions: list[int]
     rewards: list[float]
 
-    def turns(self, model: Model) -> TurnRewards:
+    def turns(self, model: Model) -> Turns:
         """Return what an estimator gets: Markov keys, and where turns are limited, places."""
-        nodes = [*self.nodes, "ended"]
         if not model.limited:
-            return TurnRewards(self.rewards, nodes, markov=True)
+            return Turns(self.rewards, self.nodes, markov=True)
         left = [model.turns - turn for turn in range(len(self.nodes))]
         places = [model.place[node] for node in self.nodes]
-        return TurnRewards(self.rewards, nodes, markov=True, left=left, places=places)
+        return Turns(self.rewards, self.nodes, left, places, markov=True)
 
 
 def sampled(model: Model, logits: Array, groups: int, seed: int) -> Iterator[list[Episode]]:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gym_trl.grpo.credit import Estimator, TurnRewards
+from gym_trl.grpo.credit import Estimator, Turns
 
 Key: TypeAlias = Callable[[int, int], Hashable]
 """Function from turn and state to a key."""
@@ -50,7 +50,7 @@ class SmallMDP:
         total = np.zeros_like(self.pays)
         for group in product(self.episodes(), repeat=size):
             members = [
-                TurnRewards([self.pays[at] for at in turns], [*(key(t, s) for t, s, _ in turns), "end"], markov)
+                Turns([self.pays[at] for at in turns], [key(t, s) for t, s, _ in turns], markov=markov)
                 for _, turns in group
             ]
             chance = math.prod(one for one, _ in group) / size
