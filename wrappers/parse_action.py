@@ -51,10 +51,10 @@ class ParseAction(FrozenAfterEnd):
 
     An unreadable response does not reach the environment: the observation explains the format, and ``info`` has
     ``parse_error``. Otherwise ``info["action"]`` is the parsed action. ``info["invalid_penalty"]`` is the cost of an
-    unreadable response or an invalid action. They are counted separately: unreadable responses until one is readable
-    (``stop_reason`` is ``"parse_error"``), invalid actions until one is valid (``"invalid_action"``). An episode ended
-    in this way is terminated and ignores further actions; its reward includes the ``settlement`` of the environment, as
-    for a loss (``gym_trl.wrappers.settlement``).
+    unreadable response or an invalid action. They are counted separately: unreadable responses until one is readable,
+    invalid actions until one is valid. An episode ended in this way (``stop_reason`` is ``"invalid"``) is terminated and
+    ignores further actions; its reward includes the ``settlement`` of the environment, as for a loss
+    (``gym_trl.wrappers.settlement``).
 
     Raises:
         ConfigError: The format is unknown, the penalty is negative, or ``end_after`` is below 1.
@@ -135,7 +135,7 @@ class ParseAction(FrozenAfterEnd):
         self._invalid_row += 1
         reward, info["invalid_penalty"] = float(reward) - self.penalty, self.penalty
         if not (terminated or truncated) and self._is_over(self._invalid_row):
-            terminated, info["stop_reason"] = True, "invalid_action"
+            terminated, info["stop_reason"] = True, "invalid"
             reward += self._cut()
         return reward, terminated
 
@@ -168,7 +168,7 @@ class ParseAction(FrozenAfterEnd):
             info["action_cut"] = True
         over, reward = self._is_over(self._unreadable_row), 0.0 - self.penalty
         if over:
-            info["stop_reason"] = "parse_error"
+            info["stop_reason"] = "invalid"
             reward += self._cut()
         sentence = "" if self._format is None else self._format.sentence
         return f"{problem} {sentence}".strip(), reward, over, False, info

@@ -19,7 +19,7 @@ from gym_trl.wrappers.traits import optimal_success
 
 Potential = Callable[[Any], float]
 """Function from the unwrapped environment to a number that measures progress."""
-_BY_WRAPPERS = ("parse_error", "invalid_action", "turn_limit")
+_BY_WRAPPERS = ("invalid", "turn_limit")
 
 
 class SuccessReward(FrozenAfterEnd):
