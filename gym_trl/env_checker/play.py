@@ -1,19 +1,17 @@
 """Episodes that the checks play and compare."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gym_trl.episode import Episode
 from gym_trl.errors import SeatError, described, place_of, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import Witness, take_reset, take_step
-from gym_trl.rollout.log import EpisodeLog
 from gym_trl.random_play import Actor
 from gym_trl.text import counted
-from gym_trl.types import EpisodeResult, StepResult, StopReason, Task
+from gym_trl.types import StepResult, StopReason, Task
 
 MOST_TURNS = 1_000
 SHORT = 160
@@ -31,7 +29,8 @@ Seen: TypeAlias = tuple[Any, ...]
 class PlayedEpisode:
     """One episode with text, up to its end or a failure."""
 
-    log: EpisodeLog
+    episode: Episode
+    """The episode as training and evaluations judge it."""
     seen: list[Seen] = field(default_factory=list)
     error: str | None = None
     """Exception that ended it, with its place in the user's code, or the fault of a malformed result."""
@@ -42,26 +41,21 @@ class PlayedEpisode:
 
     def see(self, action: str | None) -> None:
         """Note the result of a reset or step, unless it failed."""
-        if self.log.error is None:
-            last = self.log.last
+        if self.episode.error is None:
+            last = self.episode.last
             declared = last.info.get("action_valid"), last.info.get("success")
             flags = last.terminated, last.truncated
             self.seen.append((action, last.observation, last.reward, *flags, *declared))
 
-    @cached_property
-    def result(self) -> EpisodeResult:
-        """The episode as training and evaluations judge it."""
-        return self.log.result()
-
     @property
     def seed(self) -> int:
         """Seed of the task."""
-        return self.log.task.seed
+        return self.episode.task.seed
 
     @property
     def ended(self) -> bool:
         """True if the environment ended the episode."""
-        return self.log.last.terminated or self.log.last.truncated
+        return self.episode.last.terminated or self.episode.last.truncated
 
     @property
     def actions(self) -> list[str]:
@@ -76,12 +70,12 @@ class PlayedEpisode:
     @property
     def total(self) -> float:
         """Sum of the rewards."""
-        return math.fsum(turn.reward for turn in self.result.turns)
+        return self.episode.paid
 
     @property
     def solved(self) -> bool:
         """Success is declared."""
-        return self.result.success is True
+        return self.episode.success is True
 
 
 def play_one(
@@ -103,31 +97,34 @@ def play_one(
         options: Options of the task.
         on_result: Called with the result of the reset and of each step that did not fail.
     """
-    witness, log = Witness(env), EpisodeLog(Task("", seed, options or {}))
-    game, actions = PlayedEpisode(log, seconds=witness.seconds), iter(() if callable(act) else act)
+    witness, episode = Witness(env), Episode(Task("", seed, options or {}))
+    game, actions = PlayedEpisode(episode, seconds=witness.seconds), iter(() if callable(act) else act)
 
     def see(action: str | None) -> None:
         game.see(action)
-        if on_result is not None and log.error is None:
-            on_result(log.last)
+        if on_result is not None and episode.error is None:
+            on_result(episode.last)
 
     try:
-        log.begin(take_reset(witness, log.task))
+        episode.begin(take_reset(witness, episode.task))
         see(None)
-        while log.reason is None and len(log.turns) < most:
-            action = act(log.last.observation, log.last.info) if callable(act) else next(actions, None)
+        while episode.stop_reason is None and len(episode.turns) < most:
+            action = act(episode.last.observation, episode.last.info) if callable(act) else next(actions, None)
             if action is None:
                 break
-            log.answer(action)
-            log.step(take_step(witness, action))
+            episode.answer(action)
+            episode.step(take_step(witness, action))
             see(action)
     except BaseException as error:
         raise_interrupt(error)
         witness.error = witness.error or error
-        log.stop(StopReason.ENV_ERROR, described(error))
-    if log.error is not None:
+        episode.stop(StopReason.ENV_ERROR, described(error))
+    if episode.stop_reason is None:  # cut off here
+        episode.earn(episode.last.settlement)
+        episode.stop(StopReason.TURN_LIMIT)
+    if episode.error is not None:
         game.exception = witness.error
-        malformed = shortened(log.error.partition(" raised ")[2])
+        malformed = shortened(episode.error.partition(" raised ")[2])
         game.error = malformed if witness.error is None else describe_error(witness.error)
     return game
 

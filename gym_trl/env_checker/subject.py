@@ -15,8 +15,8 @@ from gym_trl.evaluation.as_trained import as_trained, text_env
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.report import Checks, Finding, ok, problem
 from gym_trl.random_play import description_of, random_play, solver_play
+from gym_trl.report import Checks, Finding, ok, problem
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.seats import Seats
@@ -156,7 +156,7 @@ class Subject:
     @cached_property
     def scored(self) -> list[PlayedEpisode]:
         """Those of the many episodes that a training would score."""
-        games = [game for game in self.many if game.result.scored]
+        games = [game for game in self.many if game.episode.scored]
         if len(games) < 2:
             skip(f"only {len(games)} of {len(self.many)} episodes could be scored")
         return games
@@ -165,7 +165,7 @@ class Subject:
     def shows_success(self) -> bool:
         """An episode of random play or of the solver declares success, be it in a last step or before."""
         games = chain(self.many, self.solved_many if self.has_solver else ())
-        return any(game.result.success is not None for game in games)
+        return any(game.episode.success is not None for game in games)
 
     @cached_property
     def has_solver(self) -> bool:

@@ -133,8 +133,8 @@ class Pool:
         return self.arena.readable(action)
 
     def _first_observations(self) -> list[str]:
-        logs = (self.arena.begin(self.arena.training(number)) for number in range(4))
-        return [log.last.observation for log in logs if log.reason is None]
+        begun = (self.arena.begin(self.arena.training(number)) for number in range(4))
+        return [one.last.observation for one in begun if one.stop_reason is None]
 
     def _understood(self, texts: list[str]) -> list[str]:
         """Return the texts to which the environment reacts differently than to nonsense, tried in a few episodes.
@@ -155,12 +155,12 @@ class Pool:
         return valid or kept or ([] if own_random_policy(self.arena.env) is not None else some[:_FEW])
 
     def _reaction(self, action: str, number: int) -> object:
-        log = self.arena.begin(self.arena.training(number))
-        if log.reason is None:
-            self.arena.step(log, action)
-        if log.error is not None:
+        episode = self.arena.begin(self.arena.training(number))
+        if episode.stop_reason is None:
+            self.arena.step(episode, action)
+        if episode.error is not None:
             return None
-        last = log.last
+        last = episode.last
         if last.info.get("action_valid") is False:
             return False
         return last.observation.replace(action, ""), last.reward, last.terminated, last.truncated

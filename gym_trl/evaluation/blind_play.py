@@ -10,14 +10,14 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from gym_trl.bases import Closing
+from gym_trl.episode import Episode
 from gym_trl.errors import raise_interrupt, stops_a_rollout
 from gym_trl.evaluation.as_trained import text_env
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, take_reset, take_step
-from gym_trl.rollout.log import EpisodeLog
 from gym_trl.random_play import Actor, played_space
 from gym_trl.seeding import task_seed
-from gym_trl.types import StepResult, Task
+from gym_trl.types import StepResult, StopReason, Task
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
 from gym_trl.wrappers.traits import layers_of, traits
@@ -41,16 +41,16 @@ class Outcome(NamedTuple):
     turns: int
 
     @classmethod
-    def of(cls, log: EpisodeLog, *, tail: float | None = None) -> Self | None:
-        """Return the outcome of an episode that has ended, or is cut off here; ``None`` if it is unscored.
+    def of(cls, episode: Episode, *, tail: float | None = None) -> Self | None:
+        """Return the outcome of an episode; ``None`` if it is unscored.
 
-        ``tail`` is the return of the rest of an episode that goes on, if it is known.
+        One that goes on is cut off here. ``tail`` is the return of its rest, if it is known.
         """
-        episode = log.result()
-        if not episode.scored:
-            return None
-        rewards = [turn.reward for turn in (episode if tail is None else log).turns]
-        return cls(episode.success, math.fsum([*rewards, tail or 0.0]), len(rewards))
+        if episode.stop_reason is None:
+            episode.earn(episode.last.settlement if tail is None else tail)
+            episode.stop(StopReason.TURN_LIMIT)
+        paid = episode.episode_return
+        return None if paid is None else cls(episode.success, paid, len(episode.turns))
 
 
 class Spent(Exception):  # noqa: N818 -- it ends a stage of the search
@@ -60,14 +60,14 @@ class Spent(Exception):  # noqa: N818 -- it ends a stage of the search
 class PolicyEpisode:
     """Episode of a policy that sees the observations."""
 
-    def __init__(self, log: EpisodeLog, listed: Counter[str]) -> None:
+    def __init__(self, episode: Episode, listed: Counter[str]) -> None:
         self.listed = listed
         """Number of turns in which each action was listed."""
-        self.actions = tuple(turn.answer.text for turn in log.turns)
-        self.observations = [*(turn.observation for turn in log.turns), log.last.observation]
-        self.rewards = [turn.reward for turn in log.turns]
-        self.valid = [turn.action_valid for turn in log.turns]
-        self.outcome = None if log.reason is None else Outcome.of(log)
+        self.actions = tuple(turn.answer.text for turn in episode.turns)
+        self.observations = [*(turn.observation for turn in episode.turns), episode.last.observation]
+        self.rewards = [turn.reward for turn in episode.turns]
+        self.valid = [turn.action_valid for turn in episode.turns]
+        self.outcome = None if episode.stop_reason is None else Outcome.of(episode)
         """``None`` if it did not end."""
 
     @property
@@ -123,19 +123,19 @@ class Arena(Closing):
         """Return the seed of a training episode."""
         return task_seed(self._seed, "train", number)
 
-    def begin(self, seed: int) -> EpisodeLog:
-        """Begin an episode; its log has a stop reason if the environment has failed, which is then replaced."""
+    def begin(self, seed: int) -> Episode:
+        """Begin an episode; it has a stop reason if the environment has failed, which is then replaced."""
         self._spend()
-        log = EpisodeLog(Task("", seed))
-        log.begin(take_reset(self.env, log.task))
-        return self._without_failure(log)
+        episode = Episode(Task("", seed))
+        episode.begin(take_reset(self.env, episode.task))
+        return self._without_failure(episode)
 
-    def step(self, log: EpisodeLog, action: str) -> None:
+    def step(self, episode: Episode, action: str) -> None:
         """Continue an episode."""
         self._spend()
-        log.answer(action)
-        log.step(take_step(self.env, action))
-        self._without_failure(log)
+        episode.answer(action)
+        episode.step(take_step(self.env, action))
+        self._without_failure(episode)
 
     def play(self, actions: Actions, seed: int) -> Outcome | None:
         """Play a sequence, which is repeated at its end; return ``None`` if the episode is unscored.
@@ -144,34 +144,34 @@ class Arena(Closing):
         nothing. The first such episode is played on to see how it ends; the others end with the same return.
         """
         still, most_idle = _Stillness(len(actions)), max(6 * _IDLE, self.steps * _IDLE_SHARE)
-        log, length = self.begin(seed), len(actions)
-        while log.reason is None and len(log.turns) < LONGEST:
-            action = actions[len(log.turns) % length]
-            self.step(log, action)
-            idle = still.add(action, log.last)
-            if log.reason is not None:
+        episode, length = self.begin(seed), len(actions)
+        while episode.stop_reason is None and len(episode.turns) < LONGEST:
+            action = actions[len(episode.turns) % length]
+            self.step(episode, action)
+            idle = still.add(action, episode.last)
+            if episode.stop_reason is not None:
                 if idle >= 6 * _IDLE:
-                    self._idle_tail = math.fsum(turn.reward for turn in log.result().turns[-idle:])
+                    self._idle_tail = math.fsum(turn.reward for turn in episode.turns[-idle:])
             elif idle and math.isfinite(self.limit):
                 if self._idle_tail is not None:
-                    return Outcome.of(log, tail=self._idle_tail)
+                    return Outcome.of(episode, tail=self._idle_tail)
                 if idle >= most_idle:
-                    self._idle_tail = log.last.settlement
+                    self._idle_tail = episode.last.settlement
                     break
-        return self._seen(Outcome.of(log))
+        return self._seen(Outcome.of(episode))
 
     def follow(
         self, policy_for: PolicyMaker, seed: int, prefix: Actions = (), most: int = LONGEST
     ) -> PolicyEpisode | None:
         """Play ``prefix`` and then a policy that has seen all of it; return ``None`` if it cannot be played."""
-        log = self.begin(seed)
+        episode = self.begin(seed)
         try:
             policy = policy_for(self.env)
-            listed = Counter(listed_actions(self.env, log.last.info) or ())
-            while log.reason is None and len(log.turns) < min(most, LONGEST):
-                choice, turn = policy(log.last.observation, log.last.info), len(log.turns)
-                self.step(log, prefix[turn] if turn < len(prefix) else choice)
-                listed.update(listed_actions(self.env, log.last.info) or ())
+            listed = Counter(listed_actions(self.env, episode.last.info) or ())
+            while episode.stop_reason is None and len(episode.turns) < min(most, LONGEST):
+                choice, turn = policy(episode.last.observation, episode.last.info), len(episode.turns)
+                self.step(episode, prefix[turn] if turn < len(prefix) else choice)
+                listed.update(listed_actions(self.env, episode.last.info) or ())
         except Spent:
             raise
         except BaseException as error:  # a solver can raise anything
@@ -180,9 +180,9 @@ class Arena(Closing):
                 raise
             self._renew()
             return None
-        episode = PolicyEpisode(log, listed)
-        self._seen(episode.outcome)
-        return episode if log.reason is None or log.reason.scored else None
+        played = PolicyEpisode(episode, listed)
+        self._seen(played.outcome)
+        return played if episode.stop_reason is None or episode.stop_reason.scored else None
 
     def _seen(self, outcome: Outcome | None) -> Outcome | None:
         self.declares = self.declares or (outcome is not None and outcome.success is not None)
@@ -195,10 +195,10 @@ class Arena(Closing):
         close_env(self.env, broken=True)
         self.env = self._made()
 
-    def _without_failure(self, log: EpisodeLog) -> EpisodeLog:
-        if log.error is not None:
+    def _without_failure(self, episode: Episode) -> Episode:
+        if episode.error is not None:
             self._renew()
-        return log
+        return episode
 
     def _spend(self) -> None:
         if self.used >= self.limit:

@@ -1,13 +1,15 @@
 """Evaluation of any policy: plays tasks and computes scores."""
 
+import asyncio
 import json
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, kwargs_by_id
+from gym_trl.episode import Episode
 from gym_trl.errors import (
     ConfigError,
     EngineError,
@@ -18,9 +20,10 @@ from gym_trl.errors import (
     raise_interrupt,
 )
 from gym_trl.evaluation.output_folder import OutputFolder
-from gym_trl.evaluation.play import Instances, in_threads
+from gym_trl.evaluation.play import play_text
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.guards import GuardedPool
+from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import check_options, option_types
@@ -34,10 +37,10 @@ from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.json_lines import keep_json_lines, to_json
 from gym_trl.records.schema import FAILURES, Record, as_record, task_id
 from gym_trl.registration import EnvSource, env_name
-from gym_trl.rollout.text_player import TextPlayer
+from gym_trl.rollout import gather, run
 from gym_trl.seeding import task_seed
 from gym_trl.text.chat_client import ModelStopped
-from gym_trl.types import Answer, EpisodeResult, Message, Policy, StepResult, StopReason, Task, TokenIds
+from gym_trl.types import Answer, Message, Policy, StepResult, StopReason, Task, TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +269,7 @@ class _Plan:
         return [one for one in every if (self.policy.name, self._task_id(one.task), one.number) not in done]
 
     def record(
-        self, one: Attempt, played: EpisodeResult, decode: Callable[[TokenIds], str] | None, *, tokens: bool
+        self, one: Attempt, played: Episode, decode: Callable[[TokenIds], str] | None, *, tokens: bool
     ) -> Record:
         return as_record(
             played,
@@ -326,18 +329,42 @@ class _Table:
     def play(self, plan: _Plan, left: Sequence[Attempt]) -> None:
         """Play the episodes that remain of a plan, and write each."""
         if not isinstance(plan.policy, Model):
-            with closing(_play_text(plan.policy, plan, left, self._seed)) as episodes:
-                for one, played, counts in episodes:
-                    self._write(plan.record(one, played, None, tokens=self._tokens), counts)
+            self._play_texts(plan, plan.policy, left)
             return
         if self._loaded is None or self._loaded.model is not plan.policy:
             self._loaded = None  # before the next one takes its memory
             self._loaded = plan.policy.load()
 
-        def on_played(one: Attempt, played: EpisodeResult, decode: Callable[[TokenIds], str] | None) -> None:
+        def on_played(one: Attempt, played: Episode, decode: Callable[[TokenIds], str] | None) -> None:
             self._write(plan.record(one, played, decode, tokens=self._tokens), {})
 
         self._loaded.play(plan.make_pool(), left, self._seed, on_played)
+
+    def _play_texts(self, plan: _Plan, policy: TextPolicy, left: Sequence[Attempt]) -> None:
+        """Play episodes of a text policy; where it plays several at once, each waits for it in a thread."""
+        named: dict[int, _Named] = {}
+        preamble = [] if policy.system_prompt is None else [Message("system", policy.system_prompt)]
+        threads = ThreadPoolExecutor(policy.concurrency) if policy.concurrency > 1 else None
+
+        async def one(number: int) -> Episode:
+            attempt, key = left[number], str(number)
+            act = named[number] = _Named(policy.name, lambda: policy.make(pool.env(key), attempt.seed(self._seed)))
+
+            def in_thread(result: StepResult) -> Awaitable[str | Answer]:
+                return asyncio.get_running_loop().run_in_executor(threads, act, result)
+
+            chosen = act if threads is None else in_thread
+            return await play_text(pool, attempt.task, chosen, key=key, preamble=preamble)
+
+        def on_finish(number: int, played: Episode) -> None:
+            self._write(plan.record(left[number], played, None, tokens=self._tokens), named.pop(number).counts)
+
+        try:
+            with InlinePool(plan.spec.make) as pool:
+                run(gather(one, len(left), max_alive=policy.concurrency, on_finish=on_finish))
+        finally:
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
 
     def _write(self, record: Record, counts: Mapping[str, Any]) -> None:
         record |= counts  # type: ignore[typeddict-item]  # a server's own
@@ -347,39 +374,12 @@ class _Table:
             self._on_episode(record, self.board)
 
 
-_TextEpisode: TypeAlias = tuple[Attempt, EpisodeResult, dict[str, Any]]
-
-
-def _play_text(policy: TextPolicy, plan: _Plan, attempts: Sequence[Attempt], seed: int) -> Generator[_TextEpisode]:
-    """Play ``attempts`` in as many threads as the policy allows, and yield each in the calling thread."""
-
-    def work(share: Iterable[Attempt]) -> Generator[_TextEpisode]:
-        with Instances(plan.spec.make) as instances:
-            for one in share:
-                yield _play_attempt(instances, one, policy, seed)
-
-    if policy.concurrency == 1:  # in this thread, because an environment may need it
-        return work(attempts)
-    return in_threads(work, attempts, policy.concurrency)
-
-
-def _play_attempt(instances: Instances, one: Attempt, policy: TextPolicy, seed: int) -> _TextEpisode:
-    """Play one episode of a text policy; a failure of the environment or a connection becomes its result."""
-    counts: dict[str, Any] = {}
-
-    def player_for(env: TextEnvironment) -> TextPlayer:
-        preamble = [] if policy.system_prompt is None else [Message("system", policy.system_prompt)]
-        named = _Named(policy.name, lambda: policy.make(env, one.seed(seed)), counts)
-        return TextPlayer(one.task, named, preamble=preamble)
-
-    return one, instances.play(one.task, player_for), counts
-
-
 class _Named:
     """Policy of one episode, made at its first call; its errors have its name, and a server's tokens are counted."""
 
-    def __init__(self, name: str, make: Callable[[], Policy], counts: dict[str, Any]) -> None:
-        self._name, self._make, self._counts = name, make, counts
+    def __init__(self, name: str, make: Callable[[], Policy]) -> None:
+        self.counts: dict[str, Any] = {}
+        self._name, self._make = name, make
         self._policy: Policy | None = None
 
     def __call__(self, result: StepResult) -> str | Answer:
@@ -399,7 +399,7 @@ class _Named:
             )
         if not isinstance(policy, Conversation):
             return action
-        self._counts |= {"prompt_tokens": policy.prompt_tokens, "sampled_tokens": policy.sampled_tokens}
+        self.counts |= {"prompt_tokens": policy.prompt_tokens, "sampled_tokens": policy.sampled_tokens}
         return Answer(policy.thinking[-1], action)
 
     def _of_policy(self, call: Callable[[], Any]) -> Any:

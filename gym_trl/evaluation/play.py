@@ -1,31 +1,24 @@
 """Episodes that a policy plays, one after another, and their scores."""
 
 import statistics
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Event, Thread
 from time import perf_counter
-from typing import NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self
 
-from gym_trl.bases import Closing
-from gym_trl.errors import (
-    InfrastructureError,
-    described,
-    raise_interrupt,
-    stops_a_rollout,
-)
+from gym_trl.episode import Episode
 from gym_trl.evaluation.estimates import Reference
+from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.protocol import EnvFactory, TextEnvironment
 from gym_trl.executors.step import close_env
-from gym_trl.rollout.log import EpisodeLog
+from gym_trl.policies.text_play import Act, made_later, play_env, play_texts
 from gym_trl.random_play import own_random_policy, random_policy
-from gym_trl.rollout.text_player import TextPlayer, drive, made_later, play
+from gym_trl.rollout import run
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes
-from gym_trl.types import EpisodeResult, Policy, StopReason, Task
+from gym_trl.text.chat_client import ModelStopped
+from gym_trl.types import EnvFailure, Policy, StepResult, StopReason, Task
 from gym_trl.wrappers.traits import optimal_return, optimal_success
 from gym_trl.wrappers.turn_limit import TurnLimit
 
@@ -34,13 +27,15 @@ from gym_trl.wrappers.turn_limit import TurnLimit
 class Score:
     """Means over the scored episodes; ``None`` if there are none.
 
-    >>> from gym_trl.types import Answer, Turn
-    >>> task, turns = Task("Any-v0", 0), [Turn("", Answer("", ""), reward, True, 0, 0) for reward in (0.0, 1.0)]
-    >>> won = EpisodeResult(task, StopReason.SUCCESS, tuple(turns), ())
-    >>> lost = EpisodeResult(task, StopReason.FAILURE, tuple(turns[:1]), ())
-    >>> score = Score.of([won, lost, EpisodeResult(task, StopReason.ENV_ERROR, (), ())])
+    >>> def played(reward, reason=StopReason.ENDED):
+    ...     episode = Episode(Task("Any-v0", 0), declares=True)
+    ...     episode.answer("go")
+    ...     episode.step(StepResult("", reward, info={"success": reward > 0}))
+    ...     episode.stop(reason)
+    ...     return episode
+    >>> score = Score.of([played(1.0), played(0.0), played(0.0, StopReason.ENV_ERROR)])
     >>> score.episodes, score.unscored, score.success, score.mean_return, score.turns
-    (2, 1, 0.5, 0.5, 1.5)
+    (2, 1, 0.5, 0.5, 1.0)
     """
 
     episodes: int
@@ -59,7 +54,7 @@ class Score:
         return self.invalid_actions / self.turns if self.turns and self.invalid_actions is not None else None
 
     @classmethod
-    def of(cls, episodes: Iterable[EpisodeResult], declaring: Collection[str] = ()) -> Self:
+    def of(cls, episodes: Iterable[Episode], declaring: Collection[str] = ()) -> Self:
         """Return the score of some episodes; ``declaring`` are environments that are known to declare success."""
         every = list(episodes)
         scored = [(one, worth) for one in every if (worth := one.episode_return) is not None]
@@ -76,7 +71,7 @@ class Score:
 
 def play_tasks(
     make: EnvFactory, tasks: Iterable[Task], policy_for: Callable[[TextEnvironment], Policy]
-) -> list[EpisodeResult]:
+) -> list[Episode]:
     """Play ``tasks`` with a policy and return the episode of each; no model is needed.
 
     >>> import gymnasium as gym
@@ -85,99 +80,44 @@ def play_tasks(
     (1.0, True, 1, 0)
 
     An exception in the environment makes the episode scored or unscored by the rule of ``gym_trl.errors``, as in
-    training; the next episode gets a new environment.
+    training; the next episode gets a new environment. An exception of the policy is raised.
 
     Args:
         make: Makes an environment from its id; one instance per id is made, reused, and closed at the end.
-        tasks: Tasks to play.
+        tasks: Tasks to play, each drawn when the one before has been played.
         policy_for: Makes the policy of one episode, from the environment after its reset.
     """
-    with Instances(make) as instances:
-        return [_played(instances, task, policy_for) for task in tasks]
+
+    async def played() -> list[Episode]:
+        return [await play_text(pool, task, made_later(lambda: policy_for(pool.env(_KEY)))) for task in tasks]
+
+    with InlinePool(make) as pool:
+        return run(played())
 
 
-def _played(instances: "Instances", task: Task, policy_for: Callable[[TextEnvironment], Policy]) -> EpisodeResult:
-    return instances.play(task, lambda env: TextPlayer(task, made_later(partial(policy_for, env))))
+_KEY = "alone"
+"""Name of an episode that is played alone."""
 
 
-class Instances(Closing):
-    """Reusable environments, one for each id, each replaced after a failure."""
+async def play_text(pool: InlinePool, task: Task, act: Act, *, key: str = _KEY, **options: Any) -> Episode:
+    """Play one episode of a text policy.
 
-    def __init__(self, make: EnvFactory) -> None:
-        self._make = make
-        self._envs: dict[str, TextEnvironment] = {}
-
-    def close(self) -> None:
-        """Close all instances."""
-        for env in self._envs.values():
-            close_env(env)
-
-    def of(self, task: Task) -> TextEnvironment:
-        """Return the instance for a task, made on first use."""
-        if task.env_id not in self._envs:
-            self._envs[task.env_id] = self._make(task.env_id)
-        return self._envs[task.env_id]
-
-    def play(self, task: Task, player_for: Callable[[TextEnvironment], TextPlayer]) -> EpisodeResult:
-        """Play one episode; an environment that cannot be made is a failure of the episode.
-
-        The instance of an environment that failed is closed, and another one is made for the next episode.
-        """
-        try:
-            env = self.of(task)
-        except BaseException as error:
-            if stops_a_rollout(error):
-                raise
-            raise_interrupt(error)
-            log = EpisodeLog(task)
-            log.stop(StopReason.ENV_ERROR, f"making it raised {described(error)}")
-            return log.result()
-        played = drive(env, player_for(env))
-        if played.stop_reason in (StopReason.CRASHED, StopReason.ENV_ERROR):
-            close_env(self._envs.pop(task.env_id), broken=True)
-        return played
-
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-
-
-def in_threads(
-    work: Callable[[Iterator[_Item]], Iterator[_Result]], items: Sequence[_Item], count: int
-) -> Generator[_Result]:
-    """Yield the results of ``work`` on ``items``, which up to ``count`` threads share, one result for each item.
-
-    >>> sorted(in_threads(lambda share: (item * item for item in share), [1, 2, 3], 2))
-    [1, 4, 9]
-
-    An exception of one thread is raised here, and the others take no further item.
+    Args:
+        pool: Makes and reuses the environments, and steps them in this thread.
+        task: Seed and options of the reset.
+        act: The policy.
+        key: Name of the episode among those that the pool plays at once.
+        options: Further arguments of ``play``, such as ``preamble``.
     """
-    left, done, stop = SimpleQueue[_Item](), SimpleQueue[tuple[_Result | None, BaseException | None]](), Event()
-    for item in items:
-        left.put(item)
 
-    def share() -> Iterator[_Item]:
-        with suppress(Empty):
-            while not stop.is_set():
-                yield left.get_nowait()
+    async def step(work: Task | str) -> StepResult | EnvFailure:
+        return pool.execute(key, work)
 
-    def run() -> None:
-        try:
-            for result in work(share()):
-                done.put((result, None))
-        except BaseException as error:  # raised in the calling thread
-            done.put((None, error))
-
-    for _ in range(min(count, len(items))):
-        Thread(target=run, daemon=True).start()
     try:
-        for _ in items:
-            result, error = done.get()
-            if error is not None:
-                raise error
-            yield cast(_Result, result)
+        [episode] = await play_texts(task, step, [act], **options)
     finally:
-        stop.set()
+        pool.release(key)
+    return episode
 
 
 _EPISODES, _STEPS = 1_000, 50_000
@@ -201,34 +141,36 @@ def random_reference(make: EnvFactory, env_id: str, *, seconds: float = 5.0) -> 
         env_id: The environment.
         seconds: Time after which no further episode is played.
     """
-    with Instances(make) as instances:
-        env = instances.of(Task(env_id, 0))
-        if own_random_policy(env) is None:
-            return None
-        episodes, steps, end = list[EpisodeResult](), 0, perf_counter() + seconds
-        for number in range(_EPISODES):
-            task = Task(env_id, task_seed(0, "eval", number))
-            episodes.append(_played(instances, task, partial(_random_until, end, derive_seed(0, "random", number))))
-            steps += len(episodes[-1].turns)
-            if steps >= _STEPS or perf_counter() >= end:
-                break
+    env = make(env_id)
+    close_env(env)
+    if own_random_policy(env) is None:
+        return None
+    end, steps, number = perf_counter() + seconds, 0, 0
+
+    def tasks() -> Iterator[Task]:
+        nonlocal number
+        while number < _EPISODES and steps < _STEPS and perf_counter() < end:
+            number += 1
+            yield Task(env_id, task_seed(0, "eval", number - 1))
+
+    def policy_for(env: TextEnvironment) -> Policy:
+        policy = random_policy(env, derive_seed(0, "random", number - 1))
+
+        def act(observation: str) -> str:
+            nonlocal steps
+            steps += 1
+            if perf_counter() >= end:
+                raise ModelStopped(StopReason.CANCELLED, "the time for a measurement of random play is over")
+            return policy(observation)
+
+        return act
+
+    episodes = play_tasks(make, tasks(), policy_for)
     scored = [(one, worth) for one in episodes if (worth := one.episode_return) is not None]
     turns = sum(len(one.turns) for one, _ in scored)
     if not scored or sum(one.invalid_actions for one, _ in scored) > _MOST_INVALID * turns:
         return None
     return Reference.of([(worth, one.success) for one, worth in scored])
-
-
-def _random_until(end: float, seed: int, env: TextEnvironment) -> Policy:
-    """Return a random policy that leaves an episode unscored when its time is over."""
-    policy = random_policy(env, seed)
-
-    def act(observation: str) -> str:
-        if perf_counter() >= end:
-            raise InfrastructureError("the time for a measurement of random play is over")
-        return policy(observation)
-
-    return act
 
 
 def longest_action(env: TextEnvironment) -> int | None:
@@ -242,7 +184,7 @@ def longest_action(env: TextEnvironment) -> int | None:
     """
     limited, lengths = TurnLimit(env, _FEW_TURNS), list[int]()
     for seed in range(3):
-        played = play(limited, Task("", seed), partial(random_policy, seed=seed))
+        played = play_env(limited, Task("", seed), partial(random_policy, seed=seed))
         lengths += [len(turn.answer.text) for turn in played.turns if turn.action_valid]
     return max(lengths, default=None)
 

@@ -158,16 +158,18 @@ def _passes(tasks: Sequence[Sequence[bool]]) -> dict[int, float]:
 class Scoreboard:
     """Running results of every policy on every environment.
 
+    >>> from gym_trl.episode import Episode
     >>> from gym_trl.records import as_record
-    >>> from gym_trl.types import Answer, StopReason, Task, EpisodeResult, Turn
+    >>> from gym_trl.types import StepResult, Task
     >>> board = Scoreboard()
     >>> for seed in range(20):
-    ...     turn = Turn("", Answer("", ""), float(seed % 2), True, 0, 0)
-    ...     ended = StopReason.SUCCESS if seed % 2 else StopReason.FAILURE
-    ...     board.add(as_record(EpisodeResult(Task("TrlEnv/Echo-v0", seed), ended, (turn,), ())))
+    ...     episode = Episode(Task("TrlEnv/Echo-v0", seed))
+    ...     episode.answer("ox")
+    ...     episode.step(StepResult("", terminated=True, info={"success": seed % 2 == 1}))
+    ...     board.add(as_record(episode))
     >>> [row] = board.rows()
     >>> str(row.success), row.stop_reasons
-    ('0.500 [0.284, 0.716]', {'failure': 10, 'success': 10})
+    ('0.500 [0.284, 0.716]', {'ended': 20})
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
@@ -237,12 +239,15 @@ class Difference:
 def compare(first: Iterable[Record], second: Iterable[Record] | None = None) -> list[Difference]:
     """Compare policies task by task: those of two runs, or all policies of one run with each other.
 
+    >>> from gym_trl.episode import Episode
     >>> from gym_trl.records import as_record
-    >>> from gym_trl.types import Answer, StopReason, Task, EpisodeResult, Turn
+    >>> from gym_trl.types import StepResult, Task
     >>> def run(paid):
     ...     for seed in range(10):
-    ...         turn = Turn("", Answer("", ""), (paid + 100) * seed, True, 0, 0)
-    ...         yield as_record(EpisodeResult(Task("Bag-v0", seed), StopReason.SUCCESS, (turn,), ()))
+    ...         episode = Episode(Task("Bag-v0", seed))
+    ...         episode.answer("dig")
+    ...         episode.step(StepResult("", (paid + 100) * seed, terminated=True))
+    ...         yield as_record(episode)
     >>> [found] = compare(run(0.0), run(0.25))
     >>> found.tasks, found.better, str(found.mean_return)  # however much the games differ among each other
     (10, 9, '1.125 [0.584, 1.666]')

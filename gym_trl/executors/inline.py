@@ -63,6 +63,10 @@ class InlinePool(Closing):
         for env in instances:
             close_env(env)
 
+    def env(self, key: str) -> TextEnvironment:
+        """Return the environment of the episode ``key``."""
+        return self._playing[key][1]
+
     def execute(self, key: str, work: Task | str) -> StepResult | EnvFailure:
         """Execute one reset or step, and return its result.
 

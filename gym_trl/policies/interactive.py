@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from gym_trl.episode import MAX_TURNS, Episode
 from gym_trl.errors import EngineError, GymTRLError, InfrastructureError, described, raise_interrupt, stops_a_rollout
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.executors.step import MAX_TURNS, Witness, close_env, take_reset, take_step
-from gym_trl.rollout.log import EpisodeLog
+from gym_trl.executors.step import Witness, close_env, take_reset, take_step
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import EnvFailure, Policy, StepResult, StopReason, Task
 from gym_trl.wrappers.traits import solver_of
@@ -53,7 +53,7 @@ class InteractiveEpisode:
 
     def __init__(self, make: Callable[[], TextEnvironment], seed: int) -> None:
         self.env = make()
-        self.log = EpisodeLog(Task("", seed))
+        self.log = Episode(Task("", seed))
         self._make = make
 
     def start(self) -> str:
@@ -73,17 +73,17 @@ class InteractiveEpisode:
     @property
     def total(self) -> float:
         """Undiscounted return so far."""
-        return math.fsum(turn.reward for turn in (self.log.result() if self.over else self.log).turns)
+        return self.log.paid
 
     @property
     def over(self) -> bool:
         """True if the last action ended the episode."""
-        return self.log.reason is not None
+        return self.log.stop_reason is not None
 
     @property
     def success(self) -> bool | None:
         """Success of the episode; ``None`` if it is not declared or the episode is not over."""
-        return self.log.result().success if self.over else None
+        return self.log.success
 
     def step(self, action: str) -> StepResult:
         """Execute an action.
@@ -131,8 +131,8 @@ class InteractiveEpisode:
                 action = first = [policy(observation) for observation in seen][-1]
                 for turn in range(1, _HINT_TURNS + 1):
                     _played(env, log, action)
-                    if log.reason is not None:
-                        return Hint(first, log.result().success, turn)
+                    if log.stop_reason is not None:
+                        return Hint(first, log.success, turn)
                     action = policy(log.last.observation)
             except BaseException as error:  # a solver may raise on observations of an episode that it did not play
                 raise_interrupt(error)
@@ -140,7 +140,7 @@ class InteractiveEpisode:
         return None
 
     @contextmanager
-    def _copy(self) -> Iterator[tuple[TextEnvironment, EpisodeLog]]:
+    def _copy(self) -> Iterator[tuple[TextEnvironment, Episode]]:
         """Yield another environment in the current state of this episode, and the log of how it got there."""
         env = self._make()
         try:
@@ -148,15 +148,15 @@ class InteractiveEpisode:
         finally:
             close_env(env)
 
-    def _replay(self, env: TextEnvironment, actions: Sequence[str]) -> EpisodeLog:
-        log = EpisodeLog(self.log.task)
+    def _replay(self, env: TextEnvironment, actions: Sequence[str]) -> Episode:
+        log = Episode(self.log.task)
         seen = [_played(env, log, action).observation for action in (None, *actions)]
         if seen != self.observations[: len(seen)]:
             raise ReplayError("the same seed and actions led to another episode: this environment cannot be undone")
         return log
 
 
-def _played(env: TextEnvironment, log: EpisodeLog, action: str | None = None) -> StepResult:
+def _played(env: TextEnvironment, log: Episode, action: str | None = None) -> StepResult:
     """Step the environment, or reset it without an action; log the result and return it, or raise what was raised."""
     witness = Witness(env)
     if action is None:
@@ -197,7 +197,7 @@ class ParallelEpisode(InteractiveEpisode):
     @property
     def error(self) -> str | None:
         """Failure of the policy or the infrastructure that ended the episode, which is then unscored."""
-        return self.log.error if self.over and not self.log.result().scored else None
+        return self.log.error if self.over and not self.log.scored else None
 
     def play(self, turns: int = MAX_TURNS) -> bool:
         """Play until this number of turns or the end, and return whether this changed anything.

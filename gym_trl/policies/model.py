@@ -1,6 +1,5 @@
 """Language models that run in this process."""
 
-import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -13,12 +12,15 @@ from typing import Any, Self, Unpack
 from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
-from gym_trl.errors import ConfigError, needs
+from gym_trl.episode import Episode
+from gym_trl.errors import ChatTemplateError, ConfigError, needs
 from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.history import make_history
 from gym_trl.kinds import Arguments, Count, option_types
 from gym_trl.option_args import ModelArgs
-from gym_trl.options import TOKENS_PER_TURN, History, Playing, chosen, defaults
+from gym_trl.options import TOKENS_PER_TURN, Playing, chosen, defaults
+from gym_trl.play import Conversation, Limits
 from gym_trl.policies.protocol import Attempt, OnPlayed
 from gym_trl.policies.weights import (
     bfloat16_is_fast,
@@ -32,12 +34,10 @@ from gym_trl.policies.weights import (
     whole_model,
 )
 from gym_trl.registration import did_you_mean
-from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.history import chat_for
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import asking, rollout, run
+from gym_trl.seeding import derive_seed
 from gym_trl.text.chat_client import ModelStopped
-from gym_trl.types import Completion, EpisodeResult, Message, Policy, Request, StepResult, Task, TokenIds
+from gym_trl.types import Completion, Message, Policy, Request, StepResult, Task, TokenIds
 from gym_trl.wrappers.inner import instructions_of
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -99,7 +99,7 @@ def _is_new_run(folder: Path) -> bool:
 class Model(Playing):
     """Model from a folder or the hub, run in this process; its transcripts have tokens and logprobs.
 
-    >>> model = Model("Qwen/Qwen3-0.6B", temperature=0, turn_limit=8, history={"last": 4})
+    >>> model = Model("Qwen/Qwen3-0.6B", temperature=0, turn_limit=8, history=4)
     >>> model.greedy, model.options["turn_limit"], model.changed(turn_limit=2).options["turn_limit"]
     (True, 8, 2)
 
@@ -152,19 +152,16 @@ class Model(Playing):
         """Name in tables and records."""
         return self.label or self.path
 
-    @property
-    def history(self) -> History | None:
-        """Part of the conversation that the model sees; ``None`` for all of it."""
-        shown: History | None = self.options.get("history")
-        return shown
-
     def chat(self, tokenizer: Any) -> Chat:
         """Return the chat of its tokenizer.
 
         Raises:
-            ChatTemplateError: The template does not continue turn by turn, and the history does not render it anew.
+            ChatTemplateError: The template does not continue turn by turn, and no history renders it anew.
         """
-        return chat_for(tokenizer, self.history, **(self.options.get("chat_template_kwargs") or {}))
+        chat = Chat(tokenizer, **(self.options.get("chat_template_kwargs") or {}))
+        if chat.refusal and self.options.get("history") is None:
+            raise ChatTemplateError(chat.refusal)
+        return chat
 
     @property
     def greedy(self) -> bool:
@@ -205,14 +202,22 @@ class LoadedModel:
 
     def play(self, pool: GuardedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed) -> None:
         """Play ``attempts`` in a pool's environments, report each as soon as it is finished, and close the pool."""
-        planned = list(attempts)
+        planned, options = list(attempts), self.model.options
         with pool:
-            run_episodes(
-                [self.episode(one.task, one.seed(seed)) for one in planned],
-                pool=pool,
-                engine=self.engine,
-                max_alive=self.model.concurrency,
-                on_finish=lambda index, played: on_played(planned[index], played, self.decode),
+            run(
+                rollout(
+                    [one.task for one in planned],
+                    pool=pool,
+                    engine=self.engine,
+                    chat=self.chat,
+                    seeds=[one.seed(seed) for one in planned],
+                    preambles=[self._preamble] * len(planned),
+                    max_alive=self.model.concurrency,
+                    on_finish=lambda index, episodes: on_played(planned[index], episodes[0], self.decode),
+                    limits=self._limits,
+                    history=make_history(options.get("history")),
+                    timeout=options.get("episode_timeout"),
+                )
             )
 
     def policy(self, env: TextEnvironment, seed: int) -> Policy:
@@ -220,47 +225,35 @@ class LoadedModel:
 
         It raises ``ModelStopped`` if the model's limits leave no room for another turn.
         """
-        episode, rules = self.episode(Task("a conversation", seed), seed), instructions_of(env)
-        turns = itertools.count()
-        stopped: ModelStopped | None = None
+        episode, rules, count = Episode(Task("", seed), messages=list(self._preamble)), instructions_of(env), 0
+
+        async def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
+            nonlocal count
+            count += 1
+            async with asking(self.engine) as ask:
+                return await ask(Request(str(seed), ids, max_tokens, derive_seed(seed, 0, count), count, seen))
+
+        history = make_history(self.model.options.get("history"))
+        talk = Conversation(episode, self.chat, sample, self._limits, history)
 
         def act(observation: str) -> str:
-            nonlocal stopped
-            todo: Sample | Act | EpisodeResult
-            if stopped is not None:  # a finished episode has no further turns
-                raise stopped
-            if (turn := next(turns)) == 0:
-                todo = episode.started(StepResult(observation, instructions=rules))
+            if not episode.turns and episode.stop_reason is None:
+                episode.begin(StepResult(observation, instructions=rules))
             else:
-                todo = episode.stepped(StepResult(observation))
-            while isinstance(todo, Sample):  # more than once where the history asks for a summary
-                request = Request(str(seed), todo.prompt_ids, todo.max_tokens, todo.seed, turn + 1, seen=todo.seen)
-                self.engine.submit(request)
-                todo = episode.sampled(self._completion(request.id))
-            if isinstance(todo, Act):
-                return todo.action
-            assert isinstance(todo, EpisodeResult)
-            stopped = ModelStopped(todo.stop_reason, todo.error or "there is no room for another turn")
-            raise stopped
+                episode.show(StepResult(observation))
+            if episode.stop_reason is not None or (action := run(talk.answer())) is None:
+                raise ModelStopped(episode.stop_reason, episode.error)
+            return action
 
         return act
 
-    def _completion(self, request_id: str) -> Completion:
-        while True:
-            for completion in self.engine.collect(block=True):
-                if completion.request_id == request_id:
-                    return completion
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.model.max_tokens_per_turn, self.model.max_completion_length, self.context)
 
-    def episode(self, task: Task, seed: int) -> Episode:
-        """Return a new episode with the model's limits, system prompt and history."""
-        model = self.model
-        limits = Limits(
-            model.max_tokens_per_turn,
-            model.max_completion_length,
-            self.context,
-        )
-        preamble = [] if model.system_prompt is None else [Message("system", model.system_prompt)]
-        return Episode(task, chat=self.chat, limits=limits, preamble=preamble, seed=seed, history=model.history)
+    @property
+    def _preamble(self) -> list[Message]:
+        return [] if self.model.system_prompt is None else [Message("system", self.model.system_prompt)]
 
 
 def _with_transformers(model: Model) -> LoadedModel:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import did_you_mean
 from gym_trl.seeding import derive_seed
-from gym_trl.types import EpisodeResult, Policy, Task, TokenIds
+from gym_trl.types import Policy, Task, TokenIds
 from gym_trl.wrappers.traits import baselines_of, solver_of
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
@@ -29,7 +30,7 @@ class Attempt(NamedTuple):
         return derive_seed(base, "sampling", self.task.env_id, self.task.seed, self.number)
 
 
-OnPlayed: TypeAlias = Callable[[Attempt, EpisodeResult, Callable[[TokenIds], str] | None], None]
+OnPlayed: TypeAlias = Callable[[Attempt, Episode, Callable[[TokenIds], str] | None], None]
 """Callback for every finished episode, with a function that decodes its tokens, if it has any."""
 
 

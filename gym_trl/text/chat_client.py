@@ -121,7 +121,7 @@ def request(client: Any, method: str, path: str, body: Mapping[str, Any] | None 
         try:
             response = client.request(method, path, json=body)
         except httpx.TimeoutException as error:
-            reason, problem = StopReason.TIMEOUT, f"{address} did not respond in time: {type(error).__name__}"
+            reason, problem = StopReason.CANCELLED, f"{address} did not respond in time: {type(error).__name__}"
         except httpx.HTTPError as error:
             problem = f"{address}: {type(error).__name__}: {error}"
         else:
@@ -134,7 +134,7 @@ def request(client: Any, method: str, path: str, body: Mapping[str, Any] | None 
     if not response.is_success:
         said = redact(" ".join(response.text.split()), client.headers.get("Authorization"))[:300]
         if any(words in said.lower() for words in _OVERFLOW):
-            raise ModelStopped(StopReason.CONTEXT_OVERFLOW, said)
+            raise ModelStopped(StopReason.TOKEN_LIMIT, said)
         raise EngineError(f"{address} returned status {response.status_code}: {said}")
     try:
         return response.json()

@@ -24,8 +24,8 @@ from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.executors.step import close_env
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
-from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict
 from gym_trl.random_play import description_of, random_play, solver_play
+from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.inner import instructions_of
@@ -273,7 +273,7 @@ def _of_more_games(finding: Finding, plays: Plays) -> Finding:
     """Return a finding that all rewards are the same as one of the card's own episodes, if their rewards differ."""
     if finding.name != "reward" or finding.verdict is not WARNING:
         return finding
-    games = [game for game in plays.of("random", random_play) if game.result.scored]
+    games = [game for game in plays.of("random", random_play) if game.episode.scored]
     if len({game.total for game in games}) < 2:
         return finding
     return CHECKS["reward"].named(judge_returns(games, description_of(plays.env, *plays.env.reset(seed=0))))

@@ -108,7 +108,7 @@ def best_copies(plays: Plays, references: References) -> list[tuple[Level, list[
 def _trial(plays: Plays, actor_for: ActorFor) -> tuple[float, float] | None:
     """Return the success and the sum of the returns of a few episodes; ``None`` if no action is valid in them."""
     games = [plays.play(actor_for, seed, most=_TURNS) for seed in plays.seeds[:_TRIED]]
-    scored = [game for game in games if game.result.scored]
+    scored = [game for game in games if game.episode.scored]
     if not any(seen[5] is not False for game in scored for seen in game.seen[1:]):
         return None
     return sum(game.solved for game in scored) / len(scored), sum(game.total for game in scored)
@@ -116,12 +116,12 @@ def _trial(plays: Plays, actor_for: ActorFor) -> tuple[float, float] | None:
 
 def depends_on_text(plays: Plays, games: Sequence[PlayedEpisode]) -> bool:
     """Return whether copied actions are paid more in their own tasks than in the next ones, beyond chance."""
-    few = [game for game in games if game.result.scored][:60]
+    few = [game for game in games if game.episode.scored][:60]
     more, began = [], perf_counter()
     for game, other in zip(few, [*few[1:], *few[:1]], strict=True):
         actions = iter(other.actions)
         swapped = plays.play(lambda env, seed: lambda text, info: next(actions, NOTHING_TO_COPY), game.seed)  # noqa: B023
-        if swapped.result.scored:
+        if swapped.episode.scored:
             more.append(game.total - swapped.total)
         if perf_counter() - began > plays.seconds:
             break

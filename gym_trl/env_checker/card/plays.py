@@ -53,11 +53,11 @@ def level_of(policy: str, games: Iterable[PlayedEpisode], about: str = "", *, de
     ('1.000 [0.813, 1.000]', 1.0, 20)
     """
     games = list(games)
-    scored = [game for game in games if game.result.scored]
+    scored = [game for game in games if game.episode.scored]
     if unscored := len(games) - len(scored):
         about = f"{about}; " * bool(about) + f"{unscored} more could not be scored"
-    score = Reference.of([(game.total, game.result.success) for game in scored], declares=declares)
-    turns = sum(len(game.result.turns) for game in scored) / len(scored) if scored else None
+    score = Reference.of([(game.total, game.episode.success) for game in scored], declares=declares)
+    turns = sum(len(game.episode.turns) for game in scored) / len(scored) if scored else None
     return Level(policy, score.success, score.mean_return, turns, len(scored), about)
 
 
@@ -104,7 +104,7 @@ class Plays(Closing):
     @property
     def declares(self) -> bool:
         """The environment declares success: by its attribute, or in an episode of any policy."""
-        shown = (game.result.success is not None for game in self.all_played())
+        shown = (game.episode.success is not None for game in self.all_played())
         return traits(self.env).declares_success or any(shown)
 
     def all_played(self) -> list[PlayedEpisode]:
@@ -189,5 +189,5 @@ class References:
 
     def beats_chance(self, games: Sequence[PlayedEpisode], chance: Sequence[PlayedEpisode]) -> bool:
         """Return whether episodes pay more than those of random play on the same tasks, beyond chance."""
-        pairs = [one for one in zip(games, chance, strict=False) if one[0].result.scored and one[1].result.scored]
+        pairs = [one for one in zip(games, chance, strict=False) if one[0].episode.scored and one[1].episode.scored]
         return exceed([one.total - other.total for one, other in pairs])

@@ -38,10 +38,10 @@ def count_tokens(
 ) -> Tokens | None:
     """Return the mean numbers of tokens of episodes; ``None`` without episodes.
 
-    >>> from gym_trl.rollout.log import EpisodeLog
+    >>> from gym_trl.episode import Episode
     >>> from gym_trl.types import Task
     >>> seen = [(None, "Say ox.", 0, False, False, None, None), ("ox", "Yes.", 1, True, False, 1, 1)]
-    >>> game = PlayedEpisode(EpisodeLog(Task("Echo", 0)), seen)
+    >>> game = PlayedEpisode(Episode(Task("Echo", 0)), seen)
     >>> count_tokens([game], instructions="Repeat words.", marked="<action>{}</action>".format, of="solver")[1:]
     (6.0, 1.0, 5.0, 12, 'solver')
 

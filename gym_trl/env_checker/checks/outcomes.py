@@ -12,8 +12,8 @@ from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import describe, is_near, search_blind
 from gym_trl.evaluation.estimates import Estimate, exceed, settled
 from gym_trl.evaluation.play import optimum
-from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.random_play import RANDOM_PLAY, random_play, solver_play
+from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.text import counted
 
 _MANY_EPISODES = 100  # from which on an interval is narrow enough to be compared
@@ -131,7 +131,7 @@ def _blind_baseline(subject: Subject) -> Finding:
 
 
 def _mean_score(games: Sequence[PlayedEpisode], *, solves: bool) -> float | None:
-    values = [float(game.solved) if solves else game.total for game in games if game.result.scored]
+    values = [float(game.solved) if solves else game.total for game in games if game.episode.scored]
     return statistics.fmean(values) if values else None
 
 
@@ -164,7 +164,9 @@ def _loses_to_chance(subject: Subject) -> bool:
     seeds = range(1_000, 1_000 + subject.affordable(200))
     solved = subject.solved(seeds)
     pairs = [(subject.play(game.seed), game) for game in solved]
-    return exceed([chance.total - game.total for chance, game in pairs if game.result.scored and chance.result.scored])
+    return exceed(
+        [chance.total - game.total for chance, game in pairs if game.episode.scored and chance.episode.scored]
+    )
 
 
 def _missed(games: Sequence[PlayedEpisode], declared: tuple[float | None, float | None]) -> float | None:

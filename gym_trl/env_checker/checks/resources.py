@@ -20,8 +20,8 @@ from gym_trl.env_checker.play import SHORT, describe_error, duration, play_one, 
 from gym_trl.env_checker.subject import Subject, check
 from gym_trl.env_checker.survey import skip
 from gym_trl.errors import raise_interrupt, safe_str
-from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.random_play import random_play
+from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.text import counted
 
 SLOW_STEP_S = 0.1
