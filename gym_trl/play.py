@@ -231,7 +231,7 @@ async def play(
             elif seats > 1 and "to_move" not in reset.info:
                 episode.stop(StopReason.ENV_ERROR, "info['to_move'] is missing at reset: wrap the environment: Seats")
             while episode.stop_reason is None and isinstance(result, StepResult):
-                seat = result.info.get("to_move", episode.seat) or 0
+                seat = (result.info.get("to_move", episode.seat) or 0) if seats > 1 else 0
                 episode = episodes[seat]
                 if not begun[seat]:
                     begun[seat] = True

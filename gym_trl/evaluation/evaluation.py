@@ -22,10 +22,9 @@ from gym_trl.errors import (
 from gym_trl.evaluation.output_folder import OutputFolder
 from gym_trl.evaluation.play import play_text
 from gym_trl.evaluation.scores import Row, Scoreboard
-from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.kinds import check_options, option_types
 from gym_trl.option_args import EvaluateArgs
 from gym_trl.options import OF_EVALUATE, PLAYED, EvalOptions, Stepping, Text, chosen, with_role
@@ -257,7 +256,7 @@ class _Plan:
         """Return the settings that a policy's episodes must share to be counted together."""
         return {**self.policy.settings, "seed": seed, "attempts": attempts, "spec": self.wrapping}
 
-    def make_pool(self) -> GuardedPool:
+    def make_pool(self) -> EnvPool:
         """Return the pool of a model's environments."""
         return make_pool(self.spec.make, self.executor)
 

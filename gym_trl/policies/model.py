@@ -14,8 +14,7 @@ from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
 from gym_trl.episode import Episode
 from gym_trl.errors import ChatTemplateError, ConfigError, needs
-from gym_trl.executors.guards import GuardedPool
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.history import make_history
 from gym_trl.kinds import Arguments, Count, option_types
 from gym_trl.option_args import ModelArgs
@@ -200,7 +199,7 @@ class LoadedModel:
     context: int | None
     decode: Callable[[TokenIds], str]
 
-    def play(self, pool: GuardedPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed) -> None:
+    def play(self, pool: EnvPool, attempts: Iterable[Attempt], seed: int, on_played: OnPlayed) -> None:
         """Play ``attempts`` in a pool's environments, report each as soon as it is finished, and close the pool."""
         planned, options = list(attempts), self.model.options
         with pool:
