@@ -16,7 +16,7 @@ from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import EnvPool
 from gym_trl.play import Limits as Limits, play
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, EnvFailure, Message, Request, StepResult, Task, TokenIds
+from gym_trl.types import Completion, Message, Request, Task, TokenIds
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Completion]]
 T = TypeVar("T")
@@ -65,7 +65,7 @@ async def rollout(
         ConfigError: ``max_alive`` is less than 1, or an environment raised it.
     """
     with rare_full_collections():
-        async with asking(engine) as ask, Awaited(pool) as awaited:
+        async with asking(engine) as ask:
 
             async def one(number: int) -> list[Episode]:
                 seed, key, count = seeds[number] if seeds else number, str(number), 0
@@ -79,10 +79,10 @@ async def rollout(
 
                 preamble = preambles[number] if preambles else ()
                 try:
-                    step = partial(awaited.execute, key)
+                    step = partial(pool.execute, key)
                     return await play(tasks[number], step, chat, sample, preamble=preamble, **options)
                 finally:
-                    awaited.release(key)
+                    pool.release(key)
 
             return await gather(one, len(tasks), max_alive=max_alive, on_finish=on_finish)
 
@@ -163,54 +163,6 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     finally:
         driver.cancel()
         await asyncio.gather(driver, return_exceptions=True)
-
-
-class Awaited:
-    """Pool whose results are awaited; it goes when the pools themselves can be."""
-
-    def __init__(self, pool: EnvPool) -> None:
-        self._pool = pool
-        self._waiting: dict[str, asyncio.Future[StepResult | EnvFailure]] = {}
-        self._work = asyncio.Event()
-
-    async def __aenter__(self) -> "Awaited":
-        self._driver = asyncio.create_task(self._drive())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._driver.cancel()
-        await asyncio.gather(self._driver, return_exceptions=True)
-
-    async def execute(self, key: str, work: Task | str) -> StepResult | EnvFailure:
-        """Reset or step the environment of an episode."""
-        self._waiting[key] = future = asyncio.get_running_loop().create_future()
-        if isinstance(work, Task):
-            self._pool.reset(key, work)
-        else:
-            self._pool.step(key, work)
-        self._work.set()
-        return await future
-
-    def release(self, key: str) -> None:
-        """End an episode."""
-        self._waiting.pop(key, None)
-        self._pool.release(key)
-
-    async def _drive(self) -> None:
-        while True:
-            await self._work.wait()
-            try:
-                results = self._pool.collect(block=False)
-            except BaseException as error:
-                for future in self._waiting.values():
-                    future.set_exception(error)
-                raise
-            for key, result in results:
-                if (future := self._waiting.pop(key, None)) is not None and not future.done():
-                    future.set_result(result)
-            if not self._waiting:
-                self._work.clear()
-            await asyncio.sleep(0 if results else 0.0005)
 
 
 _FULL_COLLECTIONS = 100  # number of collections of the middle generation before a full one; Python's default is 10

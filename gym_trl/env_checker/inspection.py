@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 from pickle import PicklingError
-from selectors import EVENT_READ, DefaultSelector
 from typing import Any, Unpack
 
 import gymnasium as gym
@@ -15,7 +14,7 @@ from gym_trl.env_checker.play import difference, shortened
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.evaluation.blind import SECONDS, STEPS
-from gym_trl.executors.worker import Worker, WorkerError
+from gym_trl.executors.process import ProcessEnded, PythonProcess, pack
 from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
 from gym_trl.report import PROBLEM, Finding, Report, ok, problem, skipped
@@ -106,12 +105,12 @@ def _look(process: "_Process", name: str, patience_s: float) -> Finding:
             return _compare_processes(process)
         finding: Finding = process.ask("look_at", name, patience_s=patience_s)
         return finding
-    except _TimeoutError as error:
+    except TimeoutError as error:
         fix = "look for an endless loop, a wait for input, or a service that does not answer; set time limits on waits"
-        return problem(f"{NO_ANSWER}{error} s", fix)
-    except WorkerError as error:
+        return problem(str(error), fix)
+    except (ProcessEnded, ConfigError) as error:
         fix = "no code of an environment may end the process; see its output above"
-        return problem(shortened(str(error).strip().splitlines()[-1]), fix)
+        return problem(shortened(str(error)), fix)
 
 
 def _compare_processes(process: "_Process") -> Finding:
@@ -137,45 +136,39 @@ def _compare_processes(process: "_Process") -> Finding:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class _TimeoutError(Exception):
-    """The process did not answer in time."""
-
-
 class _Process(Closing):
     """Process that runs the checks, replaced by another one when it is lost."""
 
     def __init__(self, inspector: Callable[[], Inspector], patience_s: float) -> None:
-        self._inspector, self._patience_s = inspector, patience_s
-        self._worker: Worker | None = None
+        self._packed, self._patience_s = pack(inspector), patience_s
+        self._process: PythonProcess | None = None
         self._start()
 
     def close(self) -> None:
         """End the process."""
-        if self._worker is not None:
-            self._worker.kill()
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
 
     def ask(self, method: str, *arguments: Any, patience_s: float | None = None) -> Any:
-        return self._answer(self._worker or self._start(), patience_s or self._patience_s, method, *arguments)
-
-    def _answer(self, worker: Worker, patience_s: float, method: str, *arguments: Any) -> Any:
-        try:
-            worker.ask(method, *arguments)
-            with DefaultSelector() as selector:
-                selector.register(worker, EVENT_READ)
-                if not selector.select(patience_s):
-                    raise _TimeoutError(f"{patience_s:g}")
-            return worker.answer()
-        except (_TimeoutError, WorkerError):
-            worker.kill()
-            self._worker = None
-            raise
+        return self._call(self._process or self._start(), patience_s or self._patience_s, method, *arguments)
 
     def restart(self) -> None:
         """Replace the process by a new one."""
         self.close()
         self._start()
 
-    def _start(self) -> Worker:
-        self._worker = worker = Worker(self._inspector)
-        self._answer(worker, _START_S, "ready")  # the start of the process is not limited by patience_s
-        return worker
+    def _start(self) -> PythonProcess:
+        self._process = process = PythonProcess(self._packed)
+        self._call(process, _START_S, "ready")  # the start of the process is not limited by patience_s
+        return process
+
+    def _call(self, process: PythonProcess, patience_s: float, method: str, *arguments: Any) -> Any:
+        try:
+            return process.call(method, *arguments, timeout=patience_s)
+        except TimeoutError:
+            self.close()
+            raise TimeoutError(f"{NO_ANSWER}{patience_s:g} s") from None
+        except ProcessEnded:
+            self.close()
+            raise

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from gym_trl._lazy import exports
 
 if TYPE_CHECKING:
-    from gym_trl.executors.guards import GuardedPool as GuardedPool
     from gym_trl.executors.inline import InlinePool as InlinePool
     from gym_trl.executors.make import Executor as Executor, make_pool as make_pool
     from gym_trl.executors.process import ProcessPool as ProcessPool

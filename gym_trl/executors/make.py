@@ -6,8 +6,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import described, raise_interrupt
-from gym_trl.executors.guards import GuardedPool
-from gym_trl.executors.protocol import EnvFactory
+from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.kinds import option_types
 from gym_trl.options import ExecutorName, Function, Stepping
 
@@ -84,8 +83,8 @@ def why_not_picklable(make: EnvFactory) -> str | None:
     return None
 
 
-def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options: Any) -> GuardedPool:
-    """Return the pool of an executor, guarded against environments that do not start.
+def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options: Any) -> EnvPool:
+    """Return the pool of an executor.
 
     >>> import gymnasium as gym
     >>> make_pool(gym.make, executor="inline", step_timeout=10)
@@ -103,4 +102,5 @@ def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options:
     """
     config = config or ExecutorConfig(**options)
     pool_class: Any = resolve_name(config.kind.pool) if config.kind else config.executor
-    return GuardedPool(pool_class(make, **config.options))
+    pool: EnvPool = pool_class(make, **config.options)
+    return pool

@@ -1,7 +1,7 @@
 """Interface of executors."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import gymnasium as gym
 
@@ -11,32 +11,34 @@ from gym_trl.types import EnvFailure, StepResult, Task
 TextEnvironment: TypeAlias = gym.Env[str, str]
 EnvFactory: TypeAlias = Callable[[str], TextEnvironment]
 """Function that makes an environment from its id."""
+Result: TypeAlias = StepResult | EnvFailure
+"""Result of a reset or a step."""
 
 
 class EnvPool(Protocol):
     """Interface of pools, which step the environments of many episodes; ``key`` identifies the episode.
 
-    ``collect`` returns exactly one result, a result or a failure, for every ``reset`` and ``step``.
+    A pool serves one event loop at a time. A call that is cancelled leaves the other episodes alone.
     """
 
-    def reset(self, key: str, task: Task) -> None:
-        """Start the episode ``key`` in an idle or a new instance."""
-        ...
-
-    def step(self, key: str, action: str) -> None:
-        """Step the environment of the episode ``key``."""
-        ...
-
-    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
-        """Return the results since the last call; if ``block``, wait for at least one."""
+    async def execute(self, key: str, work: Task | str) -> Result:
+        """Reset (with a task) or step (with an action) the environment of an episode."""
         ...
 
     def release(self, key: str) -> None:
-        """End the episode ``key``; its instance may be reused."""
+        """End an episode; its instance may be reused."""
         ...
 
     def close(self) -> None:
-        """Close every instance."""
+        """Close every environment."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Return the pool, which the ``with`` block closes."""
+        ...
+
+    def __exit__(self, *_: object) -> None:
+        """Close the pool."""
         ...
 
 

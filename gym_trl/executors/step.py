@@ -1,10 +1,11 @@
 """Executors that make, reset, step, reuse and close environments, and turn their failures into data."""
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import current_thread, main_thread
 from time import perf_counter
 from typing import Any, SupportsFloat
 
@@ -44,26 +45,19 @@ def failed(work: Task | str, error: BaseException) -> EnvFailure:
     >>> failed("go north", KeyError("north")).reason, failed("go north", OSError("no route")).reason
     (<StopReason.CRASHED: 'crashed'>, <StopReason.ENV_ERROR: 'env_error'>)
 
-    A ``ConfigError`` is the user's mistake, which ends more than an episode. The text ends with the file and the line.
+    A ``ConfigError`` is the user's mistake, which ends more than an episode, and so is a signal handler that an
+    environment sets in a thread. The text ends with the file and the line.
     """
     if stops_a_rollout(error):
         return EnvFailure(safe_str(error), of_user=True)
+    if "signal only works in main thread" in safe_str(error) and current_thread() is not main_thread():
+        hint = 'it needs the main thread of a process: executor="process" (or "inline" in a program)'
+        return EnvFailure(f"{name_of(work)} raised {described(error)}; {hint}", of_user=True)
     by_model = not isinstance(work, Task) and caused_by_model(error)
     reason = StopReason.CRASHED if by_model else StopReason.ENV_ERROR
     place = place_of(error)
     where = "" if place is None else f" ({Path(place.filename).name}:{place.lineno})"
     return EnvFailure(f"{name_of(work)} raised {described(error)}{where}", reason)
-
-
-def shown_to_the_model(result: StepResult) -> tuple[Hashable, ...]:
-    """Return what an episode is made of; two instances with equal ones are the same to the model.
-
-    >>> [shown_to_the_model(StepResult("north", info={"seconds": seconds})) for seconds in (0.1, 0.2)]
-    [('north', 0.0, False, False, ''), ('north', 0.0, False, False, '')]
-
-    ``info`` is not a part of it: it may hold times, and objects that cannot be compared.
-    """
-    return result.observation, result.reward, result.terminated, result.truncated, result.instructions
 
 
 _TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
@@ -83,16 +77,16 @@ def begin(env: TextEnvironment, task: Task) -> StepResult:
     observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
     if not isinstance(info, Mapping):
         raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
-    result = StepResult(
+    return StepResult(
         text_of(observation),
         info={name: info[name] for name in _TOLD_AT_RESET if name in info},
         instructions=instructions_of(env),
         declares_success=bool(traits(env).declares_success),
+        settlement=settlement(env),
         state=state_of(env),
         markov_keys=isinstance(env, StateKey) and env.markov_state_key,
         task_key=env.task_key if isinstance(env, StateKey) else "",
     )
-    return with_settlement(result, env)
 
 
 def take_reset(env: TextEnvironment, task: Task) -> StepResult | EnvFailure:
@@ -157,50 +151,20 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     does), it is rejected here without a step.
     """
     if isinstance(action, UnfinishedResponse) and not traits(env).reads_responses:
-        observation, info = CUT, {"action_valid": False, "action_cut": True}
-        return with_settlement(StepResult(observation, info=info, state=state_of(env)), env)
+        return StepResult(CUT, info={"action_valid": False, "action_cut": True}, state=state_of(env))
     try:
         returned = env.step(action)
     except BaseException as error:
         raise_interrupt(error)
         return failed(action, error)
     try:
-        return read_result(env, returned)
+        result = read_step(*returned, state=state_of(env))
+        if result.truncated and not result.terminated:
+            owed = settlement(env, turns=0.0)  # the episode is over, and no further action can cost anything
+            result = replace(result, reward=result.reward + owed) if owed else result
     except Exception as error:  # a malformed result is the environment's own fault
         return EnvFailure(f"step raised {described(error)}")
-
-
-def read_result(env: TextEnvironment, returned: tuple[Any, ...]) -> StepResult:
-    """Return the checked result of an environment's ``step``, with the settlement if the episode is cut off there.
-
-    Raises:
-        TypeError: see ``read_step``.
-        ValueError: see ``read_step``.
-    """
-    result = read_step(*returned, state=state_of(env))
-    if result.terminated:
-        return result
-    if result.truncated:
-        owed = settlement(env, turns=0.0)  # the episode is over, and no further action can cost anything
-        return replace(result, reward=result.reward + owed) if owed else result
-    return with_settlement(result, env)
-
-
-def with_settlement(result: StepResult, env: gym.Env[Any, Any]) -> StepResult:
-    """Return ``result``, after which the episode goes on, with the reward of the rest if it is cut off there.
-
-    >>> from gym_trl.wrappers import StepPenalty
-    >>> env = StateKey(StepPenalty(gym.make("TrlEnv/GuessNumber-v0", turns=4), penalty=0.125))
-    >>> _ = env.reset(seed=0)
-    >>> result = with_settlement(StepResult("Higher."), env)
-    >>> result.settlement, result.action_costs
-    (-0.5, 0.5)
-    """
-    if not (owed := settlement(env)):
-        return result
-    # Only credit per turn asks what of it is the cost of actions.
-    costs = settlement(env, turns=0.0) - owed if isinstance(env, StateKey) else 0.0
-    return replace(result, settlement=owed, action_costs=costs)
+    return result
 
 
 def state_of(env: gym.Env[Any, Any]) -> StateName:

@@ -1,194 +1,285 @@
-"""Executor that steps environments in threads."""
+"""Executor that steps environments in threads; and, with other hosts, in processes and on other machines.
 
-import math
-from queue import Empty, SimpleQueue
+A worker is a thread with a host: environments that it steps one at a time, in the thread itself or elsewhere. An
+episode stays with its worker. A worker that exceeds a time limit, or whose process ends, is replaced: the call that did
+it fails by the rule of ``gym_trl.errors``, and the worker's other episodes are played again by another one, with the
+same task and actions, up to where they were. An episode that goes otherwise there is unscored.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import NamedTuple, TypeAlias
+from typing import Protocol, TypeAlias
+from weakref import finalize
 
+from gym_trl.bases import Closing
 from gym_trl.errors import check_counts
-from gym_trl.executors.inline import InlinePool
-from gym_trl.executors.protocol import EnvFactory, check_timeouts
+from gym_trl.executors.inline import EnvHost
+from gym_trl.executors.protocol import EnvFactory, Result, check_timeouts
 from gym_trl.executors.step import name_of
-from gym_trl.executors.worker_pool import WorkerPool
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.types import EnvFailure, StopReason, Task
 
 GIVEN_UP_S = 10.0
-"""Seconds that an environment without a time limit may continue after a ``Cutoff`` has stopped its episode."""
+"""Seconds for which the call of an episode that was given up may go on before its worker is replaced."""
+MOST_LOST = 8
+"""Number of workers that one call may lose to other episodes, before its own is unscored."""
+CLOSE_S = 5.0
+Answer: TypeAlias = Callable[[Result | BaseException | None], None]
 
 
-class ThreadPool(WorkerPool["_Worker"]):
+class Host(Protocol):
+    """Environments of several episodes, as a worker's thread steps them."""
+
+    start_s: float
+    """Seconds that its start may take, in addition to the time limit of its first call."""
+    lost: str
+    """Reason for which it can no longer be used; empty if it can."""
+
+    def execute(self, key: str, work: Task | str) -> Result | None:
+        """Reset or step the environment of an episode; ``None`` if the host was lost before."""
+        ...
+
+    def release(self, key: str) -> None:
+        """End an episode."""
+        ...
+
+    def kill(self) -> None:
+        """End the call that is being executed; called from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close every environment."""
+        ...
+
+
+class ThreadHost(EnvHost):
+    """Environments in the worker's own thread, which cannot be ended: it is abandoned."""
+
+    start_s, lost = 0.0, ""
+
+    def kill(self) -> None:
+        """Let the call go on; the environments are closed when it returns."""
+
+
+class ThreadPool(Closing):
     """Pool that steps environments in threads, for environments that wait for something outside Python.
 
-    >>> import gymnasium as gym
-    >>> with ThreadPool(gym.make, workers=2) as pool:
-    ...     pool.reset("a", Task("TrlEnv/Echo-v0", seed=0))
-    ...     [(key, result)] = pool.collect(block=True)
-    >>> key, type(result).__name__
-    ('a', 'StepResult')
+    >>> import asyncio, gymnasium as gym
+    >>> with ThreadPool(gym.make, workers=2, step_timeout=60) as pool:
+    ...     asyncio.run(pool.execute("a", Task("TrlEnv/Echo-v0", seed=0))).observation
+    'woadw'
 
     All calls of an instance are made in one thread, as browsers and some simulators require. A new episode goes to the
-    thread with the fewest episodes. Threads are started on demand. Environments that compute in Python gain nothing
-    from threads.
-
-    Python cannot end a thread that exceeds its time limit: it is abandoned and replaced. The episode whose call it was
-    executing ends with ``crashed`` in a step and with ``timeout`` in a reset; the thread's other episodes go on in
-    other threads, as in a ``ProcessPool``. Use that for environments that often do not return in time.
+    thread with the fewest episodes. Python cannot end a thread that exceeds its time limit: it is abandoned. Use a
+    ``ProcessPool`` for environments that often do so, and for those that compute in Python.
 
     Args:
         make: Makes an environment from its id.
-        workers: Maximum number of threads, and so of environments that can wait at once. They are started as needed.
+        workers: Maximum number of threads, and so of environments that can wait at once. Default: 1,024. They are
+            started as needed.
         reset_timeout: Maximum seconds for making and resetting an environment.
-        step_timeout: Maximum seconds for a step.
+        step_timeout: Maximum seconds for a step, from when its worker is free.
     """
 
     def __init__(
         self,
         make: EnvFactory,
         *,
-        workers: int = 1024,
+        workers: int | None = None,
         reset_timeout: float | None = None,
         step_timeout: float | None = None,
     ) -> None:
-        check_counts(workers=workers)
+        check_counts(workers=1 if workers is None else workers)
         check_timeouts(reset_timeout=reset_timeout, step_timeout=step_timeout)
-        super().__init__()
-        self._make = make
+        self._make, self._size = make, workers
         self._limits = {"reset": reset_timeout, "step": step_timeout}
-        self._size = workers
         self._workers: list[_Worker] = []
-        self._results: SimpleQueue[_Result] = SimpleQueue()
+        self._episodes: dict[str, _Episode] = {}
+        self._finalizer = finalize(self, _close, self._workers)
 
-    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
-        """Return the results since the last call; if ``block``, wait for at least one."""
-        results: list[tuple[str, StepResult | EnvFailure]] = self._take_failed()
-        while self._tickets:
-            if self._moving:
-                self._move_on()
-            wait = block and not results
-            try:
-                ticket, key, result = self._results.get(block=wait, timeout=self._patience() if wait else None)
-            except Empty:
-                self._give_up()
-                results += self._take_failed()
-                if wait and not results:
-                    continue
-                break
-            if isinstance(result, BaseException):
-                if self._tickets.get(key) == ticket:
-                    raise result
-            elif (accepted := self._accepted(ticket, key, result)) is not None:
-                results.append((key, accepted))
-        return results
+    def host(self) -> Host:
+        """Return the host of a new worker."""
+        return ThreadHost(self._make)
+
+    def most(self) -> int:
+        """Return the default of ``workers``."""
+        return 1024
+
+    async def execute(self, key: str, work: Task | str) -> Result:
+        """Reset or step the environment of an episode; if this is cancelled, its worker is free when the call ends."""
+        if isinstance(work, Task):
+            self.release(key)
+            self._episodes[key] = _Episode(self._least_busy(key))
+        episode = self._episodes[key]
+        for _ in range(MOST_LOST):
+            if episode.worker.lost:
+                episode.worker = self._least_busy(key)
+                for done, shown in episode.played:
+                    again = await self._call(episode.worker, key, done)
+                    if again is not None and _shown(again) != shown:
+                        return EnvFailure("its worker was lost, and its actions go otherwise with another one")
+            result = await self._call(episode.worker, key, work)
+            if result is not None:
+                episode.played.append((work, _shown(result)))
+                return result
+        return EnvFailure(f"it lost {MOST_LOST} workers to other episodes: {episode.worker.lost}")
+
+    def release(self, key: str) -> None:
+        """End an episode; its instance is used again by other episodes of its worker."""
+        if (episode := self._episodes.pop(key, None)) is not None:
+            episode.worker.release(key)
 
     def close(self) -> None:
-        """Close every instance and end the threads; a thread that is still busy after five seconds is abandoned."""
-        workers, self._workers = self._workers, []
-        self._clear()
-        for worker in workers:
-            worker.work.put(None)
-        deadline = monotonic() + 5
-        for worker in workers:
-            worker.thread.join(max(0.0, deadline - monotonic()))
+        """Close every environment; the pool can be used again afterwards."""
+        self._episodes.clear()
+        _close(self._workers)
 
-    def _released(self, worker: "_Worker", key: str) -> None:
-        worker.given_up.add(key)
-        worker.work.put((0, key, None))
+    def _least_busy(self, key: str) -> "_Worker":
+        """Return the worker for an episode."""
+        self._workers[:] = [worker for worker in self._workers if not worker.lost]
+        best = min(self._workers, key=lambda worker: worker.load, default=None)
+        if best is None or (best.load and len(self._workers) < (self._size or self.most())):
+            self._workers.append(best := _Worker(self.host()))
+        best.episodes.add(key)
+        return best
 
-    def _send(self, worker: "_Worker", ticket: int, key: str, work: Task | str) -> None:
-        worker.work.put((ticket, key, work))
-
-    def _limit(self, worker: "_Worker", doing: "_Doing") -> float | None:
-        """Return the maximum seconds of a call; ``None`` if there is no limit."""
-        limit = self._limits[doing.what]
-        return GIVEN_UP_S if limit is None and doing.key in worker.given_up else limit
-
-    def _due(self, worker: "_Worker") -> float:
-        """Return the time by which the thread's current call must have returned."""
-        if (doing := worker.doing) is None or (limit := self._limit(worker, doing)) is None:
-            return math.inf
-        return doing.since + limit
-
-    def _patience(self) -> float | None:
-        """Return the seconds until a call has to be checked; ``None`` if there is no limit."""
-        # The times of calls that start meanwhile are unknown: check again after the shortest limit.
-        shortest = min((limit for limit in self._limits.values() if limit is not None), default=math.inf)
-        if shortest == math.inf and not any(worker.given_up for worker in self._workers):
+    async def _call(self, worker: "_Worker", key: str, work: Task | str) -> Result | None:
+        """Have a worker execute a call when it is free; ``None`` if it was lost before."""
+        lock = worker.lock()
+        await lock.acquire()
+        if worker.lost:
+            lock.release()
             return None
-        wait = min(shortest, min(map(self._due, self._workers)) - monotonic())
-        return None if wait == math.inf else max(0.0, wait)
-
-    def _give_up(self) -> None:
-        """Abandon threads whose current call exceeded its limit, and fail its episode unless that was released."""
-        for worker in [worker for worker in self._workers if self._due(worker) <= monotonic()]:
-            doing = worker.doing
-            limit = None if doing is None else self._limit(worker, doing)
-            if doing is None or limit is None or doing.since + limit > monotonic():  # it has returned meanwhile
-                continue
-            self._workers.remove(worker)
-            worker.abandoned = True
-            worker.work.put(None)  # ends the thread if its call returns after all
-            late = f"{doing.what} did not answer within {limit:g} s"
-            if self._limits[doing.what] is None:
-                late = f"{doing.what} did not end within {limit:g} s after its episode was given up"
-            guilty = None if doing.key in worker.given_up else doing.key
-            if guilty in worker.episodes:
-                self._fail(guilty, EnvFailure(late, StopReason.CRASHED if doing.what == "step" else StopReason.TIMEOUT))
-            others = sorted(worker.episodes - {guilty})
-            self._move(others, f"its thread was left behind with another episode's environment: {late}")
-
-    def _least_busy(self) -> "_Worker":
-        idle = next((worker for worker in self._workers if not worker.load), None)
-        if idle is None and len(self._workers) < self._size:
-            self._workers.append(idle := _Worker(InlinePool(self._make), self._results))
-        return idle or min(self._workers, key=lambda worker: worker.load)
+        what, started = name_of(work), worker.started
+        limit = self._limits[what]
+        call = worker.call(key, work)
+        call.add_done_callback(lambda _: lock.release())
+        try:
+            async with asyncio.timeout(None if limit is None else limit + (0.0 if started else worker.host.start_s)):
+                return await asyncio.shield(call)
+        except TimeoutError:
+            worker.end(f"{what} did not return within {limit:g} s" if started else "its worker did not start")
+            return EnvFailure(worker.lost, StopReason.CRASHED if started and what == "step" else StopReason.ENV_ERROR)
+        except asyncio.CancelledError:
+            call.get_loop().call_later(GIVEN_UP_S, worker.give_up, call)
+            raise
 
 
-_Result: TypeAlias = tuple[int, str, StepResult | EnvFailure | BaseException]
+@dataclass(eq=False)
+class _Episode:
+    """Episode of a pool, with what another worker needs to play it again."""
+
+    worker: "_Worker"
+    played: list[tuple[Task | str, int]] = field(default_factory=list)
+    """Its task and its actions, each with a hash of what the model was shown."""
 
 
-class _Doing(NamedTuple):
-    what: str
-    key: str
-    since: float
+class _Worker(Thread):
+    """Thread with a host, which executes one call at a time."""
 
-
-class _Worker:
-    """Thread that steps its own environments."""
-
-    def __init__(self, pool: InlinePool, results: "SimpleQueue[_Result]") -> None:
+    def __init__(self, host: Host) -> None:
+        super().__init__(name="gym-trl environments", daemon=True)
+        self.host = host
         self.episodes: set[str] = set()
-        self.given_up: set[str] = set()
-        self.doing: _Doing | None = None
-        self.abandoned = False
-        self.work: SimpleQueue[tuple[int, str, Task | str | None] | None] = SimpleQueue()
-        self._pool = pool
-        self._results = results
-        self.thread = Thread(target=self._run, name="gym-trl environments", daemon=True)
-        self.thread.start()
+        self.lost, self.started, self.busy = "", not host.start_s, False
+        self._calls: SimpleQueue[tuple[str, Task | str | None, Answer] | None] = SimpleQueue()
+        self._current: asyncio.Future[Result | None] | None = None
+        self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self.start()
 
     @property
     def load(self) -> int:
-        """Number of its episodes, plus the running call of one that was released."""
-        doing = self.doing
-        return len(self.episodes) + (doing is not None and doing.key in self.given_up)
+        """Number of its episodes, and of calls of episodes that were given up."""
+        return len(self.episodes) + self.busy
 
-    def _run(self) -> None:
-        while (item := self.work.get()) is not None:
-            ticket, key, work = item
+    def lock(self) -> asyncio.Lock:
+        """Return the lock of whoever calls; a loop has its own, and finds no worker busy with a call of another one."""
+        loop = asyncio.get_running_loop()
+        if self._turn is None or self._turn[0] is not loop:
+            if self.busy:
+                self.end("a call of an earlier rollout has not returned")
+            self._turn = loop, asyncio.Lock()
+        return self._turn[1]
+
+    def call(self, key: str, work: Task | str) -> "asyncio.Future[Result | None]":
+        """Have the thread execute a call."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result | None] = loop.create_future()
+
+        def settle(result: Result | BaseException | None) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        def answer(result: Result | BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop may have ended
+                loop.call_soon_threadsafe(settle, result)
+
+        self._current, self.busy = future, True
+        self._calls.put((key, work, answer))
+        return future
+
+    def release(self, key: str) -> None:
+        """End an episode, after the calls so far."""
+        self.episodes.discard(key)
+        self._calls.put((key, None, lambda _: None))
+
+    def give_up(self, call: "asyncio.Future[Result | None]") -> None:
+        """Replace the worker if it still executes this call."""
+        if not call.done():
+            self.end("the call of an episode that was given up has not returned")
+
+    def end(self, why: str) -> None:
+        """Give up the host, and wake those who wait for it."""
+        self.lost = why
+        self.leave()
+        self.host.kill()
+        if self._current is not None:
+            with suppress(RuntimeError):  # its loop may have ended
+                self._current.cancel()
+
+    def leave(self) -> None:
+        """End the thread after the calls so far."""
+        self._calls.put(None)
+
+    def run(self) -> None:
+        """Execute the calls."""
+        while not self.lost and (call := self._calls.get()) is not None:
+            key, work, answer = call
             if work is None:
-                self._pool.release(key)
-                self.given_up.discard(key)
-            if key in self.given_up or work is None:
+                self.host.release(key)
                 continue
-            self.doing = _Doing(name_of(work), key, monotonic())
-            result: StepResult | EnvFailure | BaseException
+            result: Result | BaseException | None
             try:
-                result = self._pool.execute(key, work)
-            except BaseException as interrupt:  # raised in the thread of the pool
-                result = interrupt
-            self.doing = None
-            if self.abandoned:
-                break
-            self._results.put((ticket, key, result))
-        self._pool.close()
+                result = self.host.execute(key, work)
+            except BaseException as error:  # raised where it is awaited
+                result = error
+            self.lost = self.lost or self.host.lost
+            self.started, self.busy = True, False
+            answer(result)
+        self.host.close()
+
+
+def _shown(result: Result) -> int:
+    """Return a hash of what the model is shown of a result; 0 for a failure."""
+    if isinstance(result, EnvFailure):
+        return 0
+    return hash((result.observation, result.reward, result.terminated, result.truncated, result.instructions))
+
+
+def _close(workers: list[_Worker]) -> None:
+    ending, workers[:] = list(workers), []
+    for worker in ending:
+        worker.leave()
+    deadline = monotonic() + CLOSE_S
+    for worker in ending:
+        worker.join(max(0.0, deadline - monotonic()))
+        if worker.is_alive():
+            worker.end("the pool was closed")

@@ -9,9 +9,8 @@ from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.verifiers import Verifier
 from gym_trl.envspec import EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
-from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
 from gym_trl.grpo.credit.turn_credit import TurnCredit
 from gym_trl.grpo.dataset import make_dataset
@@ -181,7 +180,7 @@ class GymSpec:
         """Make one of the environments, wrapped as in training."""
         return self.env_spec.make(env_id)
 
-    def make_pool(self) -> GuardedPool:
+    def make_pool(self) -> EnvPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
         return make_pool(self.env_spec.make, self._probed.executor)
 
