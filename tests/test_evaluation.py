@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from support import slow_policy
+from support.episodes import ended
 
 from gym_trl.cli.app import app
 from gym_trl.envs.guess_number import GuessNumber
@@ -37,15 +38,13 @@ from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.records.files import read_records
 from gym_trl.records.schema import Record
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine, save_tiny
 from gym_trl.training.findings import Played, scores
 from gym_trl.training.options import choose
 from gym_trl.training.references import references
-from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
+from gym_trl.types import Task
 
 GUESS_ID = "TrlEnv/GuessNumber-v0"
 GUESS = [Task("TrlEnv/GuessNumber-v0", seed, {"instance": seed}) for seed in range(50)]
@@ -107,7 +106,7 @@ def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest
             standalone_mode=False,
         )
         assert f"random policy {known}\n" in capsys.readouterr().out
-        lost = EpisodeResult(Task(GUESS_ID, 0), StopReason.FAILURE, (Turn("", Answer("", ""), 0.0, True, 0, 0),), ())
+        lost = ended(0.0, success=False, task=Task(GUESS_ID, 0))
         told = scores(Played([lost], group_size=1, ends=()), found).got
         assert f"success 0.000 of 1 episodes (random {known.success.mean:.3f} of {known.episodes:,} episodes" in told
 
@@ -353,7 +352,7 @@ def test_limits_are_those_of_all_rows() -> None:
     rows = evaluate(GUESS_ID, ["solver", "random", saying("50")], episodes=3, turn_limit=2).rows
     assert {row.policy: row.turns for row in rows} == words
     [row] = evaluate(GUESS_ID, saying("what?"), episodes=3, invalid_penalty=0.5, end_after_invalid=2).rows
-    assert (row.mean_return.mean, row.turns, row.stop_reasons) == (-1.0, 2.0, {"invalid_action": 3})
+    assert (row.mean_return.mean, row.turns, row.stop_reasons) == (-1.0, 2.0, {"invalid": 3})
 
 
 def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None:
@@ -414,13 +413,12 @@ def test_the_users_mistake_is_raised_by_whoever_plays(where: str) -> None:
         evaluate(OfAnotherSpec, saying("a"), episodes=2, env_kwargs={"where": where})
     for executor in ("inline", "thread", "process"):
         stepping = ExecutorConfig(executor=executor)
-        episodes = [Episode(task, chat=chat, limits=Limits(tokens_per_turn=9)) for task in BARE]
         engine = ScriptedEngine(lambda request: chat.say("a"))
         with (
             make_pool(lambda env_id: OfAnotherSpec(where), stepping) as pool,
             pytest.raises(ConfigError, match=said),
         ):
-            run_episodes(episodes, pool=pool, engine=engine)
+            run(rollout(BARE, pool=pool, engine=engine, chat=chat, limits=Limits(tokens_per_turn=9)))
 
 
 class Waits(gym.Env[str, str]):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support import planted_cards
 from support.command_line import gym_trl_
+from support.episodes import ended, told
 
 from gym_trl.env_checker.card.plays import Plays, References
 from gym_trl.env_checker.checks.outcomes import _missed
@@ -22,15 +23,13 @@ from gym_trl.evaluation.estimates import Estimate, return_estimate, share_of
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.levels import levels_of
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.options import Curriculum
 from gym_trl.records import Record, as_record
 from gym_trl.records.files import RecordWriter
 from gym_trl.report import SKIPPED, WARNING, Finding
-from gym_trl.rollout.log import EpisodeLog
 from gym_trl.training.findings import Played, scores
 from gym_trl.training.options import choose
 from gym_trl.training.references import references
-from gym_trl.types import Answer, EpisodeResult, StepResult, StopReason, Task, Turn
+from gym_trl.types import StopReason, Task
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers import Opponent, TurnLimit
 
@@ -87,7 +86,7 @@ def test_words_of_the_user_change_no_reference() -> None:
 
 
 def test_references_of_a_curriculum_are_of_its_last_level() -> None:
-    levels = references(choose(GUESS, env_kwargs={"turns": 4}, curriculum=Curriculum([{"high": 4}, {"high": 50}])))
+    levels = references(choose(GUESS, env_kwargs={"turns": 4}, curriculum=[{"high": 4}, {"high": 50}]))
     assert levels["success_optimum"] == 0.3
     assert levels["success_random"] is not None
     assert levels["success_random"] < 0.2
@@ -116,7 +115,7 @@ def test_success_that_only_the_solver_declares_is_declared() -> None:
 
 def test_what_fails_at_times_is_judged_by_its_scored_episodes() -> None:
     with Plays(planted_cards.LosesTheLine, episodes=40) as plays:
-        assert any(not game.result.scored for game in plays.of("random", lambda env, seed: lambda text, info: "x"))
+        assert any(not game.episode.scored for game in plays.of("random", lambda env, seed: lambda text, info: "x"))
         assert References.of(plays).chance.episodes < 40
 
 
@@ -142,11 +141,7 @@ def test_a_few_equal_returns_of_a_solver_miss_no_optimum() -> None:
 
 
 def _game(reward: float) -> PlayedEpisode:
-    game = PlayedEpisode(EpisodeLog(Task("", 0)))
-    game.log.begin(StepResult("a"))
-    game.log.answer("x")
-    game.log.step(StepResult("b", reward, terminated=True))
-    return game
+    return PlayedEpisode(ended(reward))
 
 
 def test_a_single_scored_episode_says_nothing_of_rewards() -> None:
@@ -172,9 +167,9 @@ def test_repeats_of_held_out_games_are_not_taken_for_different_games(trained: in
 
 
 def record(seed: int, reward: float | None, **about: Any) -> Record:
-    task, turn = Task(GUESS, seed), Turn("", Answer("", ""), reward or 0.0, True, 0, 0)
-    ended = StopReason.ENV_ERROR if reward is None else StopReason.SUCCESS if reward else StopReason.FAILURE
-    return as_record(EpisodeResult(task, ended, (turn,), ()), **about)
+    task = Task(GUESS, seed)
+    failed = told([], task=task, reason=StopReason.ENV_ERROR)
+    return as_record(failed if reward is None else ended(reward, success=bool(reward), task=task), **about)
 
 
 def test_a_gate_judges_the_arguments_that_were_asked_for(tmp_path: Path) -> None:
@@ -274,8 +269,6 @@ def test_a_score_is_printed_as_a_number_of_its_size(mean: float, reach: float) -
 
 
 def test_success_that_the_references_show_is_a_failure_of_episodes_without_it() -> None:
-    turn = Turn("", Answer("", "x"), 0.0, True, 0, 0)
-    episodes = [EpisodeResult(Task("Any-v0", 0), StopReason.TERMINATED, (turn,), ()) for _ in range(4)]
-    played = Played(episodes, group_size=2, ends=())
+    played = Played([ended(0.0) for _ in range(4)], group_size=2, ends=())
     assert scores(played, {"success_random": None}).numbers["success"] is None
     assert scores(played, {"success_random": 0.3}).numbers["success"] == 0.0

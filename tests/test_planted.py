@@ -29,8 +29,8 @@ from gym_trl.envspec import EnvSpec
 from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.executors.step import begin, take_step
 from gym_trl.options import Text
+from gym_trl.policies.text_play import play_env
 from gym_trl.report import OK, PROBLEM, WARNING, Finding
-from gym_trl.rollout.text_player import play
 from gym_trl.spaces import AnyText, sample_allowed
 from gym_trl.testing import check_text_env
 from gym_trl.types import EnvFailure, StepResult, Task
@@ -179,7 +179,7 @@ def test_an_observation_that_is_no_text_is_refused_however_it_is_wrapped(space, 
     for first, then in ((wrong, "b"), ("a", wrong)):
         spec = EnvSpec(partial(Says, space, first, then), action_format=None, **shown_by)
         env = spec.make(next(iter(spec.weights)))
-        failure = play(env, task, lambda env: lambda observation: "yes").error
+        failure = play_env(env, task, lambda env: lambda observation: "yes").error
         assert "the observation must be text, got" in str(failure)
         if first is wrong:
             with pytest.raises(TypeError, match="the observation must be text, got"):

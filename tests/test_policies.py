@@ -15,7 +15,6 @@ from support.chat_server import said
 
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.options import History
 from gym_trl.policies.functions import person
 from gym_trl.policies.model import Model
 from gym_trl.policies.server import server
@@ -91,7 +90,7 @@ def test_what_stays_unanswered_is_a_failure_and_the_others_go_on(serve: Any, mon
         return (503, {}) if body["seed"] in doomed else solve(body, times)
 
     records = play(server(serve(answer).url, concurrency=1), episodes=5)
-    assert [record["stop_reason"] for record in records] == ["cancelled", *["success"] * 4]
+    assert [record["stop_reason"] for record in records] == ["cancelled", *["ended"] * 4]
     assert "returned status 503" in str(records[0]["error"])
 
 
@@ -100,7 +99,7 @@ def test_what_stays_unanswered_is_a_failure_and_the_others_go_on(serve: Any, mon
     [
         ((200, b"not json"), "cancelled"),
         ((200, {"choices": []}), "cancelled"),
-        ((400, {"error": {"message": "maximum context length is 512"}}), "context_overflow"),
+        ((400, {"error": {"message": "maximum context length is 512"}}), "token_limit"),
     ],
 )
 def test_a_strange_answer_is_its_episodes_data(serve: Any, answer: tuple[int, Any], reason: str) -> None:
@@ -132,7 +131,7 @@ def test_a_conversation_that_a_server_refuses_is_a_failure_and_the_others_go_on(
         return (status, {"error": "filtered"}) if body["seed"] in doomed else solve(body, times)
 
     records = play(server(serve(answer).url, concurrency=1), episodes=5)
-    assert [record["stop_reason"] for record in records] == ["cancelled", *["success"] * 4]
+    assert [record["stop_reason"] for record in records] == ["cancelled", *["ended"] * 4]
     assert f"returned status {status}" in str(records[0]["error"])
 
 
@@ -209,12 +208,12 @@ def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) ->
 
 def test_a_model_is_frozen_and_pickled_with_its_options() -> None:
     model = Model(
-        "Qwen/Qwen3-0.6B", turn_limit=8, history={"last": 4}, max_tokens_per_turn=16, system_prompt="Be brief."
+        "Qwen/Qwen3-0.6B", turn_limit=8, history=4, max_tokens_per_turn=16, system_prompt="Be brief."
     )
     assert pickle.loads(pickle.dumps(model)) == model
-    assert dict(model.options) == {"turn_limit": 8, "history": History(last=4)}
+    assert dict(model.options) == {"turn_limit": 8, "history": 4}
     changed = model.changed(turn_limit=2, label="short")
-    assert (changed.name, changed.options["turn_limit"], changed.options["history"]) == ("short", 2, History(last=4))
+    assert (changed.name, changed.options["turn_limit"], changed.options["history"]) == ("short", 2, 4)
     assert (changed.max_tokens_per_turn, changed.system_prompt) == (16, "Be brief.")
     with pytest.raises(FrozenInstanceError):
         model.label = "mine"  # type: ignore[misc]

@@ -4,7 +4,6 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +12,12 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
+from support.episodes import ended, told
 from support.lanes import examples
 
 import gym_trl
 from gym_trl import GymSpec
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.estimates import (
     Estimate,
@@ -29,45 +30,24 @@ from gym_trl.evaluation.estimates import (
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import Score, play_tasks
 from gym_trl.evaluation.scores import Scoreboard, compare
-from gym_trl.grpo.parts.curriculum import LevelCurriculum
 from gym_trl.integrations.eval_protocol.rows import as_row
-from gym_trl.options import Curriculum
 from gym_trl.records.export import sft_rows
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.schema import Record, as_record
 from gym_trl.registration import GAMES
-from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.limits import Limits
-from gym_trl.testing import ByteChat
-from gym_trl.types import Answer, Completion, EnvFailure, EpisodeResult, StepResult, StopReason, Task, Turn
+from gym_trl.types import StepResult, StopReason, Task
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
 from gym_trl.wrappers.traits import traits
 
-CHAT = ByteChat()
 # An OpenEnv server of somebody else declares what it declares.
 OURS = sorted(GAMES)
 INFO = st.sampled_from([{}, {"success": None}, {"success": True}, {"success": False}])
 assert gym_trl  # registers the environments
 
 
-def ended(replies: list[StepResult | EnvFailure], *, declares: bool, reason: StopReason | None = None) -> EpisodeResult:
-    """An episode of these replies, stopped for ``reason`` after them."""
-    episode = Episode(Task("Any-v0", 0), chat=CHAT, limits=Limits(tokens_per_turn=99))
-    todo: Sample | Act | EpisodeResult = episode.started(StepResult("go", declares_success=declares))
-    for reply in replies:
-        assert isinstance(todo, Sample)
-        ids = CHAT.say("x")
-        assert isinstance(episode.sampled(Completion("0", ids, [-1.0] * len(ids))), Act)
-        todo = episode.stepped(reply)
-    if isinstance(todo, EpisodeResult):
-        return todo
-    assert reason is not None
-    return episode.stopped(reason)
-
-
-ENDINGS = [None, *(one for one in StopReason if one not in ("success", "failure", "terminated"))]
+ENDINGS = [None, *(one for one in StopReason if one is not StopReason.ENDED)]
 
 
 @examples(150)
@@ -84,12 +64,9 @@ def test_success_is_declared_never_guessed(
     replies: list[Any] = [StepResult("", reward, info=info) for reward, info in zip(rewards, infos, strict=False)]
     if ending is None:
         replies[-1] = StepResult("", rewards[-1], terminated=True, info=infos[-1])
-    one = ended(replies, declares=declares, reason=ending)
+    one = told(replies, declares=declares, reason=ending)
     last = infos[-1].get("success")
     known = declares or any(info.get("success") is not None for info in infos)
-    if ending is None:
-        by = {True: StopReason.SUCCESS, False: StopReason.FAILURE, None: StopReason.TERMINATED}
-        assert one.stop_reason is by[last]
     if ending is not None and not ending.scored:
         assert one.success is None
     elif last is not None:
@@ -98,7 +75,7 @@ def test_success_is_declared_never_guessed(
         assert one.success is (False if known else None)
     # No reward has any part in it.
     unpaid: list[Any] = [StepResult("", 0.0, reply.terminated, reply.truncated, reply.info) for reply in replies]
-    assert ended(unpaid, declares=declares, reason=ending).success is one.success
+    assert told(unpaid, declares=declares, reason=ending).success is one.success
 
 
 @pytest.mark.parametrize("env_id", OURS)
@@ -124,7 +101,7 @@ def along_the_cliff(env: Any) -> Callable[[str], str]:
 
 def test_a_fallen_cart_pole_is_no_success_by_the_registrys_threshold() -> None:
     found = row("CartPole-v1", right)
-    assert (found.success.mean, found.stop_reasons) == (0.0, {"failure": 2})
+    assert (found.success.mean, found.stop_reasons) == (0.0, {"ended": 2})
     assert found.mean_return.mean > 0
 
 
@@ -139,7 +116,7 @@ def test_a_cart_pole_that_the_registered_limit_ends_is_a_success() -> None:
 
 def test_cliff_walking_declares_nothing_so_only_its_return_is_reported() -> None:
     found = row("CliffWalking-v1", along_the_cliff)
-    assert (found.success.mean, found.mean_return.mean, found.stop_reasons) == (None, -13.0, {"terminated": 2})
+    assert (found.success.mean, found.mean_return.mean, found.stop_reasons) == (None, -13.0, {"ended": 2})
     assert dict(found.pass_at) == {}
     assert str(found.success) == "-"
 
@@ -178,13 +155,8 @@ def test_a_threshold_is_of_the_environments_own_rewards() -> None:
     assert info["success"] is True
 
 
-def episodes(successes: Iterable[bool | None], env_id: str = "Any-v0") -> list[EpisodeResult]:
-    made = []
-    for seed, success in enumerate(successes):
-        info = {} if success is None else {"success": success}
-        one = ended([StepResult("", 1.0, terminated=True, info=info)], declares=False)
-        made.append(replace(one, task=Task(env_id, seed)))
-    return made
+def episodes(successes: Iterable[bool | None], env_id: str = "Any-v0") -> list[Episode]:
+    return [ended(1.0, success=success, task=Task(env_id, seed)) for seed, success in enumerate(successes)]
 
 
 def records(successes: Iterable[bool | None]) -> list[Any]:
@@ -210,7 +182,7 @@ def test_every_statistic_counts_every_scored_episode_once_one_declares(successes
     assert len(list(sft_rows(records(successes), successes=True))) == sum(one is True for one in successes)
     played = episodes(successes)
     assert Score.of(played).success == share
-    failed = EpisodeResult(Task("Any-v0", 9), StopReason.ENV_ERROR, (), ())
+    failed = told([], reason=StopReason.ENV_ERROR)
     assert Score.of([*played, failed], declaring={"Any-v0"}).success == (share or 0.0)
     assert Score.of([*played, *episodes([None], "Other-v0")]).success == share
 
@@ -231,17 +203,8 @@ def test_what_shows_records_counts_those_before_the_first_declaration(successes:
 
 
 def test_what_shows_records_shows_no_undeclared_success() -> None:
-    row = as_row(ended([StepResult("", 1.0, terminated=True)], declares=False))
+    row = as_row(ended(1.0))
     assert "success" not in row["evaluation_result"]["metrics"]
-
-
-def test_a_curriculum_refuses_to_climb_by_what_nothing_declares() -> None:
-    curriculum = LevelCurriculum(Curriculum([{}, {}], episodes=4))
-    curriculum.report([(0, None), (0, None), (0, True)])
-    curriculum.report([(0, None)] * 3)
-    assert curriculum.level == 0
-    with pytest.raises(ConfigError, match="the last 4 episodes declared none"):
-        curriculum.report([(0, None)])
 
 
 def test_a_crash_at_the_first_action_is_no_success_where_success_is_declared() -> None:
@@ -280,9 +243,8 @@ def test_an_own_declaration_counts_unless_it_is_replaced(over_info: bool, succes
 def episode(
     seed: int, *rewards: float, policy: str = "p", env: str = "Bag-v0", won: bool = True, **about: Any
 ) -> Record:
-    turns = tuple(Turn("", Answer("", ""), reward, reward >= 0, 0, 0) for reward in rewards)
-    ended = StopReason.SUCCESS if won else StopReason.FAILURE
-    played = EpisodeResult(Task(env, seed), ended if rewards else StopReason.ENV_ERROR, turns, ())
+    task = Task(env, seed)
+    played = ended(*rewards, success=won, task=task) if rewards else told([], task=task, reason=StopReason.ENV_ERROR)
     return as_record(played, policy=policy, **about)
 
 
@@ -356,7 +318,7 @@ def test_scores_do_not_depend_on_the_order_of_the_episodes(tasks: list[list[floa
 def test_what_could_not_be_scored_is_counted_and_in_no_mean() -> None:
     [row] = Scoreboard([episode(0, 1.0), episode(1, -0.5, 1.0), episode(2)]).rows()
     assert (row.tasks, row.episodes, row.unscored, row.success.mean, row.mean_return.mean) == (2, 2, 1, 1.0, 0.75)
-    assert (row.turns, row.invalid, row.stop_reasons) == (1.5, 1 / 3, {"env_error": 1, "success": 2})
+    assert (row.turns, row.invalid, row.stop_reasons) == (1.5, 1 / 3, {"ended": 2, "env_error": 1})
 
 
 def test_pass_at_is_of_powers_of_two_and_of_the_most_that_every_task_has() -> None:
@@ -407,8 +369,7 @@ def test_a_run_that_loses_every_task_is_worse_unless_they_are_few(tasks: int) ->
 
 def bare(seed: int, paid: float) -> Record:
     """Return the record of an episode without declared success."""
-    turn = Turn("", Answer("", ""), paid, True, 0, 0)
-    return as_record(EpisodeResult(Task("Bag-v0", seed), StopReason.TERMINATED, (turn,), ()), policy="p")
+    return as_record(ended(paid, task=Task("Bag-v0", seed)), policy="p")
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.5, 0.5), (0.9, 0.95), (0.05, 0.5), (1.0, 0.7), (0.02, 0.02)])

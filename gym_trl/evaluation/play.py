@@ -111,7 +111,7 @@ async def play_text(pool: InlinePool, task: Task, act: Act, *, key: str = _KEY, 
     """
 
     async def step(work: Task | str) -> StepResult | EnvFailure:
-        return pool.execute(key, work)
+        return await pool.execute(key, work)
 
     try:
         [episode] = await play_texts(task, step, [act], **options)

@@ -62,7 +62,7 @@ def demonstrate(
 
         async def step(work: Task | str) -> StepResult | EnvFailure:
             nonlocal last
-            last = pool.execute(key, work)
+            last = await pool.execute(key, work)
             return last
 
         async def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
