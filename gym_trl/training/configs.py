@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.grpo.parts.part import Rollout
+from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.options import EpisodeOptions, SpecOptions, TrainOptions, grpo_fields, values_of
@@ -88,3 +88,8 @@ def make_spec(
         on_rollout=on_rollout,
     )
     return GymSpec(config=chosen)
+
+
+def template_options(options: EpisodeOptions, args: Any) -> dict[str, Any]:
+    """Return the arguments of a run's chat template; ``args`` is its ``grpo_config``."""
+    return {**(args.chat_template_kwargs or {}), **options.chat_template_kwargs}

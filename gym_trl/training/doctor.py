@@ -11,18 +11,20 @@ from typing import Any
 
 from gym_trl.engines.admission import context_of
 from gym_trl.engines.protocol import Engine
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trainer_engine import SAMPLING
+from gym_trl.history import chat_for, make_history
 from gym_trl.options import TrainOptions
 from gym_trl.policies.model import end_ids, transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer, load_weights
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.seeding import derive_seed
 from gym_trl.text import counted
 from gym_trl.training.action_formats import Judge
-from gym_trl.training.configs import grpo_config, make_spec
+from gym_trl.training.configs import grpo_config, make_spec, template_options
 from gym_trl.training.findings import (
     Played,
     crashes,
@@ -39,8 +41,7 @@ from gym_trl.training.model_checks import Memory, MicroBatch, estimate_memory, m
 from gym_trl.training.models import ModelChoice, model_choice
 from gym_trl.training.options import has_opponents, one_seat
 from gym_trl.training.references import references
-from gym_trl.training.sources import episode_of
-from gym_trl.types import EpisodeResult
+from gym_trl.training.sources import preamble_of
 
 _GIB = 2**30
 _SECONDS_OF_JUDGING = 20.0
@@ -138,7 +139,7 @@ def diagnose(
     groups: int = 8,
     free: int | None = None,
     on_load: Callable[[], None] | None = None,
-    on_episode: Callable[[EpisodeResult], None] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
 ) -> Diagnosis:
     """Play groups of training tasks as a training with these options would, and report what stands in its way.
 
@@ -174,8 +175,8 @@ def diagnose(
             "see gym-trl eval --against"
         )
     spec = make_spec(one_seat(options), args)
-    template = {**(args.chat_template_kwargs or {}), **spec.rollout_config.chat_template_kwargs}
-    of_model = model_problems(choice, template, spec.rollout_config.history)
+    template = template_options(options, args)
+    of_model = model_problems(choice, template, options.history)
     steps = _Steps(options, args, choice, free_memory(cpu=bool(args.use_cpu)) if free is None else free)
     of_model += steps.too_large()
     if any(one.verdict is PROBLEM for one in of_model):
@@ -188,7 +189,7 @@ def diagnose(
     here = spec.executor in ("inline", "thread") and options.step_timeout is options.reset_timeout is None
     with Judge(spec.env_spec, seconds=_SECONDS_OF_JUDGING) if here else nullcontext() as judge:
         readable = readable_actions(played, options.action_format, cut_actions=options.cut_actions, judge=judge)
-    prompt = next((tokenizer.decode(one.prompt_ids) for one in played.results if one.turns), "")
+    prompt = next((tokenizer.decode(one.row.prompt_ids) for one in played.results if one.turns), "")
     findings = [
         *scored_episodes(played),
         *crashes(played),
@@ -246,30 +247,34 @@ def _rehearse(
     choice: ModelChoice,
     template: Mapping[str, Any],
     groups: int,
-    on_episode: Callable[[EpisodeResult], None] | None,
+    on_episode: Callable[[Episode], None] | None,
 ) -> _Rehearsal:
     """Load the model, and play groups of training tasks with it."""
-    config, tokenizer = spec.rollout_config, load_tokenizer(choice.model)
+    tokenizer = load_tokenizer(choice.model)
     weights = _placed(load_weights(choice.model, dtype=choice.dtype or "float32"), args)
-    chat = config.template_chat(tokenizer, template)
+    chat = chat_for(tokenizer, options.history, **template)
     sampling = {name: getattr(args, name) for name in SAMPLING} | (args.generation_kwargs or {})
     engine = transformers_engine(weights, tokenizer, chat, sampling=sampling)
-    limits = config.limits(args.max_completion_length, context=context_of(weights.config))
+    limits = Limits(options.max_tokens_per_turn, args.max_completion_length, context_of(weights.config))
     tasks = [task for task in islice(spec.tasks("train"), groups) for _ in range(options.num_generations)]
-    episodes = [
-        episode_of(task, spec, chat, limits, seed=derive_seed(options.seed, "doctor", row))
-        for row, task in enumerate(tasks)
-    ]
     began = perf_counter()
     with spec.make_pool() as pool:
-        results = run_episodes(
-            episodes,
-            pool=pool,
-            engine=engine,
-            max_alive=config.max_alive,
-            cutoff=config.cutoff,
-            on_finish=lambda _, result: on_episode(result) if on_episode else None,
+        games = run(
+            rollout(
+                tasks,
+                pool=pool,
+                engine=engine,
+                chat=chat,
+                seeds=[derive_seed(options.seed, "doctor", row) for row in range(len(tasks))],
+                preambles=[preamble_of(spec)] * len(tasks),
+                max_alive=options.max_alive,
+                on_finish=lambda _, seats: on_episode(seats[0]) if on_episode else None,
+                limits=limits,
+                history=make_history(options.history),
+                timeout=options.episode_timeout,
+            )
         )
+    results = [episode for [episode] in games]
     seconds = perf_counter() - began
     ends = {id_: tokenizer.decode([id_]) for id_ in end_ids(weights.generation_config, tokenizer, chat)}
     return _Rehearsal(Played(results, group_size=options.num_generations, ends=ends), seconds, tokenizer, engine, ends)
@@ -283,10 +288,13 @@ def _placed(weights: Any, args: Any) -> Any:
     return weights.to(torch.accelerator.current_accelerator())
 
 
-def _reply(episode: EpisodeResult, tokenizer: Any) -> str:
+def _reply(episode: Episode, tokenizer: Any) -> str:
     if len(episode.turns) < 2:
         return ""
-    return str(tokenizer.decode(episode.completion_ids[episode.turns[0].stop : episode.turns[1].start]))
+    first, second = (turn.spans[-1] for turn in episode.turns[:2])
+    if first.segment != second.segment:
+        return ""
+    return str(tokenizer.decode(episode.segments[first.segment].completion_ids[first.stop : second.start]))
 
 
 def _system_message(tokenizer: Any, template: Mapping[str, Any], system_prompt: str | None, prompt: str) -> Finding:
@@ -359,8 +367,9 @@ class _Steps:
 
     def memory(self, played: Played) -> Finding:
         """Return the estimate for episodes as long as those that were played, and for the longest that are allowed."""
-        prompt = max((len(one.prompt_ids) for one in played.results), default=0)
-        now = max((len(one.prompt_ids) + len(one.completion_ids) for one in played.results), default=0)
+        segments = [segment for one in played.results for segment in one.segments]
+        prompt = max((len(segment.prompt_ids) for segment in segments), default=0)
+        now = max((len(segment.ids) for segment in segments), default=0)
         context = context_of(load_config(self.choice.model))
         longest = max(now, min(prompt + self.args.max_completion_length, context or math.inf))
         batch = self._batch(self.choice, longest)

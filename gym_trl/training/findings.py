@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gym_trl.episode import Episode, Turn
 from gym_trl.evaluation.estimates import Estimate, return_estimate, share_estimate, share_of
-from gym_trl.grpo.credit.estimators import EPISODE, Estimator
-from gym_trl.grpo.credit.turn_credit import find_estimator
-from gym_trl.grpo.parts.dead_groups import dead_groups, scored_member
+from gym_trl.grpo.credit import Estimator, find_estimator
+from gym_trl.grpo.groups import Member, dead_groups
 from gym_trl.report import OK, PROBLEM, WARNING, Finding, Verdict
 from gym_trl.success import successes_in
 from gym_trl.text import counted
 from gym_trl.training.action_formats import Judge, Reading, Response, candidate_formats, read_again, sample_actions
-from gym_trl.types import EpisodeResult, StopReason, Turn
+from gym_trl.types import StopReason
 
 _T = TypeVar("_T")
 # A share below the first number is a problem, below the second a warning. The bounds are the authors' judgement: with
@@ -54,7 +54,7 @@ class Played:
         ends: Token ids that end a response.
     """
 
-    def __init__(self, results: Sequence[EpisodeResult], *, group_size: int, ends: Collection[int]) -> None:
+    def __init__(self, results: Sequence[Episode], *, group_size: int, ends: Collection[int]) -> None:
         self.results = results
         self.by_group = _in_groups(results, group_size)
         """Episodes of each group, scored or not."""
@@ -104,10 +104,11 @@ def _in_groups(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def _responses(episode: EpisodeResult, ends: Collection[int], group: int) -> Iterable[PlayedResponse]:
+def _responses(episode: Episode, ends: Collection[int], group: int) -> Iterable[PlayedResponse]:
     before: tuple[str, ...] = ()
     for turn in episode.turns:
-        ids = episode.completion_ids[turn.start : turn.stop]
+        segment, start, stop = turn.spans[-1]
+        ids = episode.segments[segment].completion_ids[start:stop]
         ended = bool(ids) and ids[-1] in ends
         yield PlayedResponse(turn, len(ids), ended, Response(turn.answer.text, not ended, episode.task, before), group)
         if turn.action is not None:
@@ -220,7 +221,7 @@ def _example(one: Reading) -> str:
 
 
 def group_spread(
-    played: Played, *, best: float | None, group_size: int, readable: Verdict, credit: str | Estimator = EPISODE
+    played: Played, *, best: float | None, group_size: int, readable: Verdict, credit: str | Estimator = "episode"
 ) -> Finding:
     """Report the share of groups that are not dead: in the others all advantages of the training are 0.
 
@@ -232,11 +233,11 @@ def group_spread(
         credit: Estimator of the advantages; with the default, those are dead whose returns are all the same.
     """
     groups, mixed = played.groups, played.mixed
-    members = [scored_member(number, one) for number, group in enumerate(groups) for one in group]
+    members = [Member.of(number, one) for number, group in enumerate(groups) for one in group]
     dead = dead_groups(members, find_estimator(credit))
     flat = [groups[number][0].episode_return or 0.0 for number in dead]
     spread = len(groups) - len(dead)
-    differ = "different returns" if credit == EPISODE else f"turns with an advantage (credit={credit!r})"
+    differ = "different returns" if credit == "episode" else f"turns with an advantage (credit={credit!r})"
     rate = share_of(spread / max(1, len(groups)), len(groups))
     got = f"{spread} of {counted(len(groups), 'group')} of {group_size} have {differ}: {rate}"
     if flat:
@@ -309,35 +310,30 @@ def episode_length(played: Played, *, max_completion: int, context: int | None =
         context: Tokens of the model's context; ``None`` if it has no limit.
     """
     name = "length of an episode"
-    lengths = [len(one.completion_ids) for one in played.scored]
-    prompts = [len(one.prompt_ids) for one in played.scored]
-    middle, high = percentile(lengths, 50), percentile(lengths, 95)
-    reasons = (StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW)
-    cut = [
-        share_estimate([[one.stop_reason is reason for one in group] for group in played.by_group])
-        for reason in reasons
-    ]
-    budget, overflow = (one.mean or 0.0 for one in cut)
-    most = max_completion if context is None else min(max_completion, max(0, context - percentile(prompts, 50)))
+    longest = [max(one.segments, key=lambda segment: len(segment.completion_ids)) for one in played.scored]
+    lengths, prompts = [len(one.completion_ids) for one in longest], [len(one.prompt_ids) for one in longest]
+    prompt, middle, high = percentile(prompts, 50), percentile(lengths, 50), percentile(lengths, 95)
+    cut = share_estimate([[one.stop_reason is StopReason.TOKEN_LIMIT for one in group] for group in played.by_group])
+    room = max_completion if context is None else max(0, context - prompt)
     got = (
-        f"median {middle}, 95th percentile {high} of at most {most} tokens after a prompt of "
-        f"{percentile(prompts, 50)}; of {counted(len(played.results), 'episode')} {cut[0]} were "
-        f"cut off there, {cut[1]} by the context"
+        f"median {middle}, 95th percentile {high} of at most {min(max_completion, room)} tokens after a prompt of "
+        f"{prompt}; of {counted(len(played.results), 'episode')} {cut} were cut off there"
     )
+    share = cut.mean or 0.0
     numbers = {
         "median": middle,
         "p95": high,
-        "limit": most,
-        "prompt": percentile(prompts, 50),
-        "token_limit": budget,
-        "context_overflow": overflow,
+        "limit": min(max_completion, room),
+        "prompt": prompt,
+        "token_limit": share,
     }
-    if budget + overflow <= CUT:
+    if share <= CUT:
         return Finding(name, OK, got, numbers=numbers)
-    verdict = PROBLEM if budget + overflow > READABLE[1] else WARNING
-    if overflow > budget:
+    verdict = PROBLEM if share > READABLE[1] else WARNING
+    if room <= max_completion and context is not None:
         fix = (
-            "the model's context is too short for these episodes: shorten turns (--max-tokens-per-turn) or observations"
+            "the model's context is too short for these episodes: shorten turns (--max-tokens-per-turn) or "
+            "observations, or show the last turns only (--history)"
         )
         return Finding(name, verdict, got, fix, numbers=numbers)
     options = {"max_completion_length": 2 * max_completion}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import check_counts, needs
-from gym_trl.grpo.parts.part import Rollout
+from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.training.recording import Recorder
 from gym_trl.training.run_folder import Checkpoint, RunFolder
 

@@ -1,15 +1,15 @@
 """Episodes of a training that are recorded: whole groups of each rollout, with the advantages of their turns."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gym_trl.grpo.parts.part import ReplacedEpisode, Rollout
-from gym_trl.grpo.planned_rows import GameSeat
+from gym_trl.episode import Episode
+from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.outcome import FailureNotes
 from gym_trl.records.schema import CreditRecord
 from gym_trl.training.run_folder import RunFolder
-from gym_trl.types import EpisodeResult
 
 
 class Recorder:
@@ -29,22 +29,20 @@ class Recorder:
         # In training, a rollout precedes its step.
         step = rollout.step + (rollout.split == "train")
         group_size = self._group_size if rollout.split == "train" else 1
-        chosen = some_of(rollout.episodes, self._episodes, group_size, rollout.seats)
         about = {"step": step, "split": rollout.split, "greedy": self.greedy}
         # A step or an evaluation may consist of several rollouts.
         if self._about != about:
             self._about, self._placed = about, 0
-        placed = [(self._placed + place, played) for place, played in chosen]
-        self._recorded = [(place, self._placed + place) for place, _ in chosen]
+        chosen = some_of(rollout.episodes, self._episodes, group_size)
+        self._recorded = [(place, self._placed + place) for place in chosen]
+        placed = [(self._placed + place, rollout.episodes[place]) for place in chosen]
         self._placed += math.ceil(len(rollout.episodes) / group_size) * group_size  # whole groups
         self._folder.rollouts(placed, group_size=group_size, tokens=True, **about)
-        # The recorded groups' predecessors, as groups of their own.
-        before = _predecessors(rollout.replaced, {place for place, _ in chosen}, group_size)
-        again = [(self._placed + place, played) for place, played in before]
-        self._placed += max((place // group_size + 1 for place, _ in before), default=0) * group_size
+        again = [(self._placed + place, one) for place, one in by_task(rollout.replaced, self._episodes, group_size)]
+        self._placed += len({place // group_size for place, _ in again}) * group_size
         self._folder.rollouts(again, group_size=group_size, tokens=True, replaced=True, **about)
-        for played in rollout.episodes:
-            self._failures.add(played.stop_reason, played.error, scored=played.scored)
+        for episode in rollout.episodes:
+            self._failures.add(str(episode.stop_reason), episode.error, scored=episode.scored)
 
     def on_advantages(self, advantages: Sequence[Sequence[float]]) -> None:
         """Record the advantages of the turns of the recorded episodes of the last rollout."""
@@ -61,50 +59,41 @@ class Recorder:
                 self._folder.credit(record)
 
 
-def _predecessors(
-    replaced: Sequence[ReplacedEpisode], places: Collection[int], group_size: int
-) -> list[tuple[int, EpisodeResult]]:
-    """Return the replaced episodes of the rows at ``places``, with positions in groups of their own."""
-    groups: dict[tuple[int, int], int] = {}
-    predecessors = []
-    for one in replaced:
-        group, member = divmod(one.place, group_size)
-        if one.place in places:
-            number = groups.setdefault((group, one.attempt), len(groups))
-            predecessors.append((number * group_size + member, one.episode))
-    return predecessors
+def by_task(episodes: Sequence[Episode], count: int, group_size: int) -> list[tuple[int, Episode]]:
+    """Return about ``count`` replaced episodes, whole groups of one task each, with positions."""
+    groups: defaultdict[str, list[Episode]] = defaultdict(list)
+    for episode in episodes:
+        groups[episode.task.to_json()].append(episode)
+    return [
+        (number * group_size + member, episode)
+        for number, group in enumerate(list(groups.values())[: math.ceil(count / group_size)])
+        for member, episode in enumerate(group)
+    ]
 
 
-def some_of(
-    episodes: Sequence[EpisodeResult], count: int, group_size: int, seats: Mapping[str, int]
-) -> list[tuple[int, EpisodeResult]]:
-    """Return about ``count`` episodes with positions: whole groups spread over the batch, and a failed one if any.
+def some_of(episodes: Sequence[Episode], count: int, group_size: int) -> list[int]:
+    """Return positions of about ``count`` episodes: whole groups spread over the batch, and a failed one if any.
 
-    A game is never cut: the last one is completed beyond ``count``, and one that has seats on another process is left
-    out.
+    A game is never cut: the last one is completed beyond ``count``.
 
     Args:
-        episodes: Episodes of the batch, by position.
+        episodes: Episodes of the batch; those of the seats of a game are neighbours.
         count: Number of episodes.
         group_size: Number of consecutive positions with the same task.
-        seats: Number of seats of each environment by its id, if the model plays all of them.
     """
-
-    def game(place: int) -> range:
-        size = seats.get(episodes[place].task.env_id, 1)
-        first = place - GameSeat.of(place % group_size, size).seat
-        return range(first, first + size)
-
-    games = list(dict.fromkeys(one for place in range(len(episodes)) if (one := game(place)).stop <= len(episodes)))
+    games: list[list[int]] = []
+    for place, episode in enumerate(episodes):
+        if not episode.seat or not games:
+            games.append([])
+        games[-1].append(place)
     starts = range(0, len(episodes), group_size)
     wanted = min(len(starts), math.ceil(count / group_size))
-    groups = {starts[i * len(starts) // wanted] for i in range(wanted)}
-    chosen, places = list[range](), 0
-    for one in games:
-        if places < count and one.start // group_size * group_size in groups:
-            chosen.append(one)
-            places += len(one)
-    failed = [one for one in games if any(not episodes[place].scored and episodes[place].error for place in one)]
-    if chosen and failed and not set(chosen) & set(failed):
+    groups = {starts[number * len(starts) // wanted] // group_size for number in range(wanted)}
+    chosen: list[list[int]] = []
+    for game in games:
+        if sum(map(len, chosen)) < count and game[0] // group_size in groups:
+            chosen.append(game)
+    failed = [game for game in games if any(not episodes[place].scored and episodes[place].error for place in game)]
+    if chosen and failed and not any(game in failed for game in chosen):
         chosen[-1] = failed[0]
-    return [(place, episodes[place]) for one in chosen for place in one]
+    return [place for game in chosen for place in game]

@@ -11,8 +11,8 @@ from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import option_types
 from gym_trl.options import Text, TrainOptions, changed, with_role
-from gym_trl.registration import make_env
 from gym_trl.random_play import own_random_policy
+from gym_trl.registration import make_env
 from gym_trl.wrappers.seats import plays_all_seats
 
 
@@ -30,7 +30,7 @@ def references(options: TrainOptions) -> dict[str, float | None]:
     The keys are ``success_`` and ``return_``, each with ``random``, ``blind`` and ``optimum``, and ``episodes_`` with
     the first two: the number of episodes of the sample. An unknown score is ``None``.
     """
-    levels = () if options.curriculum is None else options.curriculum.levels
+    levels = options.curriculum
     # Evaluations have the last level.
     own = partial(make_env, options.env, **{**options.env_kwargs, **(levels[-1] if levels else {})})
     make = _maker(own, {name: value for name, value in changed(options).items() if name in option_types(Text)})

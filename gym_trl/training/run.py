@@ -19,8 +19,9 @@ from gym_trl.errors import ConfigError, GymTRLError, MissingDependencyError, Poo
 from gym_trl.evaluation.play import Score
 from gym_trl.grpo.adapters import sync_weights
 from gym_trl.grpo.generation_check import check_generation
+from gym_trl.grpo.rewards import Outcome, metrics
+from gym_trl.grpo.rollout_func import STATE
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.grpo.totals import StepTotals, rows_of
 from gym_trl.options import TrainOptions, grpo_fields
 from gym_trl.policies.weights import bfloat16_is_fast, free_memory, load_config, saving
 from gym_trl.testing.tiny import save_tiny, tiny_model, tiny_tokenizer
@@ -40,7 +41,6 @@ try:
     import trl  # noqa: F401
 
     from gym_trl.grpo.grpo_trainer import GymGRPOTrainer
-    from gym_trl.grpo.resume import ExactResume
 
     if find_spec("matplotlib") is None:  # which the curve needs, after the first steps
         raise ImportError("No module named 'matplotlib'")
@@ -171,18 +171,17 @@ def _checked(options: TrainOptions, args: Any, processes: int) -> tuple[TrainOpt
     choice = model_choice(options)
     assert choice is not None
     template = {**(args.chat_template_kwargs or {}), **options.chat_template_kwargs}
-    history = options.history
-    notes = refuse(model_problems(choice, template, history))
+    notes = refuse(model_problems(choice, template, options.history))
     free = free_memory(cpu=bool(args.use_cpu))
     if args.use_vllm and args.vllm_mode == "colocate":
         free = int(free * (1 - args.vllm_gpu_memory_utilization))
-    tokens = args.max_completion_length * (2 if history is not None and history.cuts else 1) + _PROMPT
+    tokens = args.max_completion_length * (1 if options.history is None else 2) + _PROMPT
     tokens = min(tokens, context_of(load_config(choice.model)) or tokens)
     # Several processes would have to agree, and may share the weights.
     batch = None if processes > 1 else micro_batch_of(options, args, choice, tokens=tokens, free=free)
     if batch is None:
         return options, notes
-    if history is not None:
+    if options.history is not None:
         notes.append(
             "With a history an episode may be several rows, and a micro-batch as many times as large; if memory runs "
             "out, set --grpo per_device_train_batch_size=1"
@@ -239,9 +238,6 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
         what = f"cannot train {run.options.model or 'the tiny model'}"
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
     trainer.remove_callback(PrinterCallback)
-    if spec.turn_credit is not None:
-        spec.turn_credit.on_advantages = run.recorder.on_advantages
-    ExactResume().attach(trainer)
     return trainer
 
 
@@ -280,7 +276,7 @@ class _Run(SessionCallback):
         self.folder.card(trainer)  # the evaluations may be interrupted
         summary |= _named("after", self._evaluate(trainer.args.temperature))
         summary |= _named("after_greedy", self._evaluate(0.0))
-        if summary.get("return_before") is not None and summary["success_before"] is None and trainer.gym_trl.declaring:
+        if summary.get("return_before") is not None and summary["success_before"] is None and self._declaring:
             summary["success_before"] = 0.0  # only later episodes have shown that success is declared
         self.folder.save_summary()
         self.folder.card(trainer)
@@ -291,11 +287,17 @@ class _Run(SessionCallback):
         for name in [name for name in summary if "_after" in name]:
             del summary[name]
         if any(summary.get(f"success_{name}") is not None for name in ("random", "blind", "optimum")):
-            self.trainer.gym_trl.learn([self.options.env])  # the references have shown that success is declared
+            self._declaring.append(self.options.env)  # the references have shown that success is declared
         if self.start.path is None:
             # Here rather than earlier, because the model is now on its training devices, on every process.
             summary |= _named("before", self._evaluate(args.temperature, must_score=True))
         self.session.begin(state.global_step, self.options.steps)
+
+    @property
+    def _declaring(self) -> list[str]:
+        """Environments that are known to declare success, which checkpoints hold."""
+        known: list[str] = self.trainer.state.stateful_callbacks.setdefault(STATE, {}).setdefault("declaring", [])
+        return known
 
     def show(self, step: int, logs: Mapping[str, Any]) -> None:
         """Show the metrics of a step, and the curve now and then."""
@@ -328,23 +330,22 @@ class _Run(SessionCallback):
         # All processes run the same number of batches, because sharded weights are gathered collectively.
         batches = math.ceil(math.ceil(len(prompts) / accelerator.num_processes) / size)
         with playing(trainer, temperature):
-            columns = [self._evaluated.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
-        rows = [row for batch in columns for row in rows_of(batch)]
+            rollouts = [self._evaluated.rollout_func(mine[i * size : (i + 1) * size], trainer) for i in range(batches)]
+        outcomes = [Outcome.of(episode) for columns in rollouts for episode in columns["episode"]]
+        errors = [one.error or "no error" for columns in rollouts for one in columns["episode"] if not one.scored]
         if accelerator.num_processes > 1:
             from accelerate.utils import gather_object
 
-            rows = gather_object(rows)
-        totals = StepTotals.of(rows, declaring=trainer.gym_trl.declaring)
-        trainer.gym_trl.learn(totals.declared)
-        if must_score and totals.episodes and not totals.scored:
-            common = "; ".join(f"{count} x {error}" for error, count in Counter(totals.errors).most_common(3))
+            outcomes, errors = gather_object(outcomes), gather_object(errors)
+        if must_score and errors and len(errors) == len(outcomes):
+            common = "; ".join(f"{count} x {error}" for error, count in Counter(errors).most_common(3))
             raise PoolError(
-                f"none of the {counted(totals.episodes, 'episode')} of the evaluation before the training could be "
+                f"none of the {counted(len(outcomes), 'episode')} of the evaluation before the training could be "
                 f"scored ({common}): see what fails with gym-trl validate"
             )
-        means = totals.metrics()
-        values = (means.get(f"env/{name}") for name in ("success", "return", "turns", "invalid_actions"))
-        return Score(totals.scored, totals.unscored, *values)
+        means = metrics(outcomes)
+        values = (means.get(name) for name in ("success", "return", "turns", "invalid_actions"))
+        return Score(len(outcomes) - len(errors), len(errors), *values)
 
     def _overlap(self) -> dict[str, int]:
         """Return the numbers of the evaluation's episodes and different games, and how many the training has, too.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.kinds import option_types
 from gym_trl.options import Options, TrainOptions
 from gym_trl.records.json_lines import DEEPEST, as_object
 from gym_trl.trust import texts_in

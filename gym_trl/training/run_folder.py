@@ -14,11 +14,11 @@ from shutil import rmtree
 from typing import Any, Unpack
 
 from gym_trl.envspec import END_AFTER_INVALID, limit_of_invalid
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.files import replace_text
-from gym_trl.grpo.checkpoints import UNFINISHED, rollouts_file
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.option_args import ModelArgs
 from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
@@ -30,7 +30,6 @@ from gym_trl.records.json_lines import JsonLinesWriter, keep_json_lines, read_js
 from gym_trl.records.schema import CREDIT, FAILURES, ROLLOUTS, CreditRecord, as_record
 from gym_trl.training.model_card import CARD, WARM_START, model_card, trl_citations
 from gym_trl.training.options import read_options
-from gym_trl.types import EpisodeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +41,17 @@ class Checkpoint:
 
 
 def last_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the last checkpoint of the run in ``folder`` that is complete.
-
-    If there is none, because Transformers deletes the previous checkpoint first, return the last one, which lacks only
-    the rollouts of an unfinished step.
-    """
-    checkpoints: list[tuple[Checkpoint, bool]] = []
+    """Return the last checkpoint of the run in ``folder`` that is complete, if there is one."""
+    checkpoints = []
     for path in (folder / "checkpoints").glob("checkpoint-*"):
         try:
             # The trainer writes its state last (Trainer._save_checkpoint, transformers 5.17).
-            state = read_object(path / "trainer_state.json")
-            step, saved = state["global_step"], state.get("stateful_callbacks", {}).get(UNFINISHED, {})
-            # Only grpo/resume.py writes more after it, one file per process.
-            files = range(saved["processes"]) if saved.get("unfinished") else ()
-        except (OSError, ConfigError, KeyError, AttributeError, TypeError):
+            step = read_object(path / "trainer_state.json")["global_step"]
+        except (OSError, ConfigError, KeyError):
             continue
-        if type(step) is not int:
-            continue
-        complete = all(rollouts_file(path, rank).exists() for rank in files)
-        checkpoints.append((Checkpoint(path, step), complete))
-    checkpoints.sort(key=lambda one: one[0].step)
-    if not checkpoints:
-        return None
-    # The trainer completes the newest checkpoint before it deletes another, so older ones must have all of its files.
-    newest = _trainers_files(checkpoints[-1][0])
-    whole = [checkpoint for checkpoint, complete in checkpoints if complete and newest <= _trainers_files(checkpoint)]
-    return whole[-1] if whole else checkpoints[-1][0]
-
-
-def _trainers_files(checkpoint: Checkpoint) -> set[str]:
-    assert checkpoint.path is not None
-    return {file.name for file in checkpoint.path.iterdir() if not file.match("rollouts-*")}
+        if type(step) is int:
+            checkpoints.append(Checkpoint(path, step))
+    return max(checkpoints, key=lambda one: one.step, default=None)
 
 
 def wrapping(options: TrainOptions) -> dict[str, Any]:
@@ -235,7 +214,7 @@ class RunFolder:
 
     def rollouts(
         self,
-        played: Iterable[tuple[int, EpisodeResult]],
+        played: Iterable[tuple[int, Episode]],
         *,
         group_size: int,
         **about: Any,

@@ -9,9 +9,11 @@ from typing import TypeAlias
 
 from gym_trl.chat import Chat
 from gym_trl.envspec import EnvSpec, kwargs_by_id
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.history import make_history
 from gym_trl.options import DEMONSTRATIONS, Keep
 from gym_trl.policies.demonstrations import Respond, Script, demonstrate
 from gym_trl.policies.functions import as_policy
@@ -19,12 +21,11 @@ from gym_trl.policies.protocol import Attempt, TextPolicy
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import to_json
 from gym_trl.records.schema import ROLLOUTS, Record, TurnRecord
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
+from gym_trl.rollout import Limits
 from gym_trl.success import successes_in
 from gym_trl.text import counted
 from gym_trl.text.parsing import ActionFormat
-from gym_trl.types import Answer, EpisodeResult, Message, Task, TokenIds
+from gym_trl.types import Answer, Message, StopReason, Task, TokenIds
 
 Source: TypeAlias = TextPolicy | Path
 """Source of demonstrations: a policy that plays the training tasks, or records."""
@@ -34,7 +35,7 @@ Source: TypeAlias = TextPolicy | Path
 class Demonstrations:
     """Demonstrations of one source."""
 
-    kept: tuple[EpisodeResult, ...]
+    kept: tuple[Episode, ...]
     """Episodes to train on."""
     played: int
     """Number of all episodes."""
@@ -107,7 +108,7 @@ def collect(
     keep: Keep | None = None,
     min_return: float | None = None,
     episodes: int | None = None,
-    on_finish: Callable[[int, EpisodeResult], None] | None = None,
+    on_finish: Callable[[int, Episode], None] | None = None,
 ) -> Demonstrations:
     """Play demonstrations with the environments, prompts and limits of a training, and choose among them.
 
@@ -124,25 +125,28 @@ def collect(
         min_return: Lowest return of an episode to keep. Default: none. Where success is not declared, it is the only
             criterion; without it, all such episodes are kept.
         episodes: Number of episodes. Default: ``DEMONSTRATIONS`` of a policy, all records.
-        on_finish: Called with the index and the result of each episode.
+        on_finish: Called with the index of each episode and the episode.
 
     Raises:
         ConfigError: the environment has no such policy, no record is of this environment, records are of the seats of
-            games, or no episode is left.
+            games, or no episode is left; or the history asks a model for notes, which no demonstration has.
     """
+    if spec.options.history == "notes":
+        raise ConfigError(
+            "history must be a number of turns or 'rendered' for a warm start, got 'notes': demonstrations have no "
+            "notes of a model"
+        )
     if spec.env_spec.seats is not None:
         raise ConfigError(
             f"a warm start plays one seat of a game, against others: leave out seats={spec.env_spec.seats!r}, or train "
             "on recorded conversations of all seats with TRL's SFTTrainer (gym_trl.records.sft_rows)"
         )
     records = [*islice(_recorded(source, spec), episodes)] if isinstance(source, Path) else []
-    scripts = [
-        Script(episode_of(_task_of(record), spec, chat, limits), _responses_in(record, spec, chat))
-        for record in records
-    ]
+    scripts = [Script(_task_of(record), _responses_in(record, spec, chat)) for record in records]
     if isinstance(source, TextPolicy):
-        scripts = [*_played(source, spec, chat, limits, episodes or DEMONSTRATIONS)]
-    results = demonstrate(spec.make, scripts, on_finish=on_finish)
+        scripts = [*_played(source, spec, chat, episodes or DEMONSTRATIONS)]
+    options = {"limits": limits, "preamble": preamble_of(spec), "history": make_history(spec.options.history)}
+    results = demonstrate(spec.make, scripts, chat=chat, on_finish=on_finish, **options)
     keep = keep or default_keep(source)
     successes = successes_in(results)
     objections = [
@@ -162,11 +166,11 @@ def collect(
     return demonstrations
 
 
-def _objection(result: EpisodeResult, success: bool | None, keep: Keep, min_return: float | None) -> str | None:
+def _objection(result: Episode, success: bool | None, keep: Keep, min_return: float | None) -> str | None:
     """Return the reason why an episode is not trained on, if there is one."""
     if not result.scored:
         return "not played to the end"
-    if result.stop_reason.cut_off:
+    if result.stop_reason is StopReason.TOKEN_LIMIT:
         return "cut off by a limit on tokens"
     if result.invalid_actions:
         return "with an invalid action"
@@ -182,7 +186,7 @@ def _objection(result: EpisodeResult, success: bool | None, keep: Keep, min_retu
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _played(policy: TextPolicy, spec: GymSpec, chat: Chat, limits: Limits, episodes: int) -> Iterator[Script]:
+def _played(policy: TextPolicy, spec: GymSpec, chat: Chat, episodes: int) -> Iterator[Script]:
     for env_id in spec.weights:
         with spec.env_spec.checked(env_id) as env:
             _check_policy(policy, env)
@@ -192,7 +196,7 @@ def _played(policy: TextPolicy, spec: GymSpec, chat: Chat, limits: Limits, episo
         again, place = divmod(index, len(tasks))
         task = tasks[place]
         seed = Attempt(task, place, again).seed(spec.options.seed)
-        yield Script(episode_of(task, spec, chat, limits), _response_of(policy, seed, chat, action_format))
+        yield Script(task, _response_of(policy, seed, chat, action_format))
 
 
 def _check_policy(policy: TextPolicy, env: TextEnvironment) -> None:
@@ -231,11 +235,9 @@ def _task_of(record: Record) -> Task:
     return Task(task["env_id"], task["seed"], task["options"])
 
 
-def episode_of(task: Task, spec: GymSpec, chat: Chat, limits: Limits, *, seed: int = 0) -> Episode:
-    """Return a new episode of a task of ``spec``, with its system prompt; ``seed`` seeds the sampling."""
-    preamble = [] if spec.options.system_prompt is None else [Message("system", spec.options.system_prompt)]
-    history = spec.rollout_config.history
-    return Episode(task, chat=chat, limits=limits, preamble=preamble, seed=seed, history=history)
+def preamble_of(spec: GymSpec) -> list[Message]:
+    """Return the messages before the first observation of an episode."""
+    return [] if spec.options.system_prompt is None else [Message("system", spec.options.system_prompt)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

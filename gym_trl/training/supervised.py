@@ -11,21 +11,22 @@ from typing import Any
 from rich.console import Console
 
 from gym_trl.engines.admission import context_of
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.play import Score
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
+from gym_trl.history import chat_for, make_history
 from gym_trl.kinds import option_types
 from gym_trl.options import DEMONSTRATIONS, TrainedOptions, WarmStartOptions, values_of
 from gym_trl.policies.model import transformers_engine
 from gym_trl.policies.weights import free_memory, load_config, load_tokenizer
 from gym_trl.records.json_lines import read_object
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Limits, rollout, run as run_coroutine
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
 from gym_trl.text import counted
-from gym_trl.training.configs import grpo_config, make_spec
+from gym_trl.training.configs import grpo_config, make_spec, template_options
 from gym_trl.training.model_card import WARM_START
 from gym_trl.training.model_checks import choose_micro_batch, model_problems, refuse
 from gym_trl.training.models import load_model, model_choice
@@ -39,8 +40,7 @@ from gym_trl.training.run_folder import (
     sampling,
 )
 from gym_trl.training.session import Session, SessionCallback
-from gym_trl.training.sources import Demonstrations, collect, episode_of, find_source
-from gym_trl.types import EpisodeResult
+from gym_trl.training.sources import Demonstrations, collect, find_source, preamble_of
 
 _SAVE_S = 600.0
 _SAY_S = 15.0
@@ -131,27 +131,28 @@ def resume_warm_start(folder: Path, *, console: Console | None = None) -> WarmSt
     return _warm_start(options, folder, last_checkpoint(folder) or Checkpoint(None, 0), console)
 
 
-def sft_rows(episode: EpisodeResult) -> list[dict[str, list[int]]]:
+def sft_rows(episode: Episode) -> list[dict[str, list[int]]]:
     """Return the rows of ``SFTTrainer`` for an episode: the ids of each segment, and its sampled ids as labels.
 
-    >>> from gym_trl.types import StopReason, Task, TokenTrace
-    >>> trace = TokenTrace([5, 6], [7, 8, 9], [1, 0, 1], [None, 0.0, None])
-    >>> sft_rows(EpisodeResult(Task("TrlEnv/Echo-v0", 1), StopReason.SUCCESS, (), (), trace))
+    >>> from gym_trl.episode import Segment
+    >>> from gym_trl.types import Task
+    >>> segment = Segment([5, 6], [7, 8, 9], [1, 0, 1], [None, 0.0, None])
+    >>> sft_rows(Episode(Task("TrlEnv/Echo-v0", 1), segments=[segment]))
     [{'input_ids': [5, 6, 7, 8, 9], 'labels': [-100, -100, 7, -100, 9]}]
     """
     return [
         {
-            "input_ids": [*trace.prompt_ids, *trace.completion_ids],
-            "labels": [_NOT_TRAINED] * len(trace.prompt_ids)
-            + [id_ if bit else _NOT_TRAINED for id_, bit in zip(trace.completion_ids, trace.mask, strict=True)],
+            "input_ids": segment.ids,
+            "labels": [_NOT_TRAINED] * len(segment.prompt_ids)
+            + [id_ if bit else _NOT_TRAINED for id_, bit in zip(segment.completion_ids, segment.mask, strict=True)],
         }
-        for trace in episode.trace.segments
+        for segment in episode.segments
     ]
 
 
 def _rows(demonstrations: Demonstrations) -> int:
     """Return the number of rows of the demonstrations that are kept, one for each segment."""
-    return sum(len(episode.trace.segments) for episode in demonstrations.kept)
+    return sum(len(episode.segments) for episode in demonstrations.kept)
 
 
 def _warm_start(
@@ -193,7 +194,7 @@ class _Played:
         self._display, self._what, self._shown = display, what, time.monotonic()
         display.note(f"Playing {what}")
 
-    def __call__(self, index: int, result: EpisodeResult) -> None:
+    def __call__(self, index: int, result: Episode) -> None:
         if time.monotonic() - self._shown > _SAY_S:
             self._shown = time.monotonic()
             self._display.note(f"{index + 1} of {self._what}")
@@ -232,8 +233,7 @@ class _WarmStart(SessionCallback):
         )
         self.args = grpo_config(planned)
         self.spec: GymSpec = make_spec(planned, self.args)
-        config = self.spec.rollout_config
-        template = {**(self.args.chat_template_kwargs or {}), **config.chat_template_kwargs}
+        template = template_options(run, self.args)
         self.warnings: list[str] = []
         """Properties of the model that the training may suffer from."""
         self.choice = model_choice(run)
@@ -242,12 +242,12 @@ class _WarmStart(SessionCallback):
             self.tokenizer = tiny_tokenizer()
             context: int | None = int(self.tokenizer.model_max_length)
         else:
-            self.warnings = refuse(model_problems(self.choice, template, config.history))
+            self.warnings = refuse(model_problems(self.choice, template, run.history))
             self.tokenizer = load_tokenizer(self.choice.model)
             of_model = load_config(self.choice.model)
             context = context_of(of_model)
-        self.chat = config.template_chat(self.tokenizer, template)
-        self.limits: Limits = config.limits(self.args.max_completion_length, context=context)
+        self.chat = chat_for(self.tokenizer, run.history, **template)
+        self.limits = Limits(run.max_tokens_per_turn, self.args.max_completion_length, context)
 
     def train(self, demonstrations: Demonstrations) -> WarmStart:
         """Train the model on demonstrations, and evaluate it."""
@@ -355,14 +355,13 @@ class _WarmStart(SessionCallback):
         choice = self.choice
         if choice is None:
             return rows, False
-        traces = [trace for episode in demonstrations.kept for trace in episode.trace.segments]
-        longest = max(len(trace.prompt_ids) + len(trace.completion_ids) for trace in traces)
+        longest = max(len(segment.ids) for episode in demonstrations.kept for segment in episode.segments)
         checkpointing = self.run.grpo.get("gradient_checkpointing")
         free = free_memory(cpu=self.args.use_cpu)
         batch = choose_micro_batch(choice, rows=rows, tokens=longest, free=free, checkpointing=checkpointing)
         return batch.rows, batch.checkpointing
 
-    def _evaluate(self, trainer: Any, step: int) -> Sequence[EpisodeResult]:
+    def _evaluate(self, trainer: Any, step: int) -> Sequence[Episode]:
         """Play the evaluation's tasks with the model."""
         options = self.options
         if not options.eval_episodes:
@@ -370,21 +369,30 @@ class _WarmStart(SessionCallback):
         self.display.note(f"Playing {counted(options.eval_episodes, 'evaluation episode')}")
         model, seed = trainer.model, options.seed
         training = model.training
-        episodes = [
-            episode_of(task, self.spec, self.chat, self.limits, seed=derive_seed(seed, "sampling", "eval", index))
-            for index, task in enumerate(self.spec.tasks("eval"))
-        ]
+        tasks = list(self.spec.tasks("eval"))
         model.eval()
         engine = transformers_engine(
-            model, self.tokenizer, self.chat, sampling=sampling(self.run), max_batch=len(episodes)
+            model, self.tokenizer, self.chat, sampling=sampling(self.run), max_batch=len(tasks)
         )
         with self.spec.make_pool() as pool:
-            results = run_episodes(episodes, pool=pool, engine=engine)
+            played = run_coroutine(
+                rollout(
+                    tasks,
+                    pool=pool,
+                    engine=engine,
+                    chat=self.chat,
+                    seeds=[derive_seed(seed, "sampling", "eval", index) for index in range(len(tasks))],
+                    preambles=[preamble_of(self.spec)] * len(tasks),
+                    limits=self.limits,
+                    history=make_history(self.run.history),
+                )
+            )
+        results = [episode for [episode] in played]
         model.train(training)
         self.folder.rollouts(enumerate(results), group_size=1, split="eval", step=step, tokens=True)
         return results
 
-    def _note_score(self, when: str, results: Sequence[EpisodeResult]) -> None:
+    def _note_score(self, when: str, results: Sequence[Episode]) -> None:
         if not results:
             return
         summary, before = self.folder.summary, self.folder.summary.get("before")
