@@ -64,8 +64,7 @@ def register_envs() -> None:
     for env_id, entry_point in (ENVS | EXTERNAL).items():
         # Gymnasium warns about an id that is registered twice, which a reloaded module would do.
         if env_id not in gym.registry:
-            name = entry_point.rpartition(":")[2]
-            gym.register(env_id, entry_point=entry_point, vector_entry_point=f"gym_trl.vector:{name}")
+            gym.register(env_id, entry_point=entry_point)
 
 
 @cache

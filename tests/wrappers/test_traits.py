@@ -221,5 +221,5 @@ def test_a_wrapper_that_rewrites_the_past_is_refused_with_the_reason():
 
 
 def test_vectorising_keeps_what_is_declared():
-    with closing(TextVectorEnv([partial(gym.make, "TrlEnv/GuessNumber-v0")] * 2)) as vector:
+    with closing(TextVectorEnv.make("TrlEnv/GuessNumber-v0", 2)) as vector:
         assert vector.get_attr("num_instances") == (traits(gym.make("TrlEnv/GuessNumber-v0")).num_instances,) * 2
