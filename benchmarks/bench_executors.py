@@ -11,6 +11,7 @@ $ python benchmarks/bench_executors.py
 Run it on an idle machine. The load is in the results.
 """
 
+import asyncio
 import os
 import statistics
 import time
@@ -62,12 +63,8 @@ def make(env_id: str) -> gym.Env[str, str]:
     return Sleeper(float(env_id))
 
 
-def begin(pool: EnvPool, seconds: list[float]) -> None:
-    for key, sleep in enumerate(seconds):
-        pool.reset(str(key), Task(str(sleep), 0))
-    left = len(seconds)
-    while left:
-        left -= len(pool.collect(block=True))
+async def begin(pool: EnvPool, seconds: list[float]) -> None:
+    await asyncio.gather(*(pool.execute(str(key), Task(str(sleep), 0)) for key, sleep in enumerate(seconds)))
 
 
 def median_us(step: Callable[[], object], steps: int) -> float:
@@ -80,13 +77,16 @@ def median_us(step: Callable[[], object], steps: int) -> float:
 
 
 def round_trip(pool: EnvPool) -> float:
-    def step() -> None:
-        pool.step("0", "go")
-        pool.collect(block=True)
+    async def steps(count: int) -> float:
+        await begin(pool, [0.0])
+        times = []
+        for _ in range(count):
+            began = time.perf_counter()
+            await pool.execute("0", "go")
+            times.append(time.perf_counter() - began)
+        return statistics.median(times) * 1e6
 
-    begin(pool, [0.0])
-    step()
-    return median_us(step, 2_000)
+    return asyncio.run(steps(2_000))
 
 
 def vector_round_trip() -> float:
@@ -97,15 +97,21 @@ def vector_round_trip() -> float:
 
 def beside_a_slow_one(pool: EnvPool) -> float:
     """Return microseconds for each step of the quick environments beside a slow one."""
-    begin(pool, [SLOW_S] + [0.0] * 63)
-    for number in range(64):
-        pool.step(str(number), "go")
-    done, began = 0, time.perf_counter()
-    while done < 20_000:
-        for key, _ in pool.collect(block=True):
+    done = 0
+
+    async def steps(key: str) -> None:
+        nonlocal done
+        while done < 20_000:
+            await pool.execute(key, "go")
             done += key != "0"
-            pool.step(key, "go")
-    return (time.perf_counter() - began) / done * 1e6
+
+    async def beside() -> float:
+        await begin(pool, [SLOW_S] + [0.0] * 63)
+        began = time.perf_counter()
+        await asyncio.gather(*(steps(str(number)) for number in range(64)))
+        return time.perf_counter() - began
+
+    return asyncio.run(beside()) / done * 1e6
 
 
 def vector_beside_a_slow_one() -> float:
@@ -124,17 +130,24 @@ def sleepers(pool: EnvPool, number: int) -> dict[str, float]:
 
 def sleeping(pool: EnvPool, number: int) -> dict[str, float]:
     """Return the share of the ideal that sleeping environments reach, and processor microseconds per step."""
-    begin(pool, [SLEEP_S] * number)
-    for place in range(number):
-        pool.step(str(place), "go")
-    others = psutil.Process().children()
-    done, began, here, there = 0, time.perf_counter(), time.process_time(), processor(others)
-    while (now := time.perf_counter()) - began < SLEEPERS_S:
-        for key, _ in pool.collect(block=True):
+    done = 0
+
+    async def steps(key: str, end: float) -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            await pool.execute(key, "go")
             done += 1
-            pool.step(key, "go")
-    cost = {"here": (time.process_time() - here) / done * 1e6, "there": (processor(others) - there) / done * 1e6}
-    return {"share": done * SLEEP_S / number / (now - began), **cost}
+
+    async def sleep() -> dict[str, float]:
+        await begin(pool, [SLEEP_S] * number)
+        others = psutil.Process().children()
+        began, here, there = time.perf_counter(), time.process_time(), processor(others)
+        await asyncio.gather(*(steps(str(place), began + SLEEPERS_S) for place in range(number)))
+        seconds = time.perf_counter() - began
+        cost = {"here": (time.process_time() - here) / done * 1e6, "there": (processor(others) - there) / done * 1e6}
+        return {"share": done * SLEEP_S / number / seconds, **cost}
+
+    return asyncio.run(sleep())
 
 
 def processor(processes: list[psutil.Process]) -> float:

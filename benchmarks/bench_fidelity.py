@@ -22,7 +22,7 @@ from systems.generator import game_of
 from systems.odd import FOLDER, odd_game, saved_model
 from systems.worker import PlayError, Worker, compared, each_system
 
-from gym_trl.types import TokenTrace
+from gym_trl.episode import Segment
 
 EPISODES = 8 if QUICK else 16
 PATIENCE_S = 900.0
@@ -129,9 +129,7 @@ class Scorer:
             return None
         return max(self.differences(row, row.logprobs, mask_of(row)), default=math.inf)
 
-    def differences(
-        self, row: Played | TokenTrace, logprobs: Sequence[float | None], mask: Sequence[int]
-    ) -> list[float]:
+    def differences(self, row: Played | Segment, logprobs: Sequence[float | None], mask: Sequence[int]) -> list[float]:
         """Return the difference of each sampled id's logprob from the computed one."""
         import torch
 

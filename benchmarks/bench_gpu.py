@@ -132,13 +132,11 @@ PATIENCE_S = 480.0 if QUICK else 5400.0
 
 def colocated(folder: str) -> dict[str, Any]:
     """Compare continuous and lockstep scheduling, and one generator with a seed per request, in the same engine."""
-    from talk import SlowPool, lockstep
-
-    from gym_trl.rollout.loop import run_episodes
+    from talk import SlowPool, continuous, lockstep
 
     schedulers: dict[str, tuple[Any, int | None]] = {
-        "continuous": (run_episodes, 0),
-        "a seed per request": (run_episodes, None),
+        "continuous": (continuous, 0),
+        "a seed per request": (continuous, None),
         "lockstep": (lockstep, 0),
     }
     rows = []
@@ -149,7 +147,7 @@ def colocated(folder: str) -> dict[str, Any]:
             def measured(name: str, latency_ms: int = latency_ms) -> dict[str, float]:
                 scheduler, seed = schedulers[name]
                 played, seconds, steps = model.play(SlowPool(latency_ms / 1000), scheduler, range(EPISODES), seed)
-                sampled, turns = sum(sum(one.mask) for one in played), sum(len(one.turns) for one in played)
+                sampled, turns = sum(sum(one.row.mask) for one in played), sum(len(one.turns) for one in played)
                 return {"tokens_per_s": sampled / seconds, "turns_per_s": turns / seconds, "steps": steps}
 
             took = alternating(list(schedulers), ROUNDS, measured)
@@ -204,7 +202,9 @@ def fidelity(folder: str) -> dict[str, Any]:
             scorer = Scorer(folder, dtype=dtype)
             scorer.model.to(device)
             apart = [
-                difference for one in played for difference in scorer.differences(one.trace, one.logprobs, one.mask)
+                difference
+                for one in played
+                for difference in scorer.differences(one.row, one.row.logprobs, one.row.mask)
             ]
             rows.append({"trainer": dtype, "mean": statistics.fmean(apart), "max": max(apart), "tokens": len(apart)})
         engine = str(model.llm.llm_engine.model_config.dtype).removeprefix("torch.")
@@ -284,7 +284,7 @@ def model_on_vllm(folder: str, **options: Any) -> Iterator[Any]:
     from talk import Model
 
     from gym_trl.chat import Chat
-    from gym_trl.rollout.limits import Limits
+    from gym_trl.rollout import Limits
 
     def made(llm: Any) -> Model:
         tokenizer = llm.get_tokenizer()

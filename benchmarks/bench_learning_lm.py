@@ -40,7 +40,6 @@ from report import (
     require,
     run,
 )
-from systems import first_message
 
 from gym_trl.cli.flags import write_flags
 from gym_trl.evaluation.estimates import Estimate, share_estimate
@@ -225,10 +224,10 @@ def command_in_trls_loop(words: list[str]) -> None:
 
     from gym_trl.cli.app import app
     from gym_trl.grpo.spec import GymSpec
-    from gym_trl.grpo.trainer import GymTraining
+    from gym_trl.grpo.trainer import GymGRPOTrainer
 
-    for name in ("_prepare_inputs", "_get_per_token_logps_and_entropies", "_compute_loss"):
-        setattr(GymTraining, name, vars(GRPOTrainer)[name])  # the loss is computed as TRL computes it
+    for name in set(vars(GymGRPOTrainer)) & set(vars(GRPOTrainer)) - {"__init__", "__module__", "__doc__"}:
+        setattr(GymGRPOTrainer, name, vars(GRPOTrainer)[name])  # the loss is computed as TRL computes it
     ours = vars(GymSpec)["rollout_func"].func
 
     def rollout_func(spec: GymSpec) -> Any:
@@ -246,47 +245,32 @@ def turn_by_turn(spec: Any) -> Any:
     Each turn renders and computes the whole conversation anew, all episodes of a batch wait for each other, and the
     prompts and the responses of the turns are appended each to its own list.
     """
-    from gym_trl.outcome import why_it_ended
+    from gym_trl.episode import Episode
+    from gym_trl.executors.step import take_reset, take_step
     from gym_trl.types import Task
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        tokenizer, rows = trainer.processing_class, range(len(prompts))
+        tokenizer = trainer.processing_class
         # TRL's own limit is that of the completion: without this each turn could use all of it.
-        trainer.generation_config.max_new_tokens = spec.rollout_config.max_tokens_per_turn
-        tasks = [Task.from_json(prompt[-1]["task"]) for prompt in prompts]
-        envs = [spec.make(task.env_id) for task in tasks]
-        first = [
-            env.reset(seed=task.seed, options=dict(task.options))[0] for env, task in zip(envs, tasks, strict=True)
-        ]
-        talks = [[{"role": "user", "content": first_message(*row)}] for row in zip(envs, first, strict=True)]
-        columns: dict[str, list[Any]] = {name: [[] for _ in rows] for name in ("prompt_ids", "completion_ids")}
-        columns |= {name: [0 for _ in rows] for name in ("episode_return", "num_turns", "invalid_actions")}
-        columns |= {name: [None for _ in rows] for name in ("success", "stop_reason", "error")}
-        alive = list(rows)
-        while alive:
-            asked = [
-                tokenizer.apply_chat_template(talks[row], add_generation_prompt=True)["input_ids"] for row in alive
-            ]
+        trainer.generation_config.max_new_tokens = spec.options.max_tokens_per_turn
+        episodes = [Episode(Task.from_json(prompt[-1]["task"])) for prompt in prompts]
+        envs = [spec.make(episode.task.env_id) for episode in episodes]
+        for env, episode in zip(envs, episodes, strict=True):
+            episode.begin(take_reset(env, episode.task))
+        ids: dict[str, list[list[int]]] = {name: [[] for _ in prompts] for name in ("prompt_ids", "completion_ids")}
+        while alive := [row for row, episode in enumerate(episodes) if episode.stop_reason is None]:
+            talks = [[message.as_dict() for message in episodes[row].messages] for row in alive]
+            asked = [tokenizer.apply_chat_template(talk, add_generation_prompt=True)["input_ids"] for talk in talks]
             answers, _ = trainer._generate_single_turn(asked, None, {}, 1)
-            going = []
-            for row, prompt, ids in zip(alive, asked, answers, strict=True):
-                columns["prompt_ids"][row].extend(prompt)
-                columns["completion_ids"][row].extend(ids)
-                text = tokenizer.decode(ids, skip_special_tokens=True)
-                observation, reward, terminated, truncated, info = envs[row].step(text)
-                talks[row] += [{"role": "assistant", "content": text}, {"role": "user", "content": observation}]
-                columns["episode_return"][row] += float(reward)
-                columns["num_turns"][row] += 1
-                columns["invalid_actions"][row] += not info.get("action_valid", True)
-                columns["success"][row] = info.get("success", False)
-                columns["stop_reason"][row] = why_it_ended(info, terminated=terminated)
-                if not (terminated or truncated):
-                    going.append(row)
-            alive = going
+            for row, prompt, said in zip(alive, asked, answers, strict=True):
+                ids["prompt_ids"][row].extend(prompt)
+                ids["completion_ids"][row].extend(said)
+                text = tokenizer.decode(said, skip_special_tokens=True)
+                episodes[row].answer(text)
+                episodes[row].step(take_step(envs[row], text))
         for env in envs:
             env.close()
-        columns["task"] = [task.to_json() for task in tasks]
-        return {**columns, "logprobs": None}  # TRL computes them, as after its own generation
+        return {**ids, "episode": episodes, "logprobs": None}  # TRL computes them, as after its own generation
 
     return rollout_func
 

@@ -101,7 +101,7 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
         rows = len(prompts)
         found["tokens"] = sum(map(len, [*columns["prompt_ids"], *columns["completion_ids"]])) / rows
         found["sampled"] = sum(map(sum, columns["env_mask"])) / rows
-        found["turns"] = sum(columns["num_turns"]) / rows
+        found["turns"] = sum(len(one.turns) for one in columns["episode"]) / rows
         return columns
 
     class Clock(GymGRPOTrainer):

@@ -1,11 +1,12 @@
 """Short talks with the real vLLM, for the tests of the engine and ``bench_gpu.py``."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -15,13 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from report import QUICK
 
 from gym_trl.chat import Chat
+from gym_trl.engines.protocol import Engine
 from gym_trl.engines.vllm import VLLMEngine
+from gym_trl.episode import Episode
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Act, Episode, Sample
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.executors.protocol import Result
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.seeding import derive_seed
-from gym_trl.types import Completion, EnvFailure, EpisodeResult, Request, StepResult, Task
+from gym_trl.types import Completion, Request, Task
 
 EPISODES = 64
 LATENCIES_MS = (0, 20) if QUICK else (0, 20, 100)
@@ -53,27 +55,15 @@ class SlowPool(InlinePool):
         super().__init__(lambda _: Talk())
         self._latency_s = latency_s
         self._first = first
-        self._due: dict[str, tuple[float, StepResult | EnvFailure]] = {}
         self._steps: dict[str, int] = {}
 
-    def collect(self, *, block: bool) -> list[tuple[str, StepResult | EnvFailure]]:
-        """Return the due results; if ``block``, wait for one."""
-        for key, reply in super().collect(block=True):
-            self._due[key] = (self.now() + self._delay(key), reply)
-        if block and self._due:
-            self.wait(max(0.0, min(due for due, _ in self._due.values()) - self.now()))
-        now = self.now()
-        return [(key, self._due.pop(key)[1]) for key, (due, _) in list(self._due.items()) if due <= now]
-
-    def now(self) -> float:
-        return time.perf_counter()
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def _delay(self, key: str) -> float:
-        step = self._steps[key] = self._steps.get(key, -1) + 1
-        return delays(self._first + int(key), self._latency_s)[step - 1] if step else 0.0  # no delay for resets
+    async def execute(self, key: str, work: Task | str) -> Result:
+        """Reset or step the environment of an episode, and wait; there is no delay for resets."""
+        result = await super().execute(key, work)
+        if not isinstance(work, Task):
+            step = self._steps[key] = self._steps.get(key, -1) + 1
+            await asyncio.sleep(delays(self._first + int(key), self._latency_s)[step])
+        return result
 
 
 def delays(index: int, latency_s: float) -> list[float]:
@@ -95,53 +85,73 @@ class Model:
         chat = Chat(tokenizer)
         return cls(llm, chat, chat.stop_ids | {*tokenizer.encode("etaoinshr", add_special_tokens=False)})
 
-    def episodes(self, indices: Iterable[int] = range(EPISODES)) -> list[Episode]:
-        """Return episodes of 1 to 10 turns."""
-        return [
-            Episode(Task("Talk", index), chat=self.chat, limits=self.limits, seed=derive_seed("talk", index))
-            for index in indices
-        ]
-
     def play(
         self,
         pool: InlinePool,
-        scheduler: Callable[..., list[EpisodeResult]] = run_episodes,
+        scheduler: "Scheduler | None" = None,
         indices: Iterable[int] = range(EPISODES),
         seed: int | None = None,
-    ) -> tuple[list[EpisodeResult], float, int]:
+    ) -> tuple[list[Episode], float, int]:
         """Return the episodes, the seconds and the engine steps, from an empty prefix cache."""
         self.llm.reset_prefix_cache()
-        episodes = self.episodes(indices)
         engine = VLLMEngine(self.llm, eos_ids=self.eos_ids, seed=seed)
+        tasks = [Task("Talk", index) for index in indices]
+        seeds = [derive_seed("talk", task.seed) for task in tasks]
         with pool:
             began = time.perf_counter()
-            played = scheduler(episodes, pool=pool, engine=engine)
+            options = {"pool": pool, "chat": self.chat, "seeds": seeds, "limits": self.limits}
+            played = (scheduler or continuous)(tasks, engine=engine, **options)
             return played, time.perf_counter() - began, engine.steps
 
 
-def lockstep(episodes: Sequence[Episode], *, pool: InlinePool, engine: VLLMEngine) -> list[EpisodeResult]:
+Scheduler: TypeAlias = Callable[..., list[Episode]]
+
+
+def continuous(tasks: Sequence[Task], *, engine: Engine, **options: Any) -> list[Episode]:
+    """Play as a training does: no episode waits for another."""
+    return [episode for [episode] in run(rollout(tasks, engine=engine, **options))]
+
+
+def lockstep(tasks: Sequence[Task], *, engine: Engine, **options: Any) -> list[Episode]:
     """Play turn by turn: all rows wait for the slowest (trl 1.16, ``_tool_call_loop``)."""
-    finished: dict[str, EpisodeResult] = {}
-    for index, episode in enumerate(episodes):
-        pool.reset(str(index), episode.task)
-    todo = {key: episodes[int(key)].started(reply) for key, reply in _all(pool, len(episodes))}
-    while asked := {key: what for key, what in todo.items() if isinstance(what, Sample)}:
-        for key, what in asked.items():
-            engine.submit(Request(key, what.prompt_ids, what.max_tokens, what.seed))
+    barrier = Barrier(engine, len(tasks))
+    played = run(rollout(tasks, engine=barrier, on_finish=lambda *_: barrier.leave(), **options))
+    return [episode for [episode] in played]
+
+
+class Barrier:
+    """Engine that begins when all episodes that are not over have asked, and answers all of them together."""
+
+    def __init__(self, engine: Engine, alive: int) -> None:
+        self._engine, self._alive = engine, alive
+        self._waiting: dict[str, tuple[Request, asyncio.Future[Completion]]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def sample(self, request: Request) -> Completion:
+        """Return the completion of a request."""
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = request, future
+        self._begin()
+        return await future
+
+    def leave(self) -> None:
+        """Note that an episode is over."""
+        self._alive -= 1
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._waiting or len(self._waiting) < self._alive:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for request, _ in waiting.values():
+            self._engine.submit(request)
         answers: list[Completion] = []
-        while len(answers) < len(asked):
-            answers += engine.collect(block=True)
+        while len(answers) < len(waiting):
+            answers += self._engine.collect(block=True)
         for answer in answers:
-            act = episodes[int(answer.request_id)].sampled(answer)
-            assert isinstance(act, Act)
-            pool.step(answer.request_id, act.action)
-        todo = {key: episodes[int(key)].stepped(reply) for key, reply in _all(pool, len(asked))}
-        finished |= {key: what for key, what in todo.items() if isinstance(what, EpisodeResult)}
-    return [finished[str(index)] for index in range(len(episodes))]
-
-
-def _all(pool: InlinePool, count: int) -> list[tuple[str, StepResult | EnvFailure]]:
-    replies: list[tuple[str, StepResult | EnvFailure]] = []
-    while len(replies) < count:
-        replies += pool.collect(block=True)
-    return replies
+            waiting[answer.request_id][1].set_result(answer)

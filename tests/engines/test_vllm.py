@@ -21,9 +21,7 @@ from gym_trl.chat import Chat
 from gym_trl.engines.vllm import VLLMEngine, context_length
 from gym_trl.errors import ConfigError, EngineError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Limits, rollout as rollout_of, run
 from gym_trl.seeding import derive_seed
 from gym_trl.types import FinishReason, Request, Task
 from gym_trl.wrappers import ParseAction
@@ -124,16 +122,11 @@ def make(env_id):
     return ParseAction(gym.make(env_id, high=100, turns=6), format=None, cut_actions="accept")
 
 
-def games(tiny, count, *, tokens_per_turn=12):
-    return [
-        Episode(
-            Task("TrlEnv/GuessNumber-v0", index // 4),
-            chat=tiny.chat,
-            limits=Limits(tokens_per_turn=tokens_per_turn, context=512),
-            seed=derive_seed("sampling", index),
-        )
-        for index in range(count)
-    ]
+def play(tiny, indices, *, tokens_per_turn=12, **options):
+    tasks = [Task("TrlEnv/GuessNumber-v0", index // 4) for index in indices]
+    seeds = [derive_seed("sampling", index) for index in indices]
+    limits = Limits(tokens_per_turn=tokens_per_turn, context=512)
+    return [episode for [episode] in run(rollout_of(tasks, chat=tiny.chat, seeds=seeds, limits=limits, **options))]
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +134,7 @@ def rollout(llm, tiny):
     """24 games: what was played, and what the engine was asked and answered."""
     engine = Noting(llm, eos_ids=tiny.chat.stop_ids)
     with InlinePool(make) as pool:
-        played = run_episodes(games(tiny, 24), pool=pool, engine=engine)
+        played = play(tiny, range(24), pool=pool, engine=engine)
     return SimpleNamespace(played=played, engine=engine)
 
 
@@ -151,24 +144,26 @@ def test_requests_and_completions_are_the_trained_tokens(rollout):
     for request in rollout.engine.requests.values():
         index = int(request.episode_id)
         game, answer = rollout.played[index], rollout.engine.completions[request.id]
-        span = game.turns[turns[index]]
+        [span] = game.turns[turns[index]].spans
         turns[index] += 1
-        assert request.prompt_ids == game.prompt_ids + game.completion_ids[: span.start]
-        assert answer.ids == game.completion_ids[span.start : span.stop]
-        assert answer.logprobs == game.logprobs[span.start : span.stop]
+        assert request.prompt_ids == game.row.prompt_ids + game.row.completion_ids[: span.start]
+        assert answer.ids == game.row.completion_ids[span.start : span.stop]
+        assert answer.logprobs == game.row.logprobs[span.start : span.stop]
     for index, game in enumerate(rollout.played):
-        sampled = [place for turn in game.turns for place in range(turn.start, turn.stop)]
+        sampled = [place for turn in game.turns for span in turn.spans for place in range(span.start, span.stop)]
         assert turns[index] == len(game.turns) == 6
-        assert [place for place, bit in enumerate(game.mask) if bit] == sampled
-        assert all((logprob == 0.0) == (bit == 0) for bit, logprob in zip(game.mask, game.logprobs, strict=True))
+        assert [place for place, bit in enumerate(game.row.mask) if bit] == sampled
+        assert all(
+            (logprob == 0.0) == (bit == 0) for bit, logprob in zip(game.row.mask, game.row.logprobs, strict=True)
+        )
 
 
 def test_logprobs_agree_with_the_training_model(rollout, tiny):
     """Law 4, on whole episodes."""
     differences = []
     for game in rollout.played:
-        again = recomputed(tiny, game.prompt_ids, game.completion_ids)
-        differences += [abs(a - b) for a, b, bit in zip(again, game.logprobs, game.mask, strict=True) if bit]
+        again = recomputed(tiny, game.row.prompt_ids, game.row.completion_ids)
+        differences += [abs(a - b) for a, b, bit in zip(again, game.row.logprobs, game.row.mask, strict=True) if bit]
     assert len(differences) > 1000
     assert sum(differences) / len(differences) < 1e-5
 
@@ -218,10 +213,10 @@ def test_an_episode_alone_is_the_episode_together(rollout, llm, tiny):
     for index in (0, 7, 23):
         with InlinePool(make) as pool:
             engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
-            (alone,) = run_episodes([games(tiny, 24)[index]], pool=pool, engine=engine)
+            (alone,) = play(tiny, [index], pool=pool, engine=engine)
         together = rollout.played[index]
-        assert alone.completion_ids == together.completion_ids
-        assert alone.logprobs == pytest.approx(together.logprobs, abs=1e-5)
+        assert alone.row.completion_ids == together.row.completion_ids
+        assert alone.row.logprobs == pytest.approx(together.row.logprobs, abs=1e-5)
 
 
 def test_an_answer_ends_on_an_end_id_which_is_kept(llm, tiny):
@@ -391,7 +386,7 @@ def test_an_interrupted_rollout_leaves_nothing_running(llm, tiny, failure):
 
     engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
     with InlinePool(make) as pool, pytest.raises(failure):
-        run_episodes(games(tiny, 16), pool=pool, engine=engine, on_finish=interrupt)
+        play(tiny, range(16), pool=pool, engine=engine, on_finish=interrupt)
     assert llm.llm_engine.get_num_unfinished_requests() == 0
 
 
@@ -409,7 +404,7 @@ def test_a_turn_computes_only_what_is_new(llm, tiny, outputs):
     llm.reset_prefix_cache()
     with InlinePool(make) as pool:
         engine = VLLMEngine(llm, eos_ids=tiny.chat.stop_ids)
-        run_episodes(games(tiny, 1, tokens_per_turn=20), pool=pool, engine=engine)
+        play(tiny, [0], tokens_per_turn=20, pool=pool, engine=engine)
     finished = [output for output in outputs if output.finished]
     assert len(finished) == 6
     assert finished[0].num_cached_tokens == 0
@@ -444,8 +439,8 @@ def test_the_loop_takes_the_steps_of_its_longest_episode(llm, tiny):
     model = Model.tiny(llm, tiny.tokenizer)
     played, _, steps = model.play(SlowPool(0.0))
     waited, _, waiting_steps = model.play(SlowPool(0.0), lockstep)
-    assert [game.completion_ids for game in waited] == [game.completion_ids for game in played]  # the same work
-    floor = max(sum(game.mask) for game in played)  # a token a step
+    assert [game.row.completion_ids for game in waited] == [game.row.completion_ids for game in played]  # the same work
+    floor = max(sum(game.row.mask) for game in played)  # a token a step
     assert floor <= steps <= 1.05 * floor
     assert waiting_steps > 1.5 * floor
 
@@ -453,7 +448,7 @@ def test_the_loop_takes_the_steps_of_its_longest_episode(llm, tiny):
 def test_more_episodes_than_slots_fill_every_slot(llm, tiny):
     """Graham's bound for a schedule that leaves no slot idle: the work through all slots, then the longest episode."""
     played, _, steps = Model.tiny(llm, tiny.tokenizer).play(SlowPool(0.0), indices=range(160))
-    tokens = [sum(game.mask) for game in played]
+    tokens = [sum(game.row.mask) for game in played]
     assert steps <= sum(tokens) / 64 + max(tokens)
 
 
@@ -461,4 +456,4 @@ def test_slow_environments_do_not_stop_the_others(llm, tiny):
     """Whoever waits for an environment takes no part in a step, and the steps go on."""
     model = Model.tiny(llm, tiny.tokenizer)
     slow, fast = (model.play(SlowPool(latency_s), indices=range(32))[0] for latency_s in (0.01, 0.0))
-    assert [game.completion_ids for game in slow] == [game.completion_ids for game in fast]
+    assert [game.row.completion_ids for game in slow] == [game.row.completion_ids for game in fast]
