@@ -207,9 +207,7 @@ def test_an_episode_is_sampled_alike_whatever_is_played_beside_it(tiny: Path) ->
 
 
 def test_a_model_is_frozen_and_pickled_with_its_options() -> None:
-    model = Model(
-        "Qwen/Qwen3-0.6B", turn_limit=8, history=4, max_tokens_per_turn=16, system_prompt="Be brief."
-    )
+    model = Model("Qwen/Qwen3-0.6B", turn_limit=8, history=4, max_tokens_per_turn=16, system_prompt="Be brief.")
     assert pickle.loads(pickle.dumps(model)) == model
     assert dict(model.options) == {"turn_limit": 8, "history": 4}
     changed = model.changed(turn_limit=2, label="short")

@@ -9,9 +9,7 @@ import gymnasium as gym
 import pytest
 
 from gym_trl.executors.make import make_pool
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat, FaultyEnv, ScriptedEngine
 from gym_trl.types import Task
 
@@ -31,18 +29,11 @@ def make(env_id):
 
 def play(pool, first, number):
     """One rollout."""
-    episodes = [
-        Episode(
-            Task(f"TrlEnv/{GAMES[index % len(GAMES)]}-v0", index),
-            chat=CHAT,
-            limits=Limits(tokens_per_turn=8, tokens=300),
-            seed=index,
-        )
-        for index in range(first, first + number)
-    ]
-    played = run_episodes(episodes, pool=pool, engine=ScriptedEngine(answer))
+    tasks = [Task(f"TrlEnv/{GAMES[index % len(GAMES)]}-v0", index) for index in range(first, first + number)]
+    seeds, limits = range(first, first + number), Limits(tokens_per_turn=8, tokens=300)
+    played = run(rollout(tasks, pool=pool, engine=ScriptedEngine(answer), chat=CHAT, seeds=seeds, limits=limits))
     assert len(played) == number
-    return len({trajectory.stop_reason for trajectory in played})
+    return len({episode.stop_reason for [episode] in played})
 
 
 def held():

@@ -14,12 +14,10 @@ from gym_trl.env_checker.state_keys import search_keys
 from gym_trl.envspec import EnvSpec
 from gym_trl.executors.make import make_pool
 from gym_trl.executors.protocol import TextEnvironment
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
 from gym_trl.random_play import Actor
+from gym_trl.rollout import rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.types import ENDED, Task
+from gym_trl.types import Task
 from gym_trl.wrappers import StateKey, as_text
 
 WITHOUT = {"TrlEnv/CodeAgent-v0"}
@@ -128,7 +126,7 @@ def test_a_game_without_a_known_state_is_named_by_its_history() -> None:
 
 
 @every_game
-def test_an_episode_has_one_key_more_than_turns(env_id: str) -> None:
+def test_each_turn_of_an_episode_has_a_key(env_id: str) -> None:
     spec = EnvSpec(env_id, state_key="auto", action_format=None, turn_limit=6)
     with spec.checked(env_id) as env:
         policy, actions = env.get_wrapper_attr("random_policy")(3), []
@@ -138,14 +136,13 @@ def test_an_episode_has_one_key_more_than_turns(env_id: str) -> None:
             observation, _, terminated, truncated, _ = env.step(actions[-1])
             over = terminated or truncated
     chat, said = ByteChat(), iter(actions)
-    episode = Episode(Task(env_id, 3), chat=chat, limits=Limits(tokens_per_turn=400))
     engine = ScriptedEngine(lambda request: chat.say(next(said)))
     with make_pool(spec.make, executor="inline") as pool:
-        result = run_episodes([episode], pool=pool, engine=engine)[0]
-    assert result.error is None
-    assert len(result.turns) == len(actions)
-    assert len(result.state_keys) == len(actions) + 1
-    assert (result.state_keys[-1], result.markov_keys) == (ENDED, True)
+        [[episode]] = run(rollout([Task(env_id, 3)], pool=pool, engine=engine, chat=chat))
+    assert episode.error is None
+    assert len(episode.turns) == len(actions)
+    assert all(turn.state.key for turn in episode.turns)
+    assert episode.markov_keys
 
 
 # ---------------------------------------------------------------------------------------------------------------------

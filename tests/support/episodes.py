@@ -6,11 +6,13 @@ from typing import Any
 from gym_trl.episode import Episode
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
+TASK = Task("Any-v0", 0)
+
 
 def told(
     replies: Sequence[StepResult | EnvFailure],
     *,
-    task: Task = Task("Any-v0", 0),
+    task: Task = TASK,
     declares: bool = False,
     reason: StopReason | None = None,
 ) -> Episode:
