@@ -141,7 +141,7 @@ def test_a_seat_has_the_keys_of_the_states_before_its_turns() -> None:
     result, _ = play_game(env.make("TrlEnv/KuhnPoker-v0"), 1, answer=lambda request: CHAT.say(next(says)))
     assert [one.stop_reason for one in result] == [StopReason.INVALID, StopReason.FORFEIT]
     keys = [[turn.state.key for turn in one.turns] for one in result]
-    assert [len(set(of_seat)) for of_seat in keys] == [2, 1]
+    assert [len(set(of_seat)) for of_seat in keys] == [3, 1]
     assert all(key for of_seat in keys for key in of_seat)
 
 
