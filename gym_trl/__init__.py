@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from gym_trl.episode import Episode as Episode, Segment as Segment, Turn as Turn
     from gym_trl.errors import GymTRLError as GymTRLError
     from gym_trl.evaluation.evaluation import evaluate as evaluate
-    from gym_trl.grpo.adopt import adopt as adopt
     from gym_trl.grpo.dataset import make_dataset as make_dataset
-    from gym_trl.grpo.grpo_trainer import GymGRPOTrainer as GymGRPOTrainer
-    from gym_trl.grpo.parts.part import Part as Part
     from gym_trl.grpo.rewards import env_reward as env_reward
-    from gym_trl.grpo.rollout import make_rollout_func as make_rollout_func
+    from gym_trl.grpo.rollout_func import Rollout as Rollout, RolloutFunc as RolloutFunc
     from gym_trl.grpo.spec import GymSpec as GymSpec
+    from gym_trl.grpo.trainer import GymGRPOTrainer as GymGRPOTrainer
     from gym_trl.history import last_turns as last_turns, notes as notes, rendered as rendered
     from gym_trl.spaces import AnyText as AnyText
     from gym_trl.types import (

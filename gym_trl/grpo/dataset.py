@@ -6,10 +6,6 @@ from typing import Any
 from gym_trl.errors import TaskError, needs
 from gym_trl.types import Message, Task
 
-DATASET_ROW = "dataset_row"
-"""Column of a rollout: index in ``train_dataset`` of the row that was played in place of the prompt's; ``None`` for the
-prompt's own."""
-
 
 def make_dataset(
     tasks: Sequence[Task], *, system_prompt: str | None = None, instructions: Mapping[str, str] | None = None

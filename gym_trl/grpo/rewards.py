@@ -1,52 +1,131 @@
-"""Reward function that pays the environment's return."""
+"""Reward function that pays the environment's return, and the metrics of episodes."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple, Self
 
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.environment_factory import outcomes, take_over
 from gym_trl.types import StopReason
+
+Log = Callable[[str, Any], None]
+
+
+class Outcome(NamedTuple):
+    """What is counted of an episode; it is sent between processes."""
+
+    env_id: str
+    stop_reason: StopReason
+    episode_return: float | None
+    success: bool | None
+    counts: dict[str, float]
+    """Numbers that are averaged over the scored episodes."""
+    replaced: bool = False
+    """Its group was played again with another task, so that it is not trained on."""
+
+    @classmethod
+    def of(cls, episode: Episode, *, replaced: bool = False) -> Self:
+        """Return the outcome of an episode."""
+        counts = {
+            "turns": len(episode.turns),
+            "invalid_actions": episode.invalid_actions,
+            "cut_actions": episode.cut_actions,
+        }
+        if "level" in episode.task.options:
+            counts["level"] = episode.task.options["level"]
+        if episode.seat is not None and episode.scored:
+            counts[f"return_seat_{episode.seat}"] = episode.paid
+        assert episode.stop_reason is not None
+        reason, worth = episode.stop_reason, episode.episode_return
+        return cls(episode.task.env_id, reason, worth, episode.success, counts, replaced)
+
+
+def metrics(outcomes: Collection[Outcome]) -> dict[str, float]:
+    """Return the means and shares of episodes: those of all of them, and of each environment where there are several.
+
+    >>> won = Outcome("Echo", StopReason.ENDED, 1.0, True, {"turns": 2})
+    >>> lost = Outcome("Echo", StopReason.TOKEN_LIMIT, 0.0, False, {"turns": 4})
+    >>> failed = Outcome("Echo", StopReason.ENV_ERROR, None, None, {"turns": 1})
+    >>> metrics([won, lost])
+    {'unscored': 0.0, 'stop/ended': 0.5, 'stop/token_limit': 0.5, 'return': 0.5, 'success': 0.5, 'turns': 3.0}
+    >>> metrics([failed])
+    {'unscored': 1.0, 'stop/env_error': 1.0}
+
+    A seat that was never to move is not counted. What no episode has is left out.
+    """
+    played = [one for one in outcomes if one.stop_reason is not StopReason.UNPLAYED]
+    scored = [one for one in played if one.episode_return is not None]
+    means: dict[str, list[float]] = {"unscored": [one.episode_return is None for one in played]}
+    for reason in sorted({one.stop_reason for one in played}):
+        means[f"stop/{reason}"] = [one.stop_reason is reason for one in played]
+    means |= _returns_and_successes(scored)
+    for name in dict.fromkeys(name for one in scored for name in one.counts):
+        means[name] = [one.counts[name] for one in scored if name in one.counts]
+    if any(one.replaced for one in played):
+        means["replaced"] = [one.replaced for one in played]
+    if len(env_ids := sorted({one.env_id for one in played})) > 1:
+        for env_id in env_ids:
+            own = _returns_and_successes(one for one in scored if one.env_id == env_id)
+            means |= {f"{name}/{env_id}": values for name, values in own.items()}
+    return {name: fmean(values) for name, values in means.items() if values}
+
+
+def _returns_and_successes(scored: Iterable[Outcome]) -> dict[str, list[float]]:
+    scored = list(scored)
+    return {
+        "return": [one.episode_return for one in scored if one.episode_return is not None],
+        "success": [one.success for one in scored if one.success is not None],
+    }
 
 
 def env_reward(
     *,
-    episode_return: Sequence[float | None] | None = None,
+    episode: Sequence[Episode] | None = None,
+    replaced: Sequence[Sequence[Episode]] = (),
     environments: Sequence[Any] | None = None,
-    log_extra: Callable[[str, list[Any]], None] | None = None,
-    **columns: Sequence[Any],
+    log_metric: Log | None = None,
+    log_extra: Log | None = None,
+    **_: Any,
 ) -> list[float | None]:
-    """Return the environment's return of each episode; ``None`` for an unscored episode.
+    """Return the environment's return of each episode; ``None`` for an unscored one, which gets no advantage.
 
-    >>> env_reward(episode_return=[1.0, None], stop_reason=["success", "env_error"])
-    [1.0, None]
+    >>> from gym_trl.types import Task
+    >>> failed = Episode(Task("Echo", seed=0))
+    >>> failed.stop(StopReason.ENV_ERROR, "reset raised ConnectionError")
+    >>> env_reward(episode=[failed])
+    [None]
 
-    An unscored episode gets no advantage and is excluded from its group's baseline, regardless of other reward
-    functions. The function adds each episode's stop reason, turns, invalid actions, task and error to the trainer's
-    table of completions. The metrics (``env/return``, ``env/success``, ...) are logged by the rollout, without it.
+    It logs the metrics of the episodes of all processes (``env/return``, ``env/success``, ...), and adds stop reason,
+    turns, task and error of each to the trainer's table of completions.
 
     With ``environment_factory`` TRL adds each environment's ``get_reward`` itself. This function then returns ``None``
     for all episodes, so that the return is not counted twice.
 
     Raises:
-        ConfigError: There are no returns because the trainer has neither ``rollout_func`` nor ``environment_factory``,
-            or it has both, of which TRL uses parts.
+        ConfigError: There are no episodes, because the trainer has neither ``rollout_func`` nor
+            ``environment_factory`` of a specification.
     """
-    if environments is not None:
-        if episode_return is not None:
-            raise ConfigError("the trainer must be given either rollout_func or environment_factory, and got both")
-        take_over(log_extra, columns.get("completion_ids", ()))
-        columns = columns | outcomes(environments)
-        episode_return = columns.pop("episode_return")
-    if episode_return is None:
+    if episode is None and environments is None:
         raise ConfigError(
-            "env_reward found no episode_return: give the trainer rollout_func=spec.rollout_func as well, or "
+            "env_reward found no episodes: give the trainer rollout_func=spec.rollout_func as well, or "
             "environment_factory=spec.environment_factory"
         )
+    played = [one.episode for one in environments or ()] if episode is None else list(episode)
     if log_extra is not None:
-        for name in ("stop_reason", "num_turns", "invalid_actions", "task", "error"):
-            log_extra(name, list(columns.get(name, [None] * len(episode_return))))
+        log_extra("stop_reason", [str(one.stop_reason or "unfinished") for one in played])
+        log_extra("num_turns", [len(one.turns) for one in played])
+        log_extra("task", [one.task.to_json() for one in played])
+        log_extra("error", [one.error for one in played])
+    if log_metric is not None:
+        from accelerate.utils import gather_object
+
+        mine = [Outcome.of(one) for one in played if one.stop_reason is not None]
+        mine += [Outcome.of(one, replaced=True) for one in (replaced[0] if replaced else ())]
+        for name, value in metrics(gather_object(mine)).items():  # the same on all processes, so that their mean is it
+            log_metric(f"env/{name}", value)
     if environments is not None:
-        return [None] * len(episode_return)
-    # The rollout leaves out a seat that was never to move, as any unscored episode; TRL would warn of each None.
-    unplayed = (reason == StopReason.UNPLAYED for reason in columns.get("stop_reason", [None] * len(episode_return)))
-    return [0.0 if none else value for none, value in zip(unplayed, episode_return, strict=True)]
+        return [None] * len(played)
+    # GymGRPOTrainer leaves out a seat that was never to move, as any unscored episode; TRL would warn of each None.
+    return [
+        0.0 if one.stop_reason is StopReason.UNPLAYED and one.seat is not None else one.episode_return for one in played
+    ]

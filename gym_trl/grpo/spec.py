@@ -1,34 +1,30 @@
 """Specification of a training on text environments."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self
 
 from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.verifiers import Verifier
 from gym_trl.envspec import EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
+from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
-from gym_trl.executors.protocol import EnvPool, TextEnvironment
-from gym_trl.grpo.credit.estimators import EPISODE, ESTIMATORS
-from gym_trl.grpo.credit.turn_credit import TurnCredit
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.grpo.credit import Estimator, find_estimator
+from gym_trl.grpo.curriculum import at_level
 from gym_trl.grpo.dataset import make_dataset
-from gym_trl.grpo.environment_factory import EnvironmentFactory
-from gym_trl.grpo.parts.checked import make_part
-from gym_trl.grpo.parts.curriculum import make_curriculum
-from gym_trl.grpo.parts.dead_groups import DeadGroups
-from gym_trl.grpo.parts.games import Games
-from gym_trl.grpo.parts.part import Part
 from gym_trl.grpo.rewards import env_reward
-from gym_trl.grpo.rollout import Core, in_order, make_rollout_func
-from gym_trl.grpo.training_tasks import Draws, at_level
-from gym_trl.grpo.unscored import UnscoredBound
-from gym_trl.kinds import option_types
-from gym_trl.option_args import SpecArgs
-from gym_trl.options import Envs, Rollout, SpecOptions, Stepping, Text, has_workers, signed, values_of
-from gym_trl.rollout.config import RolloutConfig
+from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
+from gym_trl.history import make_history
+from gym_trl.options import Envs, Function, SpecOptions, Stepping, Text, has_workers, signed, values_of
+from gym_trl.play import History
 from gym_trl.types import Task
+
+_NOT_IN_TOOLS = ("max_tokens_per_turn", "history", "max_alive", "episode_timeout", "credit", "resample_dead_groups")
+_NOT_IN_TOOLS += ("seats", "curriculum", "chat_template_kwargs", "on_rollout")
 
 
 class GymSpec:
@@ -42,73 +38,122 @@ class GymSpec:
 
     The trainer plays one episode per completion; all members of a group play the same task. The stock class takes its
     arguments under their own names: ``GRPOTrainer(..., train_dataset=spec.train_dataset,
-    rollout_func=spec.rollout_func, reward_funcs=spec.reward_funcs)``. Use ``environment_factory`` instead of
-    ``rollout_func`` for models that call tools.
+    rollout_func=spec.rollout_func, reward_funcs=spec.reward_funcs)``, or ``GRPOTrainer(..., **spec.arguments())``. Use
+    ``environment_factory`` instead of ``rollout_func`` for models that call tools.
 
     Args:
         env: Environment id, ``"my_game.py:MyGame"``, ``"package.module:MyGame"``, the class itself, or a function that
             makes an environment; several of these, or a mapping from these to weights
             (``{"TrlEnv/Echo-v0": 1, "TrlEnv/GuessNumber-v0": 3}``). In tasks, records and metrics a class or function
             is called ``module:name``.
-        config: All options in one object, in place of ``env`` and the next ones.
-        options: Options by name, such as ``turn_limit=8``: see ``SpecOptions`` and the page "Options" of the docs.
+        env_kwargs: Arguments of the environment; of several environments, by their ids.
+        num_tasks: Number of rows of ``train_dataset``.
+        num_eval_tasks: Number of rows of ``eval_dataset``; their seeds differ from those of the training tasks.
+        seed: Seed of the tasks and of the sampling.
+        system_prompt: First message of every conversation. Default: the chat template's own, if any.
+        wrappers: Functions ``env -> env``, applied in order before the conversion to text and the parsing of actions.
+        observe: Function ``(observation, info) -> text``, or ``"render"`` for the environment's rendering as text.
+            Default: the conversion of ``TextObservation``.
+        act: Function ``text -> action`` that raises ``ValueError`` with a hint for a text that is no action. Default:
+            the conversion of ``TextAction``.
+        action_format: Mark-up of the action in a response: ``"tag"``, ``"boxed"``, ``"json:FIELD"``, ``"plain"``,
+            ``"regex:PATTERN"``, or ``None``.
+        invalid_penalty: Reward subtracted for an unreadable or invalid action.
+        end_after_invalid: Number of consecutive invalid actions that end an episode. Default: 3 with a history and
+            without ``turn_limit``, otherwise none does.
+        cut_actions: Treatment of an action that ``max_tokens_per_turn`` cut off: ``"reject"`` it as invalid, or
+            ``"accept"`` it, for actions that may end there.
+        turn_limit: Maximum number of turns, after which an episode is truncated. Default: the environment's own.
+        instructions: Replacement of the environment's instructions; the sentence on the action format follows. An
+            empty string removes both.
+        success: Definition of success: a minimum return, ``"info"`` (the environment declares it), or a function of
+            the last ``info`` and the return. Default: the reward threshold of Gymnasium's registry if there is one,
+            otherwise what the environment declares.
+        state_key: Function of the unwrapped environment that returns the key of its state, for credit per turn, or
+            ``"auto"`` for the key that it declares, which is the default with credit per turn.
+        max_tokens_per_turn: Maximum number of tokens sampled in a turn. Default: those left in the episode.
+        history: What the model sees of a long conversation: the last so many turns, ``"notes"`` of its own,
+            ``"rendered"`` for all of it rendered anew before each turn, or a function (``gym_trl.history``). Default:
+            all of it, in one row of the trainer.
+        chat_template_kwargs: Arguments of the chat template, such as ``{"enable_thinking": False}``.
+        max_alive: Maximum number of concurrent environments per process.
+        episode_timeout: Maximum seconds of an episode, including all waiting; a longer one is unscored.
+        executor: Where environments are stepped: ``"inline"``; ``"thread"`` if they wait for something outside
+            Python; ``"process"`` if they compute, hang, leak or crash; ``"ray"`` for the machines of a cluster; or a
+            function that makes a pool. Default: what the environment declares, or ``"thread"``.
+        workers: Number of threads or processes.
+        reset_timeout: Maximum seconds for making and resetting an environment in a thread or a process.
+        step_timeout: Maximum seconds of a step there. A longer step ends the episode as crashed, which is scored.
+        credit: Advantages of turns: ``"episode"``, one for all turns of an episode; ``"pool"`` or ``"return_to_go"``,
+            one per turn; or a function (``gym_trl.grpo.credit``). All but the first need ``GymGRPOTrainer``.
+        resample_dead_groups: Rounds of a rollout in which groups whose episodes all have the same return are replaced
+            by groups with other tasks. Replaced episodes count in all metrics, but are not trained on.
+        seats: ``"self"`` if the model plays all seats of a game. Each seat is a row of the trainer, so that
+            ``num_generations`` must be a multiple of them.
+        curriculum: Arguments of the environment by level of difficulty, from easy to hard; the level of the training
+            tasks follows the success rate.
+        on_rollout: Called with each finished ``Rollout``.
 
     Raises:
-        ConfigError: An id is unknown, an environment cannot be made, a ``History`` rewrites what was shown, or an
-            argument is invalid.
+        ConfigError: An id is unknown, an environment cannot be made, or an argument is invalid.
         NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
     """
 
     def __init__(
-        self, env: Envs | None = None, *, config: SpecOptions | None = None, **options: Unpack[SpecArgs]
+        self,
+        env: Envs,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        num_tasks: int = 1_000,
+        num_eval_tasks: int = 100,
+        seed: int = 0,
+        system_prompt: str | None = None,
+        wrappers: Sequence[Function] = (),
+        observe: Literal["render"] | Function | str | None = None,
+        act: Function | str | None = None,
+        action_format: str | None = "tag",
+        invalid_penalty: float = 0.0,
+        end_after_invalid: int | None = None,
+        cut_actions: Literal["reject", "accept"] = "reject",
+        turn_limit: int | None = None,
+        instructions: str | None = None,
+        success: float | Literal["info"] | Function | str | None = None,
+        state_key: Literal["auto"] | Function | str | None = None,
+        max_tokens_per_turn: int | None = None,
+        history: int | Literal["notes", "rendered"] | History | str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_alive: int | None = None,
+        episode_timeout: float | None = None,
+        executor: Literal["inline", "thread", "process", "ray"] | Function | str | None = None,
+        workers: int | None = None,
+        reset_timeout: float | None = None,
+        step_timeout: float | None = None,
+        credit: Literal["episode", "return_to_go", "pool"] | Estimator | str = "episode",
+        resample_dead_groups: int = 0,
+        seats: Literal["self"] | None = None,
+        curriculum: Sequence[Mapping[str, Any]] = (),
+        on_rollout: Callable[[Rollout], None] | None = None,
     ) -> None:
-        arguments = {**({} if env is None else {"env": env}), **options}
-        if config is not None and arguments:
-            raise ConfigError(f"config has all options of a specification: leave out {next(iter(arguments))}")
-        self.options = config or SpecOptions.of(arguments)
-        """Options, all of which are checked."""
-        chosen = self.options
-        given_parts = list(map(make_part, chosen.parts))
-        self.curriculum = make_curriculum(chosen.curriculum)
-        """Choice of the training tasks by the success rate, with its state; ``None`` without a curriculum."""
-        derived: dict[str, Any] = {"end_after_invalid": limit_of_invalid(chosen)}
-        by_turn = chosen.credit != EPISODE or chosen.seats is not None
-        if chosen.state_key is None and by_turn:
-            derived["state_key"] = "auto"
-        levels = () if self.curriculum is None else self.curriculum.levels
-        text = {**values_of(chosen, Text), **derived}
-        self.env_spec = EnvSpec(chosen.env, env_kwargs=chosen.env_kwargs, seats=chosen.seats, levels=levels, **text)
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given |= {name: given[name] or {} for name in ("env_kwargs", "chat_template_kwargs") if given[name] is None}
+        self.options = chosen = SpecOptions.of(given)
+        """Arguments, all of which are checked, with functions in place of their names."""
+        find_estimator(chosen.credit)
+        text = values_of(chosen, Text) | {"end_after_invalid": limit_of_invalid(chosen)}
+        if chosen.state_key is None and (chosen.credit != "episode" or chosen.seats is not None):
+            text["state_key"] = "auto"
+        self.env_spec = EnvSpec(
+            chosen.env, env_kwargs=chosen.env_kwargs, seats=chosen.seats, levels=chosen.curriculum, **text
+        )
         """Environments, as they are made for training."""
-        self.rollout_config = RolloutConfig(**values_of(chosen, Rollout))
-        """Options of the rollouts."""
-        # The trainer's own mean of a group would compare the seats of a game with each other.
-        self.turn_credit = TurnCredit(chosen.credit) if by_turn else None
-        """Credit per turn, which ``GymGRPOTrainer`` has; ``None`` without it."""
-        self._bound = UnscoredBound(chosen.max_unscored)
         self._probed = self.env_spec.probe(ExecutorConfig(**values_of(chosen, Stepping)))
         self.executor = self._probed.executor.executor
-        self.parts = self._in_order(given_parts)
-        """Features of the rollouts, in their order: those of the options, then ``parts``."""
-        self._plan = TaskPlan(
-            self.weights,
-            # Each level of a curriculum has its own instances, so sample them by seed.
-            {} if levels else self._probed.num_instances,
-            {"train": chosen.num_tasks, "eval": chosen.num_eval_tasks},
-            chosen.seed,
-        )
-
-    def _in_order(self, others: Iterable[Part]) -> tuple[Part, ...]:
-        chosen, curriculum, credit = self.options, self.curriculum, self.turn_credit
-        draws = Draws(self.assign, chosen.seed, None if curriculum is None else curriculum.choose)
-        estimator = ESTIMATORS[EPISODE] if credit is None else credit.estimator
-        rounds = chosen.resample_dead_groups
-        own = (
-            None if self.env_spec.seats is None else Games(),
-            credit,
-            curriculum,
-            DeadGroups(rounds, draws, estimator) if rounds else None,
-        )
-        return in_order([*own, *others], self.rollout_config)
+        if len(set(self._probed.seats.values())) > 1:
+            raise ConfigError(f"with seats all environments need the same number of them, got {self._probed.seats}")
+        # Each level of a curriculum has its own instances, so sample them by seed.
+        instances = {} if chosen.curriculum else self._probed.num_instances
+        sizes = {"train": chosen.num_tasks, "eval": chosen.num_eval_tasks}
+        self._plan = TaskPlan(self.weights, instances, sizes, chosen.seed)
 
     @classmethod
     def from_dataset(
@@ -151,17 +196,17 @@ class GymSpec:
         Raises:
             ConfigError: See ``QAEnv`` and ``GymSpec``.
         """
-        config = SpecOptions.of({"env": "TrlEnv/QA-v0", **options})  # before the data set is read
+        SpecOptions.of({"env": "TrlEnv/QA-v0", **options})  # checks them before the data set is read
         columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify, "hints": hints}
         others: dict[str, Any] = {"turns": turns, "retry_cost": retry_cost, "split": split, "subset": subset}
         others["reward"] = reward
         rows = QAEnv(dataset, **columns, **others).num_instances
         for_eval = options.get("num_eval_tasks", min(rows // 10, 100))
         sizes = {"num_eval_tasks": for_eval, "num_tasks": options.get("num_tasks", max(1, rows - for_eval))}
+        options |= sizes
         if all(one is None or isinstance(one, str) for one in (dataset, *columns.values())):
-            env_kwargs = {"dataset": dataset, **columns, **others}
-            return cls(config=replace(config, env_kwargs=env_kwargs, **sizes))
-        return cls(config=replace(config, env=partial(QAEnv, dataset, **columns, **others), **sizes))
+            return cls("TrlEnv/QA-v0", **options, env_kwargs={"dataset": dataset, **columns, **others})
+        return cls(partial(QAEnv, dataset, **columns, **others), **options)
 
     def __repr__(self) -> str:
         return signed("GymSpec", self.options)
@@ -180,9 +225,18 @@ class GymSpec:
         """Make one of the environments, wrapped as in training."""
         return self.env_spec.make(env_id)
 
-    def make_pool(self) -> EnvPool:
+    def make_pool(self) -> GuardedPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
         return make_pool(self.env_spec.make, self._probed.executor)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a ``GRPOTrainer``."""
+        return {
+            "train_dataset": self.train_dataset,
+            "eval_dataset": self.eval_dataset,
+            "rollout_func": self.rollout_func,
+            "reward_funcs": self.reward_funcs,
+        }
 
     def tasks(self, split: str) -> Iterator[Task]:
         """Generate the tasks of ``"train"`` or ``"eval"``; no two of them have the same seed."""
@@ -193,10 +247,9 @@ class GymSpec:
         return self._placed(self._plan.assign(split, number), split)
 
     def _placed(self, task: Task, split: str) -> Task:
-        """Return the task on its level: the curriculum's in training, the last one in evaluations."""
-        if self.curriculum is None:
-            return task
-        return at_level(task, self.curriculum.level if split == "train" else len(self.curriculum.levels) - 1)
+        """Return the task on its level: the first one, which rollouts of a training replace, or the last one."""
+        levels = len(self.options.curriculum)
+        return at_level(task, 0 if split == "train" else levels - 1) if levels else task
 
     @cached_property
     def train_dataset(self) -> Any:
@@ -212,19 +265,26 @@ class GymSpec:
         return self._dataset("eval")
 
     @cached_property
-    def rollout_func(self) -> Core:
+    def rollout_func(self) -> RolloutFunc:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays a batch of prompts with the trainer's model."""
-        return make_rollout_func(
-            self.env_spec.make,
+        chosen, pool = self.options, self.make_pool()
+        function = RolloutFunc(
+            pool,
             assign=self.assign,
-            seed=self.options.seed,
-            config=self.rollout_config,
-            stepping=self._probed.executor,
-            on_rollout=self.options.on_rollout,
-            on_totals=self._bound,
-            seats=None if self.env_spec.seats is None else self._probed.seats,
-            parts=self.parts,
+            seed=chosen.seed,
+            chat_template_kwargs=chosen.chat_template_kwargs,
+            max_tokens_per_turn=chosen.max_tokens_per_turn,
+            history=make_history(chosen.history),
+            credit=chosen.credit,
+            seats=max(self._probed.seats.values()),
+            levels=len(chosen.curriculum),
+            resample=chosen.resample_dead_groups,
+            max_alive=chosen.max_alive,
+            episode_timeout=chosen.episode_timeout,
+            on_rollout=chosen.on_rollout,
         )
+        weakref.finalize(function, pool.close)
+        return function
 
     @cached_property
     def environment_factory(self) -> Any:
@@ -238,29 +298,20 @@ class GymSpec:
         Raises:
             ConfigError: The spec has an option that TRL's loop does not support.
         """
-        for part in self.parts:
-            if part.name not in option_types(Rollout):  # which are named below
-                raise ConfigError(
-                    f"{part.name} needs rollout_func, not environment_factory: TRL's own loop has no rollouts; "
-                    "leave it out"
-                )
-        chosen = values_of(self.options, Rollout) | {"on_rollout": self.options.on_rollout}
-        usual = values_of(SpecOptions(env=self.options.env), SpecOptions)
-        if unsupported := [name for name, value in chosen.items() if value != usual[name]]:
-            names = ", ".join(unsupported)
+        from gym_trl.grpo.environment_factory import EnvironmentFactory
+
+        usual = SpecOptions(env=self.options.env)
+        if given := [name for name in _NOT_IN_TOOLS if getattr(self.options, name) != getattr(usual, name)]:
             raise ConfigError(
-                f"TRL's own loop, which environment_factory uses, does not support {names}: leave it out, or give the "
-                "trainer spec.rollout_func"
+                f"TRL's own loop, which environment_factory uses, does not support {', '.join(given)}: leave it out, or "
+                "give the trainer spec.rollout_func"
             )
         stepping = self._probed.executor
         if has_workers(stepping.executor):
             stepping = replace(stepping, workers=1)  # an object has one environment
         pool = partial(make_pool, config=stepping)
         tools = replace(self.env_spec, action_format="plain")  # actions of tool calls carry no mark
-        factories = {
-            env_id: EnvironmentFactory(tools.make, env_id, make_pool=pool, on_totals=self._bound)
-            for env_id in self.weights
-        }
+        factories = {env_id: EnvironmentFactory(tools.make, env_id, make_pool=pool) for env_id in self.weights}
         return factories if len(factories) > 1 else next(iter(factories.values()))
 
     @property

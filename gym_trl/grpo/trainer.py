@@ -1,263 +1,278 @@
-"""Trainer whose rows are episodes: a mixin for ``GRPOTrainer`` that overrides each of its methods once.
+"""``GRPOTrainer`` with advantages of turns, episodes in segments, games, and unscored episodes without influence."""
 
-In one step TRL's methods call each other, from the outside to the inside: ``_prepare_inputs`` asks
-``_generate_and_score_completions`` for a generation of rows, which asks ``_generate`` for ids and then
-``_calculate_rewards`` for rewards, and ``_compute_loss`` gets one micro-batch after the other. ``_generate`` calls the
-``rollout_func``, so whatever a rollout must know of its trainer is there before, and whatever it tells the trainer
-waits in the trainer's ``Batch`` until the method that needs it: which tokens were sampled, until old log-probabilities
-are computed; which rows are one episode, until advantages are known; which episodes are unscored, until all reward
-functions have been called.
-
-A class is the only way to be there in time. TRL passes the trainer to the ``rollout_func`` in the middle of its first
-batch, when ``_generate`` is running already. For a stock ``GRPOTrainer`` this class therefore takes over from there
-(``attach``): the methods that are called later in this batch are those of this class, and they are the ones by which an
-unscored episode moves no weight and metrics are exact. Features that change rows (segments and advantages per
-turn) would come too late for the first batch and are refused with the line to change.
-"""
-
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence, Sized
+from functools import partial
 from inspect import unwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gym_trl.engines.attention_backends import no_cudnn_attention
-from gym_trl.errors import ConfigError
-from gym_trl.grpo import trl_versions
-from gym_trl.grpo.adapters import adapter_kept
-from gym_trl.grpo.attach import Attachment
-from gym_trl.grpo.credit.groups import SPREAD
+import numpy as np
+
+from gym_trl.episode import Episode, Segment
+from gym_trl.errors import ConfigError, needs
+from gym_trl.grpo.adapters import sync_weights
+from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.generation_check import check_batching
-from gym_trl.grpo.parts.checked import checked_result
-from gym_trl.grpo.parts.part import HasParts, Part, parts_of
-from gym_trl.grpo.passes import generated_mask, loss_mask
-from gym_trl.grpo.trainer_parts import Batch, Generated, TrainerPart
+from gym_trl.grpo.groups import Member, advantages
+from gym_trl.grpo.rewards import Outcome, env_reward, metrics
+from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.trl_versions import check_trl
+
+with needs("train", "GymGRPOTrainer"):
+    import torch
+    from accelerate.utils import gather_object
+    from trl import GRPOTrainer
 
 if TYPE_CHECKING:
-    from trl import GRPOTrainer as _Trainer
-
     from gym_trl.grpo.spec import GymSpec
-else:
-    _Trainer = object  # GRPOTrainer comes later in the order of the classes of a trainer
+
+_BY_TOKENS, _BY_ROWS = ("cispo", "dapo"), ("dr_grpo", "grpo", "luspo", "sapo")
+"""Loss types that are the same for an episode in several rows as for one in a single row, the second with weights."""
 
 
-class GymTraining(_Trainer):  # type: ignore[misc]  # TRL is untyped
-    """Mixin for subclasses of ``GRPOTrainer``, before them: ``class Mine(GymTraining, TheirTrainer)``.
+class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
+    """``GRPOTrainer`` that takes datasets, rollouts and rewards from a ``GymSpec``.
 
-    Of the trainer's names it uses ``gym_trl`` and TRL's own. A subclass that overrides ``_compute_loss`` and calls
-    TRL's in it says so with ``calls_trl_loss = True`` beside it; otherwise credit per turn and a history, which need
-    TRL's loss, are refused.
+    ::
+
+        spec = GymSpec("TrlEnv/Wordle-v0", num_tasks=1_000)
+        GymGRPOTrainer(model="Qwen/Qwen3-0.6B", args=GRPOConfig(...), spec=spec).train()
+
+    ``train_dataset``, ``eval_dataset``, ``rollout_func``, ``reward_funcs`` and all other arguments of ``GRPOTrainer``
+    may be given as well. With ``environment_factory=spec.environment_factory`` the model calls tools in TRL's own loop.
+
+    In place of the stock class
+
+    * each segment of an episode with a ``history`` is a row, and has the weight of its tokens in the whole episode;
+    * each token has the advantage of its turn, with ``credit`` per turn and in games of several seats;
+    * an unscored episode has no reward, whatever reward functions return for it;
+    * metrics of episodes are exact over all processes and since they were last logged.
 
     Args:
-        arguments: Arguments of the trainer.
-        spec: Specification whose datasets, ``rollout_func`` and ``reward_funcs`` are used where they are not among the
-            other arguments; with an ``environment_factory`` there is no ``rollout_func``.
-        named: Further arguments of the trainer.
+        arguments: The model, and further arguments of ``GRPOTrainer``.
+        spec: Specification whose datasets, ``rollout_func`` and ``reward_funcs`` are used where none are given.
+        named: Further arguments of ``GRPOTrainer``.
 
     Raises:
         ConfigError: A setting of the trainer does not go with the specification; the message says what to change.
+        MissingDependencyError: TRL is not installed.
     """
 
-    gym_trl: Attachment
-    """All that this library keeps of the trainer; the other attributes are TRL's and those of subclasses."""
-    _buffered_inputs: Any
-    _last_loaded_step: int
+    turn_advantages: Sequence[Sequence[float]] = ()
+    """Advantages of the turns of this process's episodes in the last rollout of a training; unscored ones have none."""
 
     def __init__(self, *arguments: Any, spec: "GymSpec | None" = None, **named: Any) -> None:
         if spec is not None:
-            spec = checked_spec(spec)
-            if len(arguments) > 1:
-                raise ConfigError("with spec=... give the trainer's other arguments than the model by name")
-            named = _filled(named, spec)
-        elif len(arguments) < 2 and not any(named.get(name) for name in ("reward_funcs", "environment_factory")):
-            raise ConfigError(
-                "a trainer needs spec=GymSpec(...), which has the tasks, the rollouts and the rewards; without it give "
-                "train_dataset, reward_funcs and rollout_func"
-            )
-        if (args := named.get("args")) is not None and not args.use_vllm:
-            check_batching(continuous=args.use_transformers_continuous_batching)
-        if args is not None:
-            _check_tasks(**named)
+            own = spec.arguments()
+            if named.get("environment_factory") is not None:
+                del own["rollout_func"]
+            named = own | {name: value for name, value in named.items() if value is not None}
+        check_trl()
+        played = unwrap(named["rollout_func"]) if named.get("rollout_func") is not None else None
+        self._rollouts = played if isinstance(played, RolloutFunc) else None
+        if (args := named.get("args")) is not None:
+            _check_args(args, self._rollouts, named)
         super().__init__(*arguments, **named)
-        self.gym_trl = new_attachment(self, spec)
-
-    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **named: Any) -> Any:
-        """Train as ``GRPOTrainer`` does."""
-        by_name = isinstance(resume_from_checkpoint, str | Path)
-        self.gym_trl.resumed_from = Path(str(resume_from_checkpoint)) if by_name else None
-        return super().train(resume_from_checkpoint, *arguments, **named)
-
-    def evaluation_loop(self, *arguments: Any, **named: Any) -> Any:
-        """Evaluate as ``GRPOTrainer`` does."""
+        if args is None:
+            _check_args(self.args, self._rollouts, named)
+        self._rows: list[tuple[int, int]] = []  # of the batch: an episode and one of its segments; -1 is a filler
+        self._outcomes: dict[str, list[Outcome]] = {"train": [], "eval": []}  # since they were last logged
+        self._share_of_dead_groups = 0.0
         batch = self.args.per_device_eval_batch_size * self.accelerator.num_processes
-        if batch % self.num_generations_eval:
-            raise ConfigError(
-                f"per_device_eval_batch_size x processes must be a multiple of the {self.num_generations_eval} "
-                f"generations of a task (num_generations_eval, or num_generations), got {batch}"
-            )
-        with self.gym_trl.evaluating():
-            return super().evaluation_loop(*arguments, **named)
+        if batch % self.num_generations_eval:  # the choice of TRL's defaults, which evaluations would fail with
+            self.num_generations_eval = math.gcd(batch, self.num_generations_eval)
+        if self._rollouts is not None:
+            self._rollouts.check(self)
 
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        before = self._buffered_inputs
-        inputs = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is before:  # no new generation
-            return inputs
-        before, self._buffered_inputs = self._buffered_inputs, self.gym_trl.passes.in_order(self._buffered_inputs)
-        if self._buffered_inputs is before:  # in TRL's order
-            return inputs
-        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+    @property
+    def _in_segments(self) -> bool:
+        return self._rollouts is not None and self._rollouts.history is not None
 
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        self.gym_trl.batch = batch = Batch(self)
-        try:
-            columns = super()._generate_and_score_completions(inputs)
-            if batch.dead is not None:
-                split = "train" if self.model.training else "eval"
-                trl_versions.pending_metrics(self, split)["frac_reward_zero_std"][-1] = batch.dead
-            for part in self.gym_trl.parts:
-                columns = checked_result(part, "scored", part.scored(batch, columns), dict)
-            return columns
-        finally:
-            self.gym_trl.batch = None
+    @property
+    def _by_turn(self) -> bool:
+        return self._rollouts is not None and self._rollouts.by_turn and self.model.training
 
-    def _generate(self, *arguments: Any, **named: Any) -> Any:
-        kept = adapter_kept(self)
-        if kept is not None and self.state.global_step != self._last_loaded_step:  # otherwise TRL does it
-            with kept:
-                self.vllm_generation.sync_weights()
+    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+        """Return a row for each segment; fillers make their number the same everywhere, and divisible by steps."""
+        if self.use_vllm and self.state.global_step != self._last_loaded_step:
+            sync_weights(self)  # as TRL does, and leaves weights below an adapter as they are to the last bit
             self._last_loaded_step = self.state.global_step
-        out, batch = Generated(*super()._generate(*arguments, **named)), self.gym_trl.batch
-        self.gym_trl.mask_environments(out.completion_ids, out.mask, out.completions)
-        assert batch is not None
-        for part in self.gym_trl.parts:
-            out = checked_result(part, "generated", part.generated(batch, out), Generated)
-        batch.mask = out.mask
+        out = list(super()._generate(prompts))
+        if self.environments is not None:
+            for mask, one in zip(out[2], self.environments, strict=True):
+                mask[:] = mask if one.episode.scored else [0] * len(mask)
+        self._rows = [(number, 0) for number in range(len(out[0]))]
+        if self._in_segments:
+            episodes: Sequence[Episode] = out[5]["episode"]
+            rows = [(n, s) for n, one in enumerate(episodes) if one.scored for s in range(len(one.segments))]
+            steps = self.args.steps_per_generation if self.model.training else 1
+            count = -(-max(1, *gather_object([len(rows)])) // steps) * steps
+            self._rows = rows + [(-1, 0)] * (count - len(rows))
+            end = self.eos_token_ids[0]
+            filler = Segment([end], [end], [0], [0.0])
+            segments = [filler if number < 0 else episodes[number].segments[place] for number, place in self._rows]
+            out[0], out[1] = [one.prompt_ids for one in segments], [one.completion_ids for one in segments]
+            out[2], out[4] = [one.mask for one in segments], [one.logprobs for one in segments]
         return tuple(out)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
-        # A new batch if the trainer was attached in the middle of this one.
-        attachment, batch = self.gym_trl, self.gym_trl.batch or Batch(self)
-        inputs, prompts = attachment.placed(inputs, prompts)
-        ids = completion_ids_list if batch.completion_ids is None else batch.completion_ids
-        rewards = attachment.settle(inputs, super()._calculate_rewards(inputs, prompts, completions, ids))
-        for part in attachment.parts:
-            rewards = checked_result(part, "rewards", part.rewards(batch, inputs, rewards), type(rewards))
-        batch.dead = _dead_share(self, rewards)
+        """Return the rewards of all processes, of which an unscored episode has none, and note their advantages."""
+        if self.environments is not None:
+            episodes: list[Episode] = [one.episode for one in self.environments]
+        else:
+            episodes = [row["episode"] for row in inputs]
+        if self._in_segments:  # functions are called with episodes, not with segments
+            completion_ids_list = [one.row.completion_ids for one in episodes]
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        scored = torch.tensor(gather_object([one.scored for one in episodes]), device=rewards.device)
+        rewards = rewards.masked_fill(~scored.unsqueeze(1), torch.nan)
+        finished = [Outcome.of(one) for one in episodes if one.stop_reason is not None]
+        finished += [Outcome.of(one, replaced=True) for one in inputs[0].get("replaced", ())]
+        self._outcomes["train" if self.model.training else "eval"] += gather_object(finished)
+        if self.model.training:
+            self._compare(episodes, rewards)
         return rewards
 
-    @no_cudnn_attention()
-    def training_step(self, *arguments: Any, **named: Any) -> Any:
-        """Return the loss of a micro-batch after its backward pass; its batch is generated before the first one."""
-        return super().training_step(*arguments, **named)
+    def _compare(self, episodes: Sequence[Episode], rewards: Any) -> None:
+        """Note the advantages of the turns of this process's episodes, and the share of the groups without any.
 
-    def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **named: Any
-    ) -> Any:
-        sampled = self.gym_trl.loss_tokens
-        if (batch := self.gym_trl.batch) is not None:  # the old and the reference model's, of all rows
-            sampled = generated_mask(batch.mask, attention_mask[:, -logits_to_keep:]).bool()
-        compute = super()._get_per_token_logps_and_entropies
-        rows = model, input_ids, attention_mask, logits_to_keep
-        return self.gym_trl.passes.logprobs(compute, *rows, sampled=sampled, **named)
+        What functions pay besides the environment's return belongs to the last turn.
+        """
+        weights, first = self.reward_weights.tolist(), self.accelerator.process_index * len(episodes)
+        share = sum(one for one, function in zip(weights, self.reward_funcs, strict=True) if _is_env_reward(function))
+        totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
+        members = []
+        for place, one in enumerate(episodes, start=first):
+            if one.scored:
+                paid = [share * turn.reward for turn in one.turns]
+                paid[-1] += totals[place] - math.fsum(paid)
+                members.append(Member.of(place // self.num_generations, one, paid, weight=share))
+        everyone: list[Member] = gather_object(members)
+        before = sum(gather_object([len(members)])[: self.accelerator.process_index])
+        estimator = find_estimator("episode") if self._rollouts is None else self._rollouts.estimator
+        values = advantages(everyone, estimator, self.scale_rewards)
+        alive = {member.group for member, row in zip(everyone, values, strict=True) if any(row)}
+        groups = {member.group for member in everyone}
+        self._share_of_dead_groups = len(groups - alive) * self.num_generations / len(rewards)
+        own = iter(values[before : before + len(members)])
+        self.turn_advantages = [next(own) if one.scored else [] for one in episodes]
 
-    def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        attachment = self.gym_trl
-        for part in attachment.parts:
-            inputs = checked_result(part, "loss_inputs", part.loss_inputs(self, inputs), dict)
-        inputs = attachment.passes.loss_inputs(inputs)
-        attachment.loss_tokens = loss_mask(inputs).bool()
-        try:
-            return super()._compute_loss(model, inputs)
-        finally:
-            attachment.loss_tokens = None
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        """Return a batch with an advantage of each token, and the weight of an episode for its segments together."""
+        split = "train" if self.model.training else "eval"
+        if not self._metrics[split]:  # TRL has logged them
+            self._outcomes[split].clear()
+        out: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        self._metrics[split] |= {f"env/{name}": [one] for name, one in metrics(self._outcomes[split]).items()}
+        if self.model.training:  # TRL compares a deviation of 32-bit numbers with 0
+            self._metrics[split]["frac_reward_zero_std"][-1] = self._share_of_dead_groups
+        if not (self._by_turn or self._in_segments):
+            return out
+        device, weights = out["completion_ids"].device, self._weigh(out)
+        if self._by_turn:
+            table = np.zeros(tuple(out["completion_ids"].shape), np.float32)
+            row_of = {place: row for row, place in enumerate(self._rows)}
+            for number, values in enumerate(self.turn_advantages):
+                turns = inputs[number]["episode"].turns if values else ()
+                for turn, value in zip(turns, values, strict=True):
+                    for span in turn.spans:
+                        table[row_of[number, span.segment], span.start : span.stop] = value
+            out["advantages"] = torch.from_numpy(table).to(device) * weights.unsqueeze(1)
+        else:
+            owners = torch.tensor([number for number, _ in self._rows], device=device)
+            out["advantages"] = out["advantages"][owners.clamp(min=0)] * weights
+        return out
+
+    def _weigh(self, out: dict[str, Any]) -> Any:
+        """Return the weight of each row, with which an episode in segments has the loss of one in a single row.
+
+        A loss that divides by rows divides by too many, and one that takes means over rows adds up several. The
+        correction of sequences for another sampler is that of the whole episode.
+        """
+        device = out["completion_ids"].device
+        owners = torch.tensor([number for number, _ in self._rows], device=device)
+        mask = out["completion_mask"] * out["tool_mask"]
+        tokens, weights, episodes = mask.sum(1).float(), (owners >= 0).float(), owners.clamp(min=0)
+        if not self._in_segments:
+            return weights
+        count, is_part = len(out["advantages"]), weights
+
+        def whole(values: Any) -> Any:  # the sum over the episode of each row
+            return values.new_zeros(count).index_add(0, episodes, values * is_part)[episodes]
+
+        if self.loss_type in _BY_ROWS:
+            weights = weights * len(owners) / count
+        if self.loss_type in ("grpo", "sapo"):
+            weights = weights * tokens / whole(tokens).clamp(min=1)
+        mode = self.vllm_importance_sampling_mode
+        if "importance_sampling_ratio" in out and mode.startswith("sequence"):
+            apart = (out["old_per_token_logps"] - out["sampling_per_token_logps"]).nan_to_num(nan=0.0) * mask
+            ratio = whole(apart.sum(1)).exp()
+            least, most = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
+            clipped = ratio if (least, most) == (None, None) else ratio.clamp(min=least, max=most)
+            kept = clipped if mode == "sequence_truncate" else ratio * (ratio == clipped)
+            out["importance_sampling_ratio"] = kept.unsqueeze(1)
+        return weights
 
 
-def _dead_share(trainer: Any, rewards: Any) -> float | None:
-    """Return the share of the groups of one reward, but for rounding; ``None`` if rewards are compared otherwise.
+def _is_env_reward(function: Any) -> bool:
+    """Return True for ``env_reward``, also as a partial function."""
+    while isinstance(function, partial):
+        function = function.func
+    return function is env_reward
 
-    TRL compares a deviation of 32-bit numbers with 1e-8, and so misses most groups of equal rewards that are not powers
-    of two.
+
+def _check_args(args: Any, rollouts: RolloutFunc | None, named: Mapping[str, Any]) -> None:
+    """Check the settings of a trainer, before a model is loaded.
+
+    Raises:
+        ConfigError: There are fewer tasks than a generation has groups, or the loss would not be what it should.
     """
-    if trainer.multi_objective_aggregation != "sum_then_normalize" or trainer.scale_rewards == "batch":
-        return None
-    size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-    totals = (rewards * trainer.reward_weights.to(rewards.device)).nansum(dim=1)
-    scored = ~rewards.isnan().all(dim=1).view(-1, size)
-    groups = totals.view(-1, size)
-    most = groups.masked_fill(~scored, -float("inf")).amax(dim=1)
-    least = groups.masked_fill(~scored, float("inf")).amin(dim=1)
-    rounding = (SPREAD * groups.abs().amax(dim=1)).clamp(min=1e-8)  # TRL's tolerance
-    same = (most - least <= rounding) & scored.any(dim=1)
-    return float(same.float().mean())
-
-
-def new_attachment(trainer: Any, spec: "GymSpec | None") -> Attachment:
-    """Return a new attachment with the features of a specification, after checking the trainer's settings."""
-    trl_versions.check_trl()
-    rollout_func = trainer.rollout_func
-    if spec is not None and rollout_func is not None:  # may be a function around the specification's
-        check_pair(rollout_func, spec)
-        rollout_func = spec.rollout_func
-    trainer.gym_trl = attachment = Attachment(trainer, _overridden(type(trainer)))
-    attachment.take(trainer_parts(parts_of(rollout_func)))
-    attachment.begin()
-    return attachment
-
-
-def _overridden(kind: type) -> dict[str, type]:
-    """Return the methods of TRL's passes that subclasses override, with the first class that does."""
-    from trl import GRPOTrainer
-
-    owners = [owner for owner in kind.__mro__ if owner is not GymTraining]
-    names = trl_versions.LOSS, trl_versions.WHOLE_LOSS, trl_versions.SCORE, trl_versions.PREPARE
-    first = {name: next(owner for owner in owners if name in vars(owner)) for name in names}
-    return {name: owner for name, owner in first.items() if vars(owner)[name] is not vars(GRPOTrainer)[name]}
-
-
-def checked_spec(spec: object) -> "GymSpec":
-    """Return a specification, after checking that it is one."""
-    from gym_trl.grpo.spec import GymSpec
-
-    if not isinstance(spec, GymSpec):
-        raise ConfigError(f"spec must be a GymSpec, got {spec!r:.80}; GymSpec(env) makes one of an environment")
-    return spec
-
-
-def check_pair(rollout_func: Any, spec: "GymSpec") -> None:
-    """Check that a rollout function of this library is that of the specification."""
-    if isinstance(rollout_func, HasParts) and unwrap(rollout_func) is not spec.rollout_func:  # type: ignore[arg-type]
-        raise ConfigError("rollout_func is that of another GymSpec than spec: leave out one of the two")
-
-
-def _check_tasks(args: Any, train_dataset: Any = None, eval_dataset: Any = None, **_: Any) -> None:
-    """Check that there is a task for each group of a generation: TRL leaves out what does not fill one, and so all."""
+    if not args.use_vllm:
+        check_batching(continuous=args.use_transformers_continuous_batching)
+    train_dataset, eval_dataset = named.get("train_dataset"), named.get("eval_dataset")
     groups = args.generation_batch_size // args.num_generations
-    if hasattr(train_dataset, "__len__") and len(train_dataset) < groups:
+    if isinstance(train_dataset, Sized) and len(train_dataset) < groups:  # of which TRL leaves out all
         raise ConfigError(
             f"num_tasks={len(train_dataset)} (rows of train_dataset), one generation needs at least {groups}: it has "
             f"{args.generation_batch_size} episodes (per_device_train_batch_size x processes x steps_per_generation) "
             f"in groups of num_generations={args.num_generations}. Give more tasks, or smaller batches"
         )
-    if args.eval_strategy != "no" and hasattr(eval_dataset, "__len__") and not len(eval_dataset):
+    eval_batch, eval_size = args.per_device_eval_batch_size * args.world_size, args.num_generations_eval
+    if eval_size is not None and eval_batch % eval_size:
         raise ConfigError(
-            f"num_eval_tasks=0 (rows of eval_dataset), eval_strategy={args.eval_strategy.value!r} needs at least 1"
+            f"per_device_eval_batch_size x processes must be a multiple of num_generations_eval={eval_size}, got "
+            f"{eval_batch}"
         )
+    if args.eval_strategy != "no" and isinstance(eval_dataset, Sized) and not len(eval_dataset):
+        raise ConfigError(f"num_eval_tasks=0, eval_strategy={args.eval_strategy.value!r} needs at least 1")
+    if rollouts is not None and (reason := _why_not(args, rollouts, named)) is not None:
+        raise ConfigError(f"history, seats and credit per turn are not possible with {reason}")
 
 
-def _filled(named: Mapping[str, Any], spec: "GymSpec") -> dict[str, Any]:
-    """Return a trainer's arguments with those of a specification where there are none."""
-    names = ["train_dataset", "eval_dataset", "reward_funcs"]
-    if named.get("environment_factory") is None:
-        names.append("rollout_func")
-    return {**named, **{name: getattr(spec, name) for name in names if named.get(name) is None}}
-
-
-def trainer_parts(parts: Sequence[Part]) -> tuple[TrainerPart, ...]:
-    """Return new parts for a trainer, of the parts of a rollout."""
-    made = [(part.name, changes) for part in parts if (changes := part.trainer_part()) is not None]
-    for name, changes in made:
-        if not isinstance(changes, TrainerPart):
-            raise ConfigError(
-                f"trainer_part of the part {name!r} must return a TrainerPart or None, got {changes!r:.80}"
-            )
-    return tuple(changes for _, changes in made)
+def _why_not(args: Any, rollouts: RolloutFunc, named: Mapping[str, Any]) -> str | None:
+    """Return the setting with which the loss of turns or segments would not be what it should; ``None`` if none."""
+    loss, history, by_turn = args.loss_type, rollouts.history is not None, rollouts.by_turn
+    if not (by_turn or history):
+        return None
+    functions = named.get("reward_funcs") or ()
+    functions = functions if isinstance(functions, list | tuple) else [functions]
+    level, summed = args.importance_sampling_level, args.multi_objective_aggregation == "sum_then_normalize"
+    own = rollouts.estimator is not find_estimator("episode")
+    reasons = (
+        (level != "token", f"importance_sampling_level={level!r}, which has one ratio for a row: use 'token'"),
+        (args.use_liger_kernel, "use_liger_kernel, which has a loss of its own"),
+        (by_turn and not summed, "multi_objective_aggregation='normalize_then_sum', which compares episodes"),
+        (
+            own and not any(map(_is_env_reward, functions)),
+            "reward_funcs without env_reward, which pays each turn: add what else is to be paid as another function",
+        ),
+        (
+            history and loss not in (*_BY_TOKENS, *_BY_ROWS),
+            f"loss_type={loss!r}, which depends on the rows of a batch: use 'dapo'",
+        ),
+        (history and args.beta and loss not in _BY_TOKENS, f"beta={args.beta} and loss_type={loss!r}: use 'dapo'"),
+        (history and args.mask_truncated_completions, "mask_truncated_completions, which masks rows"),
+        (history and args.off_policy_mask_threshold is not None, "off_policy_mask_threshold, which masks rows"),
+    )
+    return next((reason for holds, reason in reasons if holds), None)

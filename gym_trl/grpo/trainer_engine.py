@@ -1,4 +1,4 @@
-"""Engines that sample from the model that a trainer trains: Transformers, colocated vLLM, vLLM server."""
+"""Engines that sample from the model that a trainer trains: Transformers, a colocated vLLM, a vLLM server."""
 
 import warnings
 import weakref
@@ -20,7 +20,6 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling options of TRL's configurations."""
 # Values with which an option leaves the distribution as it is.
 _WHOLE = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
-
 # Keys are instances of TRL's VLLMGeneration, one per trainer.
 _CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
 _CONTEXTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -52,22 +51,27 @@ def trainer_engine(
 
 @contextmanager
 def _transformers_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any]) -> Iterator[Engine]:
+    """Provide an engine around the trainer's model: all processes gather sharded weights together, for all turns."""
     from torch import no_grad
     from trl.models import unwrap_model_for_generation
 
     from gym_trl.engines.transformers import TransformersEngine
 
-    args = trainer.args
+    args, tokenizer = trainer.args, trainer.processing_class
     if trainer.accelerator.num_processes > 1 and (sharded := trl_versions.sharding(trainer)):
         raise ConfigError(
             f"with {sharded} the processes compute every token together, and each has episodes of its own: "
             "generate with vLLM (use_vllm=True), or use DeepSpeed with ds3_gather_for_generation"
         )
     check_batching(continuous=trainer.use_transformers_continuous_batching)
-    options = transformers_options(trainer, chat, changes)
+    sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
+    sampling |= (args.generation_kwargs or {}) | changes
+    strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
+    eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
+    if sampling.pop("ignore_eos", False):
+        strings, eos_ids = [], set()
     with ExitStack() as stack:
-        # As in GRPOTrainer._generate_single_turn, but once for all turns: all processes must gather sharded weights
-        # together, and each has its own number of turns.
+        # As in GRPOTrainer._generate_single_turn, but once for all turns.
         model = stack.enter_context(
             unwrap_model_for_generation(
                 trainer.model_wrapped, trainer.accelerator, gather_deepspeed3_params=args.ds3_gather_for_generation
@@ -77,25 +81,15 @@ def _transformers_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str
         stack.enter_context(trl_versions.whole_weights(trainer))
         if not trl_versions.shards_weights(trainer):
             stack.enter_context(merged_adapter(model))
-        yield TransformersEngine(model, **options, constant_weights=True)
-
-
-def transformers_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ``TransformersEngine``'s options for the trainer's sampling updated with ``changes``."""
-    args, tokenizer = trainer.args, trl_versions.tokenizer_of(trainer)
-    sampling = {name: getattr(args, name) for name in (*SAMPLING, "cache_implementation")}
-    sampling |= (args.generation_kwargs or {}) | dict(changes)
-    strings = [*chat.stop_strings, *_strings(sampling.pop("stop_strings", None)), *_strings(sampling.pop("stop", None))]
-    eos_ids = {*trl_versions.end_ids(trainer), *chat.stop_ids, *(sampling.pop("stop_token_ids", None) or ())}
-    if sampling.pop("ignore_eos", False):
-        strings, eos_ids = [], set()
-    return {
-        "pad_id": tokenizer.pad_token_id,
-        "eos_ids": eos_ids,
-        "sampling": sampling,
-        "stop_strings": strings,
-        "decode": tokenizer.decode,
-    }
+        yield TransformersEngine(
+            model,
+            pad_id=tokenizer.pad_token_id,
+            eos_ids=eos_ids,
+            sampling=sampling,
+            stop_strings=strings,
+            decode=tokenizer.decode,
+            constant_weights=True,
+        )
 
 
 @contextmanager
@@ -124,10 +118,7 @@ def _server_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any]
     # Only the main process sends the weights, and TRL lets the others continue: they would sample from old ones.
     trainer.accelerator.wait_for_everyone()
     engine = ServerEngine(
-        trl_versions.server_url(generation),
-        **_vllm_options(trainer, chat, changes),
-        check=False,
-        seeded=seeded,
+        trl_versions.server_url(generation), **_vllm_options(trainer, chat, changes), check=False, seeded=seeded
     )
     with engine:
         # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.
@@ -187,9 +178,8 @@ def _vllm_context(trainer: Any) -> int | None:
     from gym_trl.engines import server
 
     generation = trainer.vllm_generation
-    if (
-        generation not in _CONTEXTS
-        and (length := server.context_length(trl_versions.server_url(generation))) is not None
-    ):
-        _CONTEXTS[generation] = length  # for rollouts in which the server is too busy to respond
+    if generation not in _CONTEXTS:
+        length = server.context_length(trl_versions.server_url(generation))
+        if length is not None:  # kept for rollouts in which the server is too busy to respond
+            _CONTEXTS[generation] = length
     return _CONTEXTS.get(generation)

@@ -8,37 +8,25 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from inspect import signature
 from typing import Any
 
 from gym_trl.errors import ConfigError
 
-LOSS, WHOLE_LOSS, SCORE = "_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies"
-"""Methods of ``GRPOTrainer`` for the loss of a micro-batch, its public entry, and for log-probabilities."""
-PREPARE = "_prepare_inputs"
-"""Method that returns a micro-batch."""
 OLDEST_TRL, TESTED_TRL = (1, 16), (1, 16)
 """Oldest release that works, as in pyproject.toml, and the newest that is tested."""
-_CALLS = {
-    "_prepare_inputs": 1,
-    "_generate_and_score_completions": 1,
-    "_generate": 0,
-    "_calculate_rewards": 4,
-    "training_step": 0,
-    SCORE: 4,
-    LOSS: 2,
-}
-"""Methods of ``GRPOTrainer`` that ``GymTraining`` overrides, and the number of the parameters that it names."""
 
 
+@cache
 def check_trl() -> None:
     """Check that the installed TRL is not too old, and warn if it is newer than what is tested.
 
     Raises:
-        ConfigError: TRL is older than 1.16, or a newer one lacks a method or a parameter that is overridden.
+        ConfigError: TRL is older than 1.16, or a newer one lacks a method that ``GymGRPOTrainer`` overrides.
     """
     import trl
     from packaging.version import Version  # which TRL needs
+
+    from gym_trl.grpo.trainer import GymGRPOTrainer
 
     installed = Version(trl.__version__).release[:2]
     oldest, tested = (".".join(map(str, version)) for version in (OLDEST_TRL, TESTED_TRL))
@@ -46,36 +34,29 @@ def check_trl() -> None:
         raise ConfigError(
             f"gym-trl works with TRL {oldest} and newer, got {trl.__version__}. pip install 'trl>={oldest}'"
         )
+    own = [name for kind in GymGRPOTrainer.__mro__ if kind.__module__.startswith("gym_trl") for name in vars(kind)]
+    lacking = [name for name in OVERRIDDEN if name in own and not hasattr(trl.GRPOTrainer, name)]
+    if installed > TESTED_TRL and lacking:
+        raise ConfigError(
+            f"gym-trl is tested with TRL {tested}, and TRL {trl.__version__} has no GRPOTrainer.{lacking[0]}. "
+            f"pip install 'trl=={tested}.*'"
+        )
     if installed > TESTED_TRL:
-        if lacking := _lacking():
-            raise ConfigError(
-                f"gym-trl is tested with TRL {tested}, and TRL {trl.__version__} has no {', '.join(lacking)}. "
-                f"pip install 'trl=={tested}.*'"
-            )
-        _warn_of_newer(trl.__version__, tested)
+        warnings.warn(
+            f"gym-trl is tested with TRL {tested}, and this is TRL {trl.__version__}", RuntimeWarning, stacklevel=3
+        )
 
 
-@cache
-def _warn_of_newer(installed: str, tested: str) -> None:
-    warnings.warn(f"gym-trl is tested with TRL {tested}, and this is TRL {installed}", RuntimeWarning, stacklevel=3)
-
-
-def _lacking() -> list[str]:
-    """Return the overridden methods that TRL's trainer does not have, or whose parameters are others."""
-    from trl import GRPOTrainer
-
-    from gym_trl.grpo.trainer import GymTraining
-
-    lacking = []
-    for name, count in _CALLS.items():
-        if (theirs := getattr(GRPOTrainer, name, None)) is None:
-            lacking.append(f"GRPOTrainer.{name}")
-            continue
-        ours = list(signature(getattr(GymTraining, name)).parameters)[1 : 1 + count]
-        found = list(signature(theirs).parameters)[1:]
-        if found[:count] != ours:
-            lacking.append(f"GRPOTrainer.{name}({', '.join(ours)})")
-    return lacking
+OVERRIDDEN = (
+    "_generate",
+    "_calculate_rewards",
+    "_generate_and_score_completions",
+    "_prepare_inputs",
+    "_get_per_token_logps_and_entropies",
+    "_compute_loss",
+    "training_step",
+)
+"""Methods of ``GRPOTrainer`` that ``GymGRPOTrainer`` may override."""
 
 
 def import_trainer_alone() -> None:
@@ -106,14 +87,9 @@ def settings_of_trl() -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def tokenizer_in(processing_class: Any) -> Any:
-    """Return a trainer's tokenizer; for a multimodal processor, the tokenizer inside it."""
-    return getattr(processing_class, "tokenizer", processing_class)
-
-
 def tokenizer_of(trainer: Any) -> Any:
-    """Return the trainer's tokenizer."""
-    return tokenizer_in(trainer.processing_class)
+    """Return the trainer's tokenizer; of a multimodal processor, the one inside it."""
+    return getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
 
 
 def end_ids(trainer: Any) -> list[int]:
@@ -124,14 +100,6 @@ def end_ids(trainer: Any) -> list[int]:
 def chat_options(trainer: Any) -> tuple[str | None, dict[str, Any]]:
     """Return the chat template that replaces the tokenizer's, if any, and the arguments for it."""
     return getattr(trainer, "chat_template", None), dict(getattr(trainer, "chat_template_kwargs", None) or {})
-
-
-def sampler_of(dataloader: Any) -> Any:
-    """Return TRL's own sampler from below the wrappers that distribute it over processes."""
-    wrapped = dataloader.batch_sampler
-    while hasattr(wrapped, "batch_sampler"):
-        wrapped = wrapped.batch_sampler
-    return wrapped.sampler
 
 
 def sharding(trainer: Any) -> str | None:
@@ -166,54 +134,26 @@ def heads_all_positions(trainer: Any) -> bool:
     return not utils._use_triton(trainer.accelerator.device)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The trainer's state
-# ---------------------------------------------------------------------------------------------------------------------
+def heads_without_label(trainer: Any) -> bool:
+    """Return True if TRL's ``SFTTrainer`` applies the head to positions without a label, though it need not.
 
-
-def log_column(trainer: Any, name: str, values: list[Any]) -> None:
-    """Add a column to the trainer's table of completions, with one value per row of this process's batch."""
-    trainer._log_completion_extra(name, values)
-
-
-def caller_of(log_extra: Callable[..., Any] | None) -> Any:
-    """Return the trainer that calls a reward function with ``log_extra``, or ``None``.
-
-    It is a method of the trainer, which TRL gives neither to reward functions nor to objects of
-    ``environment_factory``.
+    It does where there is no Triton, because some compilers (of Neuron) compile anew for each number of positions;
+    PyTorch on a CPU compiles nothing.
     """
-    if (owner := getattr(log_extra, "__self__", None)) is None:
-        return None
-    from trl import GRPOTrainer
-
-    return owner if isinstance(owner, GRPOTrainer) else None
+    return bool(trainer.accelerator.device.type == "cpu")
 
 
-def pending_metrics(trainer: Any, split: str) -> dict[str, list[float]]:
-    """Return the values of a split since the trainer last logged; it logs the mean of each list."""
-    metrics: dict[str, list[float]] = trainer._metrics[split]
-    return metrics
-
-
-def micro_step(trainer: Any) -> int:
-    """Return the number of forward passes of this training."""
-    step: int = trainer._step
-    return step
-
-
-def is_between_generations(trainer: Any) -> bool:
-    """Return True if all forward passes on the buffered episodes are done."""
-    return not trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations)
-
-
-def buffered_episodes(trainer: Any) -> Any:
-    """Return the episodes that the next forward passes train on, as TRL buffers them."""
-    return trainer._buffered_inputs
-
-
-def set_progress(trainer: Any, step: int, episodes: Any) -> None:
-    """Set the number of forward passes, and the episodes of the next ones (``None``: play new ones)."""
-    trainer._step, trainer._buffered_inputs = step, episodes
+def warn_if_resumed_within_a_generation(trainer: Any) -> None:
+    """Warn if a training resumes between two steps on the same episodes, which checkpoints do not hold."""
+    done = trainer.state.global_step * trainer.args.gradient_accumulation_steps
+    if done % (trainer.args.steps_per_generation * trainer.num_iterations):
+        warnings.warn(
+            f"the training resumes at step {trainer.state.global_step}, between two steps on the same episodes, which "
+            "the checkpoint does not hold: it plays new ones. Save at the ends of generations (save_steps) to go on "
+            "as if nothing had happened",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,17 +190,3 @@ def server_url(generation: Any) -> str:
 def corrects_ratios(trainer: Any) -> bool:
     """Return True if the trainer corrects importance weights with vLLM's logprobs."""
     return bool(getattr(trainer.args, "vllm_importance_sampling_correction", True))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# SFTTrainer
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def heads_without_label(trainer: Any) -> bool:
-    """Return True if TRL applies the head to positions without a label, though it need not.
-
-    It does where there is no Triton, because some compilers (of Neuron) compile anew for each number of positions;
-    PyTorch on a CPU compiles nothing.
-    """
-    return bool(trainer.accelerator.device.type == "cpu")

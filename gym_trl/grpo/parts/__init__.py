@@ -1,1 +1,0 @@
-"""Features of a rollout, one object each."""

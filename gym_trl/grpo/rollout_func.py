@@ -1,0 +1,411 @@
+"""TRL's ``rollout_func``: from the tasks of prompts to whole episodes, with the exact tokens that the model sampled."""
+
+import re
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from gym_trl.chat import Chat, ChatLike
+from gym_trl.episode import Episode
+from gym_trl.errors import ChatTemplateError, ConfigError, PoolError
+from gym_trl.executors.protocol import EnvPool
+from gym_trl.grpo import curriculum
+from gym_trl.grpo.credit import Estimator, find_estimator
+from gym_trl.grpo.dataset import read_prompt
+from gym_trl.grpo.groups import Member, dead_groups, other_task
+from gym_trl.grpo.trainer_engine import context_length, trainer_engine
+from gym_trl.grpo.trl_versions import chat_options, check_trl, end_ids, warn_if_resumed_within_a_generation
+from gym_trl.play import History, Limits
+from gym_trl.rollout import rollout, run
+from gym_trl.seeding import derive_seed
+from gym_trl.types import Message, StopReason, Task
+
+MOST_UNSCORED, IN_A_ROW = 0.5, 3
+"""A training stops where more than this share of the episodes is unscored in so many rollouts in a row."""
+STATE = "gym_trl"
+"""Name in the trainer's ``stateful_callbacks`` of what checkpoints hold."""
+_RAISED = re.compile(r"((?:reset|step) raised \w+): .*?(?: \(([^()]+:\d+)\))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Episodes of one call of a ``rollout_func``, on one process."""
+
+    split: str
+    """``"train"`` or ``"eval"``."""
+    step: int
+    """The trainer's global step."""
+    episodes: Sequence[Episode]
+    """In the order of the prompts; neighbours are the seats of a game."""
+    replaced: Sequence[Episode] = ()
+    """Episodes of groups that were played again with other tasks."""
+
+
+class Game(NamedTuple):
+    """Episode that is to be played, or the episodes of all seats of a game."""
+
+    group: int
+    """Index of its group among those of all processes."""
+    member: int
+    """Index in its group."""
+    preamble: Sequence[Message]
+    task: Task
+    attempt: int = 0
+    """Number of tasks that its group has played before."""
+
+
+class Outcome(NamedTuple):
+    """What all processes need to know of an episode."""
+
+    task: Task
+    scored: bool
+    success: bool | None
+    error: str | None
+
+
+@dataclass
+class Training:
+    """What is known of one training, or of an evaluation by itself."""
+
+    chat: ChatLike
+    state: Any
+    """The trainer's state, of which each training makes a new one."""
+    dataloader: Any = None
+    """Rows of the evaluation."""
+    calls: Counter[Any] = field(default_factory=Counter)
+    """Number of rollouts, by split and step."""
+    rollouts: int = 0
+    unscored: list[tuple[int, int, Counter[str]]] = field(default_factory=list)
+    """Unscored episodes, all episodes and errors of the last rollouts with too many unscored ones."""
+    alike: list[tuple[Any, int]] = field(default_factory=list)
+    """Exception with which all episodes of the last rollouts have ended, and their numbers."""
+
+
+class RolloutFunc:
+    """Function for ``GRPOTrainer(rollout_func=...)`` that plays one episode per prompt.
+
+    It has TRL's signature ``(prompts, trainer)``, and returns ``prompt_ids``, ``completion_ids``, ``logprobs``,
+    ``env_mask``, and ``episode`` for reward functions. An unscored episode is a row of one token that is not trained.
+
+    A prompt's last message names its task (``GymSpec.train_dataset``); for other prompts ``assign`` makes one, which is
+    the same for all members of a group, on every process.
+
+    Args:
+        pool: Steps the environments.
+        assign: Function of a split and a number that makes the task of a group whose prompt has none.
+        seed: Seed of the sampling.
+        chat: Converts messages to ids. Default: the chat template of the trainer's tokenizer.
+        chat_template_kwargs: Arguments of the template.
+        max_tokens_per_turn: Maximum number of tokens that are sampled in a turn.
+        max_context: Maximum number of tokens of prompt and completion. Default: the model's.
+        sampling: Sampling options that override the trainer's, by vLLM's names.
+        history: Changes what the model is shown; needs ``GymGRPOTrainer``.
+        credit: Name or function of the advantages of turns; all but ``"episode"`` need ``GymGRPOTrainer``.
+        seats: Number of seats of a game that the model plays, each in a row of its own; needs ``GymGRPOTrainer``.
+        levels: Number of levels of a curriculum.
+        resample: Number of times that groups without an advantage are replaced by groups with other tasks.
+        max_alive: Maximum number of concurrent environments.
+        episode_timeout: Maximum seconds of an episode.
+        on_rollout: Called with each finished rollout.
+    """
+
+    def __init__(
+        self,
+        pool: EnvPool,
+        *,
+        assign: Callable[[str, int], Task] | None = None,
+        seed: int = 0,
+        chat: ChatLike | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_tokens_per_turn: int | None = None,
+        max_context: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        history: History | None = None,
+        credit: str | Estimator = "episode",
+        seats: int = 1,
+        levels: int = 0,
+        resample: int = 0,
+        max_alive: int | None = None,
+        episode_timeout: float | None = None,
+        on_rollout: Callable[[Rollout], None] | None = None,
+    ) -> None:
+        self.pool, self.assign, self.seed = pool, assign, seed
+        self.chat, self.chat_template_kwargs = chat, dict(chat_template_kwargs or {})
+        self.max_tokens_per_turn, self.max_context = max_tokens_per_turn, max_context
+        self.sampling, self.history, self.seats = dict(sampling or {}), history, seats
+        self.estimator = find_estimator(credit)
+        self.levels, self.resample, self.on_rollout = levels, resample, on_rollout
+        self._options = {"max_alive": max_alive, "timeout": episode_timeout, "history": history, "seats": seats}
+        self._chats: weakref.WeakKeyDictionary[Any, ChatLike] = weakref.WeakKeyDictionary()
+        self._trainings: weakref.WeakKeyDictionary[Any, Training] = weakref.WeakKeyDictionary()
+
+    @property
+    def by_turn(self) -> bool:
+        """Turns have advantages of their own, or those of the seats of a game, which TRL would mix up."""
+        return self.estimator is not find_estimator("episode") or self.seats > 1
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        """Play the tasks of prompts with the trainer's model."""
+        training = self._training(trainer)
+        split, step = "train" if trainer.model.training else "eval", trainer.state.global_step
+        call = training.calls[split, step]
+        training.calls[split, step] += 1
+        state = trainer.state.stateful_callbacks.setdefault(STATE, {})
+        games = self._games(prompts, trainer, split, call, state)
+
+        def play(games: Sequence[Game]) -> list[list[Episode]]:
+            place = split, step, call
+            seeds = [derive_seed(self.seed, "sampling", *place, one.group, one.member, one.attempt) for one in games]
+            return self._play(trainer, training.chat, games, seeds)
+
+        left = len(games) if split == "train" else self._not_repeated(trainer, len(games), call)
+        played = play(games[:left]) + [[_unplayed(one.task)] * self.seats for one in games[left:]]
+        replaced: list[Episode] = []
+        if split == "train" and self.resample:
+            seed = derive_seed(self.seed, "drawn", step, call)
+            replaced = self._replace_dead_groups(trainer, games, played, play, seed, state)
+        episodes = [episode for seats in played for episode in seats]
+        self._learn(trainer, training, state, episodes, replaced)
+        if split == "train" and training.rollouts < IN_A_ROW:
+            check_openings(games, played)
+        training.rollouts += split == "train"
+        if self.on_rollout is not None:
+            self.on_rollout(Rollout(split, step, episodes, replaced))
+        return columns(episodes, end_ids(trainer)[0]) | {"replaced": tuple(replaced)}
+
+    def check(self, trainer: Any) -> None:
+        """Check that a trainer can train on these episodes, before its first rollout.
+
+        Raises:
+            ConfigError: It cannot, or its generations have no whole games, or fewer tasks than groups.
+            ChatTemplateError: The chat template does not continue turn by turn.
+        """
+        from gym_trl.grpo.trainer import GymGRPOTrainer
+
+        check_trl()
+        if (self.history is not None or self.by_turn) and not isinstance(trainer, GymGRPOTrainer):
+            raise ConfigError(
+                "history, seats and credit per turn change the rows of a batch: use GymGRPOTrainer(..., spec=spec) in "
+                f"place of {type(trainer).__name__}"
+            )
+        sizes = {"num_generations": trainer.num_generations, "num_generations_eval": trainer.num_generations_eval}
+        sizes["the rows of a process"] = trainer.args.generation_batch_size // trainer.accelerator.num_processes
+        for name, size in sizes.items():
+            if size % self.seats:
+                raise ConfigError(f"{name} must be a multiple of the {self.seats} seats of a game, got {size}")
+        chat = self.chat
+        if chat is None:
+            template, options = chat_options(trainer)
+            options |= self.chat_template_kwargs
+            chat = Chat(trainer.processing_class, chat_template=template, **options)
+        if getattr(chat, "refusal", "") and self.history is None:
+            raise ChatTemplateError(f"{chat.refusal}; GymSpec(history='rendered') renders it anew before each turn")
+        self._chats[trainer] = chat
+
+    def _training(self, trainer: Any) -> Training:
+        """Return what is known of the training or evaluation that is running."""
+        if trainer not in self._chats:
+            self.check(trainer)
+        known = self._trainings.get(trainer)
+        if known is None or known.state is not trainer.state:
+            known = self._trainings[trainer] = Training(self._chats[trainer], trainer.state)
+        if trainer.model.training and not known.rollouts:
+            warn_if_resumed_within_a_generation(trainer)
+        dataloader = trainer.callback_handler.eval_dataloader
+        if not trainer.model.training and dataloader is not known.dataloader:  # another evaluation
+            known.dataloader = dataloader
+            known.calls["eval", trainer.state.global_step] = 0
+        return known
+
+    def _games(
+        self, prompts: Sequence[Any], trainer: Any, split: str, call: int, state: Mapping[str, Any]
+    ) -> list[Game]:
+        """Return the episodes or games of a call."""
+        rows = trainer.num_generations if split == "train" else trainer.num_generations_eval
+        own = prompts[:: self.seats]  # neighbours are the seats of a game
+        games = []
+        for number, prompt in enumerate(own, start=trainer.accelerator.process_index * len(own)):
+            group, member = divmod(number, rows // self.seats)
+            preamble, task = read_prompt(prompt)
+            if task is None:
+                if self.assign is None:
+                    raise ConfigError(f"a prompt has no task: give the trainer spec.train_dataset; got {prompt!r:.200}")
+                step = trainer.state.global_step if split == "train" else 0
+                task = self.assign(split, derive_seed(self.seed, step, call, group))
+            if self.levels:
+                task = curriculum.at_level(task, state.get("level", 0) if split == "train" else self.levels - 1)
+            games.append(Game(group, member, preamble, task))
+        return games
+
+    def _not_repeated(self, trainer: Any, games: int, call: int) -> int:
+        """Return the number of games of a process that do not repeat others to fill the last batch of an evaluation."""
+        rows = len(getattr(trainer.callback_handler.eval_dataloader, "dataset", ())) * trainer.num_generations_eval
+        processes, mine = trainer.accelerator.num_processes, trainer.accelerator.process_index
+        first = (call * processes + mine) * trainer.args.per_device_eval_batch_size // self.seats
+        return max(0, min(games, rows // self.seats - first)) if rows else games
+
+    def _play(self, trainer: Any, chat: ChatLike, games: Sequence[Game], seeds: Sequence[int]) -> list[list[Episode]]:
+        """Return the episodes of the seats of each game, with an engine around the trainer's model as it is now."""
+        from torch import no_grad
+
+        contexts = [length for length in (self.max_context, context_length(trainer)) if length]
+        limits = Limits(self.max_tokens_per_turn, trainer.args.max_completion_length, min(contexts, default=None))
+
+        async def play(engine: Any) -> list[list[Episode]]:
+            with no_grad():  # it is a property of the thread
+                return await rollout(
+                    [one.task for one in games],
+                    pool=self.pool,
+                    engine=engine,
+                    chat=chat,
+                    seeds=seeds,
+                    preambles=[one.preamble for one in games],
+                    limits=limits,
+                    **self._options,
+                )
+
+        with trainer_engine(trainer, chat, self.sampling, seed=derive_seed(self.seed, *seeds[:1])) as engine:
+            return run(play(engine))
+
+    def _replace_dead_groups(
+        self,
+        trainer: Any,
+        games: list[Game],
+        played: list[list[Episode]],
+        play: Callable[[Sequence[Game]], list[list[Episode]]],
+        seed: int,
+        state: Mapping[str, Any],
+    ) -> list[Episode]:
+        """Play groups that teach nothing again with other tasks, in place, and return the episodes before.
+
+        Every process joins in every round, also without a game of a dead group, and draws the same task for a group.
+        """
+        from accelerate.utils import gather_object
+
+        replaced = []
+        for attempt in range(1, self.resample + 1):
+            pairs = zip(games, played, strict=True)
+            mine = [Member.of(game.group, one) for game, seats in pairs for one in seats if one.scored]
+            if not (dead := dead_groups(gather_object(mine), self.estimator)):
+                break
+            places = [place for place, game in enumerate(games) if game.group in dead]
+            for place in places:
+                game = games[place]
+
+                def draw(number: int, group: int = game.group, attempt: int = attempt) -> int:
+                    return derive_seed(seed, group, attempt, number)
+
+                task = other_task(trainer.train_dataset, game.task, draw)
+                task = curriculum.at_level(task, state.get("level", 0)) if self.levels else task
+                games[place] = game._replace(task=task, attempt=attempt)
+            for place, seats in zip(places, play([games[place] for place in places]), strict=True):
+                replaced += played[place]
+                played[place] = seats
+        return replaced
+
+    def _learn(
+        self,
+        trainer: Any,
+        training: Training,
+        state: dict[str, Any],
+        episodes: Sequence[Episode],
+        replaced: Sequence[Episode],
+    ) -> None:
+        """Set the success of episodes that declare none where others do, and check what has failed."""
+        from accelerate.utils import gather_object
+
+        counted = [one for one in (*episodes, *replaced) if one.stop_reason is not StopReason.UNPLAYED]
+        outcomes: list[Outcome] = gather_object(
+            [Outcome(one.task, one.scored, one.success, one.error) for one in counted]
+        )
+        declaring = {one.task.env_id for one in outcomes if one.success is not None}.union(state.get("declaring", ()))
+        state["declaring"] = sorted(declaring)
+        for one in counted:
+            if one.scored and one.success is None and one.task.env_id in declaring:
+                one.success = False
+        if not trainer.model.training:
+            return
+        check_failures(training, outcomes)
+        if self.levels:
+            declared = [
+                (one.task, False if one.success is None and one.task.env_id in declaring else one.success)
+                for one in outcomes
+                if one.scored
+            ]
+            curriculum.count(state, self.levels, declared)
+
+
+def columns(episodes: Sequence[Episode], filler: int) -> dict[str, list[Any]]:
+    """Return the columns of episodes: an unscored one is one ``filler`` token after another, neither trained."""
+    rows = [one.row if one.scored else None for one in episodes]
+    return {
+        "prompt_ids": [row.prompt_ids if row else [filler] for row in rows],
+        "completion_ids": [row.completion_ids if row else [filler] for row in rows],
+        "logprobs": [row.logprobs if row else [0.0] for row in rows],
+        "env_mask": [row.mask if row else [0] for row in rows],
+        "episode": list(episodes),
+    }
+
+
+def _unplayed(task: Task) -> Episode:
+    episode = Episode(task)
+    episode.stop(StopReason.UNPLAYED)
+    return episode
+
+
+def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
+    """Stop a training whose episodes have failed in several rollouts in a row, on all processes alike.
+
+    Raises:
+        PoolError: All episodes have ended with the same exception, of which no action can be the cause then, or too
+            many are unscored.
+    """
+    raised = [_RAISED.fullmatch(one.error or "") for one in outcomes]
+    kinds = {None if one is None else (one.groups(), outcomes[0].task.env_id) for one in raised}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if training.alike and training.alike[-1][0] != kind:
+        training.alike = []
+    training.alike += [(kind, len(outcomes))] if kind is not None else []
+    if len(training.alike) >= IN_A_ROW:
+        raise PoolError(
+            f"the {sum(number for _, number in training.alike)} episodes of the last {IN_A_ROW} rollouts all ended with "
+            f"the same exception, of which no action is the cause: {outcomes[0].error}. Try it: "
+            f"gym-trl check {outcomes[0].task.env_id}"
+        )
+    errors = Counter(one.error or "no error" for one in outcomes if not one.scored)
+    bad = (errors.total(), len(outcomes), errors)
+    training.unscored = [*training.unscored, bad] if bad[0] > MOST_UNSCORED * bad[1] else []
+    if len(training.unscored) >= IN_A_ROW:
+        most = sum((errors for *_, errors in training.unscored), Counter[str]()).most_common(IN_A_ROW)
+        raise PoolError(
+            f"{sum(one for one, *_ in training.unscored)} of the {sum(one for _, one, _ in training.unscored)} episodes "
+            f"of the last {IN_A_ROW} rollouts are unscored, so that little is left to learn from. Most common: "
+            + "; ".join(f"{number} x {error}" for error, number in most)
+        )
+
+
+def check_openings(games: Sequence[Game], played: Sequence[Sequence[Episode]]) -> None:
+    """Check that the members of a group begin alike, as far as the model has not acted before.
+
+    Raises:
+        ConfigError: They do not, and the environment is not registered as nondeterministic.
+    """
+    openings: defaultdict[Any, set[str]] = defaultdict(set)
+    for game, seats in zip(games, played, strict=True):
+        spec = gym.registry.get(game.task.env_id)
+        for one in seats if spec is None or not spec.nondeterministic else ():
+            if one.turns and (not one.order or one.order[0] == 0):
+                shown = takewhile(lambda message: message.role != "assistant", one.messages)
+                openings[game.group, one.seat].add("\n".join(message.content for message in shown))
+        if any(len(texts) > 1 for texts in openings.values()):
+            raise ConfigError(
+                f"the episodes of a group of {game.task.env_id} do not begin alike, although they have one seed "
+                f"({game.task.seed}), so that they cannot be compared: draw from self.np_random after "
+                "super().reset(seed=seed), and from no other generator. See what differs: "
+                f"gym-trl check {game.task.env_id}"
+            )
