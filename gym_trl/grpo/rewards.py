@@ -126,6 +126,5 @@ def env_reward(
     if environments is not None:
         return [None] * len(played)
     # GymGRPOTrainer leaves out a seat that was never to move, as any unscored episode; TRL would warn of each None.
-    return [
-        0.0 if one.stop_reason is StopReason.UNPLAYED and one.seat is not None else one.episode_return for one in played
-    ]
+    unplayed = [one.stop_reason is StopReason.UNPLAYED and one.seat is not None for one in played]
+    return [0.0 if never else one.episode_return for never, one in zip(unplayed, played, strict=True)]

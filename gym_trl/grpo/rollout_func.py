@@ -167,8 +167,8 @@ class RolloutFunc:
         played = play(games[:left]) + [[_unplayed(one.task)] * self.seats for one in games[left:]]
         replaced: list[Episode] = []
         if split == "train" and self.resample:
-            seed = derive_seed(self.seed, "drawn", step, call)
-            replaced = self._replace_dead_groups(trainer, games, played, play, seed, state)
+            draws = derive_seed(self.seed, "drawn", step, call), state.get("level", 0)
+            replaced = self._replace_dead_groups(trainer, games, played, play=play, draws=draws)
         episodes = [episode for seats in played for episode in seats]
         self._learn(trainer, training, state, episodes, replaced)
         if split == "train" and training.rollouts < IN_A_ROW:
@@ -277,9 +277,9 @@ class RolloutFunc:
         trainer: Any,
         games: list[Game],
         played: list[list[Episode]],
+        *,
         play: Callable[[Sequence[Game]], list[list[Episode]]],
-        seed: int,
-        state: Mapping[str, Any],
+        draws: tuple[int, int],
     ) -> list[Episode]:
         """Play groups that teach nothing again with other tasks, in place, and return the episodes before.
 
@@ -287,7 +287,7 @@ class RolloutFunc:
         """
         from accelerate.utils import gather_object
 
-        replaced = []
+        (seed, level), replaced = draws, list[Episode]()
         for attempt in range(1, self.resample + 1):
             pairs = zip(games, played, strict=True)
             mine = [Member.of(game.group, one) for game, seats in pairs for one in seats if one.scored]
@@ -301,7 +301,7 @@ class RolloutFunc:
                     return derive_seed(seed, group, attempt, number)
 
                 task = other_task(trainer.train_dataset, game.task, draw)
-                task = curriculum.at_level(task, state.get("level", 0)) if self.levels else task
+                task = curriculum.at_level(task, level) if self.levels else task
                 games[place] = game._replace(task=task, attempt=attempt)
             for place, seats in zip(places, play([games[place] for place in places]), strict=True):
                 replaced += played[place]
@@ -373,19 +373,19 @@ def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
     training.alike += [(kind, len(outcomes))] if kind is not None else []
     if len(training.alike) >= IN_A_ROW:
         raise PoolError(
-            f"the {sum(number for _, number in training.alike)} episodes of the last {IN_A_ROW} rollouts all ended with "
-            f"the same exception, of which no action is the cause: {outcomes[0].error}. Try it: "
+            f"the {sum(number for _, number in training.alike)} episodes of the last {IN_A_ROW} rollouts all ended "
+            f"with the same exception, of which no action is the cause: {outcomes[0].error}. Try it: "
             f"gym-trl check {outcomes[0].task.env_id}"
         )
     errors = Counter(one.error or "no error" for one in outcomes if not one.scored)
     bad = (errors.total(), len(outcomes), errors)
     training.unscored = [*training.unscored, bad] if bad[0] > MOST_UNSCORED * bad[1] else []
     if len(training.unscored) >= IN_A_ROW:
-        most = sum((errors for *_, errors in training.unscored), Counter[str]()).most_common(IN_A_ROW)
+        failed, played = (sum(one[place] for one in training.unscored) for place in (0, 1))
+        most = sum((one[2] for one in training.unscored), Counter[str]()).most_common(IN_A_ROW)
         raise PoolError(
-            f"{sum(one for one, *_ in training.unscored)} of the {sum(one for _, one, _ in training.unscored)} episodes "
-            f"of the last {IN_A_ROW} rollouts are unscored, so that little is left to learn from. Most common: "
-            + "; ".join(f"{number} x {error}" for error, number in most)
+            f"{failed} of the {played} episodes of the last {IN_A_ROW} rollouts are unscored, so that little is left "
+            "to learn from. Most common: " + "; ".join(f"{number} x {error}" for error, number in most)
         )
 
 

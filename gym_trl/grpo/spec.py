@@ -10,9 +10,8 @@ from gym_trl.envs.question_answer import Column, QAEnv
 from gym_trl.envs.verifiers import Verifier
 from gym_trl.envspec import EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
-from gym_trl.executors.guards import GuardedPool
 from gym_trl.executors.make import ExecutorConfig, make_pool
-from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.grpo.credit import Estimator, find_estimator
 from gym_trl.grpo.curriculum import at_level
 from gym_trl.grpo.dataset import make_dataset
@@ -225,7 +224,7 @@ class GymSpec:
         """Make one of the environments, wrapped as in training."""
         return self.env_spec.make(env_id)
 
-    def make_pool(self) -> GuardedPool:
+    def make_pool(self) -> EnvPool:
         """Return a pool of the environments, with the executor and the timeouts used in training."""
         return make_pool(self.env_spec.make, self._probed.executor)
 
@@ -303,8 +302,8 @@ class GymSpec:
         usual = SpecOptions(env=self.options.env)
         if given := [name for name in _NOT_IN_TOOLS if getattr(self.options, name) != getattr(usual, name)]:
             raise ConfigError(
-                f"TRL's own loop, which environment_factory uses, does not support {', '.join(given)}: leave it out, or "
-                "give the trainer spec.rollout_func"
+                f"TRL's own loop, which environment_factory uses, does not support {', '.join(given)}: leave it out, "
+                "or give the trainer spec.rollout_func"
             )
         stepping = self._probed.executor
         if has_workers(stepping.executor):
