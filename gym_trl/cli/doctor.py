@@ -20,9 +20,9 @@ from gym_trl.records.json_lines import to_json
 from gym_trl.training.options import choose, preset_defaults
 
 if TYPE_CHECKING:
+    from gym_trl.episode import Episode
     from gym_trl.report import Finding
     from gym_trl.training.doctor import Diagnosis, NextStep
-    from gym_trl.types import EpisodeResult
 
 EXAMPLES = r"""
 gym-trl doctor TrlEnv/GuessNumber-v0 --model Qwen/Qwen3-0.6B
@@ -33,7 +33,6 @@ _GROUPS = 8
 _WITHOUT_EFFECT = (
     *("resample_dead_groups", "max_unscored", "lora_alpha", "lora_targets", "width", "layers", "steps"),
     *("learning_rate", "eval_episodes", "records_per_step"),
-    *("parts",),
 )
 """Options of a training on which nothing depends that is measured before it."""
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -92,7 +91,7 @@ def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
         display.note(f"Loading {options.model}")
         display.begin(0, groups * options.num_generations)
 
-    def on_episode(one: "EpisodeResult") -> None:
+    def on_episode(one: "Episode") -> None:
         nonlocal finished
         finished += 1
         display.log(finished, _metrics(one))
@@ -106,7 +105,7 @@ def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
         display.end()
 
 
-def _metrics(one: "EpisodeResult") -> dict[str, Any]:
+def _metrics(one: "Episode") -> dict[str, Any]:
     success = None if one.success is None else float(one.success)
     return {"env/return": one.episode_return, "env/success": success, "env/turns": len(one.turns)}
 

@@ -41,19 +41,14 @@ def by_flag(message: str, given: Mapping[str, Any]) -> str:
 
     >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": "0"})
     '--step-timeout must be a number above 0, got 0'
-    >>> by_flag("cutoff.episode_s must be a number above 0, got 0", {"cutoff__episode_s": "0"})
-    '--cutoff.episode-s must be a number above 0, got 0'
     >>> by_flag("step_timeout must be a number above 0, got 0", {"step_timeout": None, "ids": ["run.yaml"]})
     'step_timeout must be a number above 0, got 0'
     """
-    words = re.match(r"\w*(\.\w+)*", message)
-    name = words[0].replace(".", "__") if words else ""
-    while name:
-        written = [one for one in given if one == name or one.startswith(f"{name}__")]
-        if any(given[one] not in (None, (), []) for one in written):
-            return f"{option_name(name)}{message[len(name.replace('__', '.')) :]}"
-        name = name.rpartition("__")[0]
-    return message
+    words = re.match(r"\w*", message)
+    name = words[0] if words else ""
+    if given.get(name) in (None, (), []):
+        return message
+    return f"{option_name(name)}{message[len(name) :]}"
 
 
 def check_finite(options: Mapping[str, Any]) -> None:
@@ -84,10 +79,10 @@ def refuse_other_options(context: typer.Context, allowed: Collection[str]) -> No
 def option_name(name: str) -> str:
     """Return the option of a parameter.
 
-    >>> option_name("turn_limit"), option_name("cutoff__episode_s")
-    ('--turn-limit', '--cutoff.episode-s')
+    >>> option_name("turn_limit")
+    '--turn-limit'
     """
-    return f"--{name.replace('__', '.').replace('_', '-')}"
+    return f"--{name.replace('_', '-')}"
 
 
 def one_line(error: Exception) -> str:

@@ -9,16 +9,13 @@ A command has its own parameters as written, and one flag for every option of a 
         given = SpecOptions.of({"env": env_id, **options})
 
 * ``options`` has what the user gave, by the names of the options and as ``Options.of`` accepts it; an option that is
-  not given is missing. ``turn_limit`` has the flag ``--turn-limit``, and ``cutoff.episode_s`` has
-  ``--cutoff.episode-s`` and is in the mapping ``options["cutoff"]``. An option with the name of one of the command's
+  not given is missing. ``turn_limit`` has the flag ``--turn-limit``. An option with the name of one of the command's
   own parameters has no flag.
 * A text is read by the option's type (``read_text``). A text that is no value of the type is passed on, so that
   ``Options.of`` refuses it with the same sentence as in Python; ``clear_errors`` writes the name at the beginning of
   the message as a flag. Functions are passed on by their names, and are loaded when the options are made.
 * ``none`` is ``None``, and a text in double quotes is that text: ``--system-prompt '"none"'``. A list is a repeated
   flag or a list in JSON, and a mapping is repeated ``NAME=VALUE`` or an object in JSON.
-* An option that is options itself has their flags (``--seats.every 25``) and one for its other values
-  (``--seats self``, ``--history none``); that one takes an object in JSON as well.
 * The flags are made when the command runs or its help is shown, by ``Command``, the class of all commands: the other
   commands do not pay for them.
 * ``write_flags`` is the inverse: the words that give these options.
@@ -289,8 +286,7 @@ def with_options(
     Args:
         options: Type of options.
         omit: Names of those that the command has not.
-        presets: Function that returns descriptions of defaults that a preset changes, by the names of the options
-            (``cutoff.episode_s``).
+        presets: Function that returns descriptions of defaults that a preset changes, by the names of the options.
 
     Raises:
         ConfigError: There is no option with a name in ``omit``.
@@ -319,13 +315,9 @@ def with_options(
 
 
 def _near(flag: str, known: Iterable[str]) -> str:
-    """Return the question with similar flags, which compares names as in Python: those of the same nested options."""
+    """Return the question with similar flags, which compares names as in Python."""
     names = {_option(one): one for one in known if one.startswith("--")}
-    before, _, last = _option(flag).rpartition(".")
-    beside = {name.rpartition(".")[2]: one for name, one in names.items() if name.rpartition(".")[0] == before}
-    near = did_you_mean(last, beside)
-    compared = beside if near else names
-    return re.sub("'(.*?)'", lambda found: repr(compared[found[1]]), near or did_you_mean(_option(flag), names))
+    return re.sub("'(.*?)'", lambda found: repr(names[found[1]]), did_you_mean(_option(flag), names))
 
 
 def _option(flag: str) -> str:

@@ -17,8 +17,8 @@ from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import environment_policy
+from gym_trl.policies.text_play import play_env
 from gym_trl.random_play import own_random_policy
-from gym_trl.rollout.text_player import play
 from gym_trl.text import counted, short_count
 from gym_trl.types import Task
 from gym_trl.wrappers.inner import instructions_of
@@ -54,7 +54,7 @@ def info(
         say(f"\nInstructions\n  {_indented(instructions)}")
     if plays:
         policy = environment_policy(name)
-        played = play(made, Task(env_id, seed), lambda env: policy.make(env, seed))
+        played = play_env(made, Task(env_id, seed), lambda env: policy.make(env, seed))
         turns = played.turns
         say(f"\nAn episode, played by the {'solver' if name == 'solver' else 'random policy'} (seed {seed})")
         for turn in turns if len(turns) <= _SHOWN_TURNS else [*turns[: _SHOWN_TURNS - 1], turns[-1]]:

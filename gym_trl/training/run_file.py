@@ -138,10 +138,10 @@ def write_run_file(options: Options) -> str:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of which the second ones override the first ones, also inside of options that have options.
+    """Return options of which the second ones override the first ones, also inside of mappings.
 
-    >>> merged({"cutoff": {"episode_s": 60}, "steps": 5}, {"cutoff": {"rollout_s": 9}})
-    {'cutoff': {'episode_s': 60, 'rollout_s': 9}, 'steps': 5}
+    >>> merged({"env_kwargs": {"high": 8}, "steps": 5}, {"env_kwargs": {"turns": 9}})
+    {'env_kwargs': {'high': 8, 'turns': 9}, 'steps': 5}
     """
     both = dict(below)
     for name, value in above.items():
