@@ -100,7 +100,7 @@ class Planned(gym.Env[Any, Any]):
         info = {"success": at["success"], "action_valid": at["valid"]}
         info = {name: one for name, one in info.items() if one is not None}
         if ending in ("invalid", "turn_limit"):
-            info["stop_reason"] = {"invalid": "invalid_action"}.get(ending, ending)
+            info["stop_reason"] = ending
         reward = {"nan": math.nan, "overflow": 1e300}.get(ending, at["rewards"])
         ended = ending in ("terminated", "both", "invalid"), ending in ("truncated", "both", "turn_limit")
         return None if ending == "no text" else f"Step {self.played}.", reward, *ended, info
