@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     @classmethod
     def of(cls, episode: Episode, *, replaced: bool = False) -> Self:
         """Return the outcome of an episode."""
-        counts = {
+        counts: dict[str, float] = {
             "turns": len(episode.turns),
             "invalid_actions": episode.invalid_actions,
             "cut_actions": episode.cut_actions,

@@ -140,7 +140,12 @@ class RolloutFunc:
         self.sampling, self.history, self.seats = dict(sampling or {}), history, seats
         self.estimator = find_estimator(credit)
         self.levels, self.resample, self.on_rollout = levels, resample, on_rollout
-        self._options = {"max_alive": max_alive, "timeout": episode_timeout, "history": history, "seats": seats}
+        self._options: dict[str, Any] = {
+            "max_alive": max_alive,
+            "timeout": episode_timeout,
+            "history": history,
+            "seats": seats,
+        }
         self._chats: weakref.WeakKeyDictionary[Any, ChatLike] = weakref.WeakKeyDictionary()
         self._trainings: weakref.WeakKeyDictionary[Any, Training] = weakref.WeakKeyDictionary()
 
@@ -185,27 +190,24 @@ class RolloutFunc:
             ConfigError: It cannot, or its generations have no whole games, or fewer tasks than groups.
             ChatTemplateError: The chat template does not continue turn by turn.
         """
-        from gym_trl.grpo.trainer import GymGRPOTrainer
-
         check_trl()
-        if (self.history is not None or self.by_turn) and not isinstance(trainer, GymGRPOTrainer):
+        if (self.history is not None or self.by_turn) and getattr(trainer, "rollouts", None) is not self:
             raise ConfigError(
                 "history, seats and credit per turn change the rows of a batch: use GymGRPOTrainer(..., spec=spec) in "
-                f"place of {type(trainer).__name__}"
+                f"place of {type(trainer).__name__}, and functools.wraps for a function around spec.rollout_func"
             )
         sizes = {"num_generations": trainer.num_generations, "num_generations_eval": trainer.num_generations_eval}
         sizes["the rows of a process"] = trainer.args.generation_batch_size // trainer.accelerator.num_processes
         for name, size in sizes.items():
             if size % self.seats:
                 raise ConfigError(f"{name} must be a multiple of the {self.seats} seats of a game, got {size}")
-        chat = self.chat
-        if chat is None:
-            template, options = chat_options(trainer)
-            options |= self.chat_template_kwargs
-            chat = Chat(trainer.processing_class, chat_template=template, **options)
-        if getattr(chat, "refusal", "") and self.history is None:
-            raise ChatTemplateError(f"{chat.refusal}; GymSpec(history='rendered') renders it anew before each turn")
-        self._chats[trainer] = chat
+        self._chats[trainer] = chat = self.chat or self._template_chat(trainer)
+        if (refusal := getattr(chat, "refusal", "")) and self.history is None:
+            raise ChatTemplateError(f"{refusal}; GymSpec(history='rendered') renders it anew before each turn")
+
+    def _template_chat(self, trainer: Any) -> Chat:
+        template, options = chat_options(trainer)
+        return Chat(trainer.processing_class, chat_template=template, **{**options, **self.chat_template_kwargs})
 
     def _training(self, trainer: Any) -> Training:
         """Return what is known of the training or evaluation that is running."""
@@ -381,7 +383,7 @@ def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
     bad = (errors.total(), len(outcomes), errors)
     training.unscored = [*training.unscored, bad] if bad[0] > MOST_UNSCORED * bad[1] else []
     if len(training.unscored) >= IN_A_ROW:
-        failed, played = (sum(one[place] for one in training.unscored) for place in (0, 1))
+        failed, played = sum(one for one, *_ in training.unscored), sum(one for _, one, _ in training.unscored)
         most = sum((one[2] for one in training.unscored), Counter[str]()).most_common(IN_A_ROW)
         raise PoolError(
             f"{failed} of the {played} episodes of the last {IN_A_ROW} rollouts are unscored, so that little is left "

@@ -22,8 +22,8 @@ from gym_trl.options import Envs, Function, SpecOptions, Stepping, Text, has_wor
 from gym_trl.play import History
 from gym_trl.types import Task
 
-_NOT_IN_TOOLS = ("max_tokens_per_turn", "history", "max_alive", "episode_timeout", "credit", "resample_dead_groups")
-_NOT_IN_TOOLS += ("seats", "curriculum", "chat_template_kwargs", "on_rollout")
+_NOT_IN_TOOLS = "max_tokens_per_turn history max_alive episode_timeout credit resample_dead_groups seats curriculum"
+_NOT_IN_TOOLS += " chat_template_kwargs on_rollout"
 
 
 class GymSpec:
@@ -300,7 +300,7 @@ class GymSpec:
         from gym_trl.grpo.environment_factory import EnvironmentFactory
 
         usual = SpecOptions(env=self.options.env)
-        if given := [name for name in _NOT_IN_TOOLS if getattr(self.options, name) != getattr(usual, name)]:
+        if given := [name for name in _NOT_IN_TOOLS.split() if getattr(self.options, name) != getattr(usual, name)]:
             raise ConfigError(
                 f"TRL's own loop, which environment_factory uses, does not support {', '.join(given)}: leave it out, "
                 "or give the trainer spec.rollout_func"

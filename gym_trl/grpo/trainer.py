@@ -58,6 +58,8 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         MissingDependencyError: TRL is not installed.
     """
 
+    num_generations_eval: int
+    _last_loaded_step: int
     turn_advantages: Sequence[Sequence[float]] = ()
     """Advantages of the turns of this process's episodes in the last rollout of a training; unscored ones have none."""
 
@@ -69,28 +71,29 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
             named = own | {name: value for name, value in named.items() if value is not None}
         check_trl()
         played = unwrap(named["rollout_func"]) if named.get("rollout_func") is not None else None
-        self._rollouts = played if isinstance(played, RolloutFunc) else None
+        self.rollouts = played if isinstance(played, RolloutFunc) else None
+        """Rollouts of a specification; ``None`` with an ``environment_factory``."""
         if (args := named.get("args")) is not None:
-            _check_args(args, self._rollouts, named)
+            _check_args(args, self.rollouts, named)
         super().__init__(*arguments, **named)
         if args is None:
-            _check_args(self.args, self._rollouts, named)
+            _check_args(self.args, self.rollouts, named)
         self._rows: list[tuple[int, int]] = []  # of the batch: an episode and one of its segments; -1 is a filler
         self._outcomes: dict[str, list[Outcome]] = {"train": [], "eval": []}  # since they were last logged
         self._share_of_dead_groups = 0.0
         batch = self.args.per_device_eval_batch_size * self.accelerator.num_processes
         if batch % self.num_generations_eval:  # the choice of TRL's defaults, which evaluations would fail with
             self.num_generations_eval = math.gcd(batch, self.num_generations_eval)
-        if self._rollouts is not None:
-            self._rollouts.check(self)
+        if self.rollouts is not None:
+            self.rollouts.check(self)
 
     @property
     def _in_segments(self) -> bool:
-        return self._rollouts is not None and self._rollouts.history is not None
+        return self.rollouts is not None and self.rollouts.history is not None
 
     @property
     def _by_turn(self) -> bool:
-        return self._rollouts is not None and self._rollouts.by_turn and self.model.training
+        return self.rollouts is not None and self.rollouts.by_turn and self.model.training
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Return a row for each segment; fillers make their number the same everywhere, and divisible by steps."""
@@ -149,7 +152,7 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
                 members.append(Member.of(place // self.num_generations, one, paid, weight=share))
         everyone: list[Member] = gather_object(members)
         before = sum(gather_object([len(members)])[: self.accelerator.process_index])
-        estimator = find_estimator("episode") if self._rollouts is None else self._rollouts.estimator
+        estimator = find_estimator("episode") if self.rollouts is None else self.rollouts.estimator
         values = advantages(everyone, estimator, self.scale_rewards)
         alive = {member.group for member, row in zip(everyone, values, strict=True) if any(row)}
         groups = {member.group for member in everyone}

@@ -9,7 +9,7 @@ from typing import Any
 
 from gym_trl.chat import ChatLike, Stops
 from gym_trl.engines.admission import context_of
-from gym_trl.engines.protocol import Engine
+from gym_trl.engines.protocol import AsyncEngine, Engine
 from gym_trl.errors import ConfigError
 from gym_trl.grpo import trl_versions
 from gym_trl.grpo.adapters import merged_adapter, sync_weights
@@ -29,7 +29,7 @@ _WARNED: weakref.WeakSet[Any] = weakref.WeakSet()
 @contextmanager
 def trainer_engine(
     trainer: Any, chat: ChatLike | Stops, sampling: Mapping[str, Any] | None = None, *, seed: int | None = None
-) -> Iterator[Engine]:
+) -> Iterator[Engine | AsyncEngine]:
     """Provide an engine that samples from the model that ``trainer`` is training, with the trainer's own options.
 
     ``chat`` defines what ends a response besides the end-of-sequence token; ``sampling`` overrides options, by vLLM's
@@ -39,6 +39,7 @@ def trainer_engine(
     Raises:
         ConfigError: The trainer's way of generating is not supported.
     """
+    engine: Any
     if not trainer.use_vllm:
         engine = _transformers_engine
     elif trainer.args.vllm_mode == "colocate":
@@ -110,7 +111,9 @@ def _colocated_engine(
 
 
 @contextmanager
-def _server_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any], *, seeded: bool) -> Iterator[Engine]:
+def _server_engine(
+    trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any], *, seeded: bool
+) -> Iterator[AsyncEngine]:
     """Provide the trainer's vLLM server with a client per process, because TRL's is on the main process only."""
     from gym_trl.engines.server import ServerEngine
 
@@ -120,12 +123,11 @@ def _server_engine(trainer: Any, chat: ChatLike | Stops, changes: dict[str, Any]
     engine = ServerEngine(
         trl_versions.server_url(generation), **_vllm_options(trainer, chat, changes), check=False, seeded=seeded
     )
-    with engine:
-        # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.
-        if generation not in _CHECKED:
-            engine.check(logprobs=trl_versions.corrects_ratios(trainer))
-            _CHECKED.add(generation)
-        yield engine
+    # Check only once: a misconfigured server fails at the start; a later outage costs episodes, not the training.
+    if generation not in _CHECKED:
+        engine.check(logprobs=trl_versions.corrects_ratios(trainer))
+        _CHECKED.add(generation)
+    yield engine
 
 
 def _vllm_options(trainer: Any, chat: ChatLike | Stops, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from zlib import crc32
 
 import gymnasium as gym
@@ -25,10 +25,10 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gym_trl import GymGRPOTrainer, GymSpec, Part
+from gym_trl import GymGRPOTrainer, GymSpec, last_turns, notes
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
-from gym_trl.rollout import History
+from gym_trl.grpo import rollout_func
 from gym_trl.spaces import AnyText
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from support import losses_by_hand as by_hand, tiny_trainer
@@ -63,8 +63,8 @@ LOSSES: dict = {
         )
     },
 }
-HISTORY = {"history": History(last=1, most=2)}
-SUMMARY = {"history": History(last=0, most=2, summary="model")}
+HISTORY = {"history": last_turns(1)}
+SUMMARY = {"history": notes(2)}
 
 
 # Names of cells: arguments of the environment, of GymSpec, and of GRPOConfig.
@@ -76,7 +76,6 @@ FEATURES: dict = {
     "summaries": ({}, {**SUMMARY, "credit": "return_to_go"}, {"max_completion_length": 256, "scale_rewards": "none"}),
     "seats": ({}, {"seats": "self"}, {}),
     "resampled": ({"hopeless": True}, {"resample_dead_groups": 3}, {"scale_rewards": "batch"}),
-    "truncated": ({}, {}, {"max_completion_length": 24, "mask_truncated_completions": True}),
     "all at once": (
         {"flaky": True, "hopeless": True},
         {**HISTORY, "credit": "return_to_go", "resample_dead_groups": 3},
@@ -96,8 +95,6 @@ RUNS: dict = {
         "max_steps": 4,
     },
 }
-LIMITS = ("token_limit", "context_overflow", "time_limit")
-"""Stop reasons of episodes that ``mask_truncated_completions`` masks."""
 
 
 class Ragged(gym.Env):
@@ -180,14 +177,14 @@ def copied(completion, request_id):
     return replace(completion, request_id=request_id, ids=list(completion.ids), logprobs=list(completion.logprobs))
 
 
-class Remembered(Part):
-    """Part that gives a rollout what was sampled in earlier cells."""
+memory: dict[Any, Any] = {}
+own_engine = rollout_func.trainer_engine
 
-    memory: ClassVar[dict[Any, Any]] = {}
 
-    @contextmanager
-    def engine(self, engine, call):
-        yield Remembering(engine, self.memory)
+@contextmanager
+def remembering_engine(*arguments, **named):
+    with own_engine(*arguments, **named) as engine:
+        yield Remembering(engine, memory)
 
 
 class Watch(TrainerCallback):
@@ -251,18 +248,17 @@ def train(folder, loss, feature, run):
         if settings["vllm_importance_sampling_mode"] is not None:
             # As from vLLM, whose kernels round in other ways.
             trainer.use_vllm = True
-            for episode in rollout.episodes:
-                for place, sampled in enumerate(episode.trace.mask):
+            for segment in (one for episode in rollout.episodes for one in episode.segments):
+                for place, sampled in enumerate(segment.mask):
                     if sampled:
-                        ids = episode.trace.completion_ids[: place + 1]
-                        episode.trace.logprobs[place] += 0.1 * (crc32(str(ids).encode()) % 9 - 4)
+                        ids = segment.prompt_ids + segment.completion_ids[: place + 1]
+                        segment.logprobs[place] += 0.1 * (crc32(str(ids).encode()) % 9 - 4)
         rollouts.append(rollout)
 
     spec = GymSpec(
         RaggedGame if "seats" in in_spec else Ragged,
         **{"env_kwargs": in_env} if in_env else {},
         **in_spec,
-        parts=[Remembered()],
         on_rollout=on_rollout,
         action_format="plain",
         instructions="",
@@ -299,30 +295,25 @@ def train(folder, loss, feature, run):
 def rows_of(episodes, feature, rewards_of):
     """Return the rows of all episodes with the advantages of their tokens, by hand, from those of all processes."""
     _, in_spec, in_grpo = FEATURES[feature]
-    masks_limits = "mask_truncated_completions" in in_grpo
     scale = in_grpo.get("scale_rewards", "group")
     by_turn = advantages_of(episodes, rewards_of, credit=in_spec.get("credit"), seats="seats" in in_spec, scale=scale)
     rows = []
     for number, (episode, advantages) in enumerate(zip(episodes, by_turn, strict=True)):
-        if not episode.scored or (masks_limits and episode.stop_reason in LIMITS):
-            continue
-        trace, end = episode.trace, 0
-        each: dict[int, float] = {}
-        for turn, advantage in zip(episode.turns, advantages, strict=True):
-            each |= dict.fromkeys(range(end, turn.stop), advantage)  # with a summary before it
-            end = turn.stop
-        if in_spec.get("credit") is None and "seats" not in in_spec:  # also a response whose step never ended
-            each = dict.fromkeys(range(len(trace.mask)), advantages[0])
-        starts, stops = ([0] + [one.stop for one in trace.borders], [one.start for one in trace.borders])
-        prompts = [trace.prompt_ids, *(trace.completion_ids[one.start : one.stop] for one in trace.borders)]
-        for prompt, start, stop in zip(prompts, starts, [*stops, len(trace.mask)], strict=True):
-            sampled = [place for place in range(start, stop) if trace.mask[place]]
+        for place, segment in enumerate(episode.segments if episode.scored else ()):
+            each: dict[int, float] = {}
+            for turn, advantage in zip(episode.turns, advantages, strict=True):
+                for span in turn.spans:
+                    if span.segment == place:
+                        each |= dict.fromkeys(range(span.start, span.stop), advantage)
+            if in_spec.get("credit") is None and "seats" not in in_spec:
+                each = dict.fromkeys(range(len(segment.mask)), advantages[0])
+            sampled = [at for at, one in enumerate(segment.mask) if one]
             rows.append(
                 by_hand.Row(
-                    ids=[*prompt, *trace.completion_ids[start:stop]],
-                    places=[len(prompt) + place - start for place in sampled],
-                    advantages=[each.get(place, 0.0) for place in sampled],
-                    sampler=[trace.logprobs[place] for place in sampled],
+                    ids=segment.ids,
+                    places=[len(segment.prompt_ids) + at for at in sampled],
+                    advantages=[each.get(at, 0.0) for at in sampled],
+                    sampler=[segment.logprobs[at] for at in sampled],
                     episode=number,
                 )
             )
@@ -377,7 +368,7 @@ def rewards_by_turn(episodes, feature):
     for episode in episodes:
         rewards = [turn.reward for turn in episode.turns]
         if weights is not None and episode.scored:
-            [more] = bonus([episode.trace.completion_ids])
+            [more] = bonus([episode.row.completion_ids])
             rewards = [weights[0] * reward for reward in rewards]
             rewards[-1] += weights[1] * (more or 0.0)
         found.append(rewards)
@@ -416,7 +407,7 @@ def double_of(seed=0):
 def compare(folder, loss, feature, run):
     """Return for each step the error of its gradient relative to the one by hand, and what it is made of."""
     settings, trainer, watch, rollout = train(folder, loss, feature, run)
-    everything = gather_object([(rollout.episodes, watch.passes, len(rollout.replaced))])
+    everything = gather_object([(list(rollout.episodes), watch.passes, len(rollout.replaced))])
     episodes = [episode for part, *_ in everything for episode in part]
     rows = rows_of(episodes, feature, rewards_by_turn(episodes, feature))
 
@@ -465,6 +456,7 @@ def compare(folder, loss, feature, run):
 
 
 def main(folder, cells):
+    rollout_func.trainer_engine = remembering_engine  # cells with one feature play the same episodes
     model_of(seed=3).save_pretrained(folder / "reference")
     report: dict = {"trl": trl.__version__, "cells": {}}
     for cell in cells:
