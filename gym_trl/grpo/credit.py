@@ -256,15 +256,6 @@ def advantages_of(
     return found
 
 
-def dead(advantages: Sequence[Advantages]) -> list[bool]:
-    """Return which groups have no advantage at all, and so teach nothing.
-
-    >>> dead([[[0.0], [0.0, 0.0]], [[0.0, 1.0]], []])
-    [True, False, True]
-    """
-    return [not any(map(any, group)) for group in advantages]
-
-
 def _checked(estimator: Estimator, group: Sequence[Turns]) -> Advantages:
     """Return an estimator's advantages after checking their form."""
     advantages = estimator(group)

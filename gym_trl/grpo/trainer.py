@@ -16,6 +16,7 @@ from gym_trl.grpo.generation_check import check_batching
 from gym_trl.grpo.groups import Member, advantages
 from gym_trl.grpo.rewards import Outcome, env_reward, metrics
 from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.speed import logprobs_and_entropies
 from gym_trl.grpo.trl_versions import check_trl
 
 with needs("train", "GymGRPOTrainer"):
@@ -46,7 +47,8 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
     * each segment of an episode with a ``history`` is a row, and has the weight of its tokens in the whole episode;
     * each token has the advantage of its turn, with ``credit`` per turn and in games of several seats;
     * an unscored episode has no reward, whatever reward functions return for it;
-    * metrics of episodes are exact over all processes and since they were last logged.
+    * metrics of episodes are exact over all processes and since they were last logged;
+    * log-probabilities are computed at sampled positions only, where the model plainly allows it (``speed``).
 
     Args:
         arguments: The model, and further arguments of ``GRPOTrainer``.
@@ -185,6 +187,13 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
             owners = torch.tensor([number for number, _ in self._rows], device=device)
             out["advantages"] = out["advantages"][owners.clamp(min=0)] * weights
         return out
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **named: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return TRL's log-probabilities and entropies, with less work where that changes no loss and no gradient."""
+        compute = super()._get_per_token_logps_and_entropies
+        return logprobs_and_entropies(self, compute, model, input_ids, attention_mask, length=logits_to_keep, **named)
 
     def _weigh(self, out: dict[str, Any]) -> Any:
         """Return the weight of each row, with which an episode in segments has the loss of one in a single row.

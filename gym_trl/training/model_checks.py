@@ -19,7 +19,7 @@ from gym_trl.training.models import ModelChoice
 ROWS_AT_ONCE = 8
 """Maximum number of rows in a micro-batch of a pretrained model."""
 _GIB = 2**30
-_CHUNK_BYTES = 2**28  # of scores at once, see grpo/sampled_logprobs.py
+_CHUNK_BYTES = 2**28  # of scores at once
 _LAYER_BYTES = 68  # of each token, per unit of the hidden size
 
 

@@ -1,0 +1,83 @@
+"""An adapter is merged for a rollout and for vLLM, and leaves no trace."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import peft
+import pytest
+import torch
+
+from gym_trl.grpo.adapters import merged_adapter, sync_weights
+from gym_trl.testing import tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.trl
+
+
+def adapted(dtype="float32"):
+    """Return a tiny model with an adapter that changes its scores."""
+    model = tiny_model(tiny_tokenizer(), width=32).to(getattr(torch, dtype))
+    config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return peft.get_peft_model(model, config)
+
+
+def weights_of(model):
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_merging_in_bfloat16_leaves_every_bit_also_after_an_exception(raises):
+    model = adapted("bfloat16")
+    before, ids = weights_of(model), torch.arange(8)[None]
+    with torch.no_grad():
+        unmerged = model(ids).logits
+        with pytest.raises(ZeroDivisionError) if raises else nullcontext(), merged_adapter(model):
+            inside, merged = weights_of(model), model(ids).logits
+            if raises:
+                _ = 1 / 0
+        assert torch.equal(model(ids).logits, unmerged)
+    torch.testing.assert_close(merged, unmerged, rtol=0.05, atol=0.1)
+    assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+    changed = {name for name in before if not torch.equal(before[name], inside[name])}
+    assert changed == {name for name in before if name.endswith("base_layer.weight")}
+    # Without copies they would not be:
+    model.merge_adapter()
+    model.unmerge_adapter()
+    assert any(not torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+
+
+def test_what_has_no_adapter_or_a_merged_or_disabled_one_is_left_alone():
+    whole = tiny_model(tiny_tokenizer(), width=32)
+    before = weights_of(whole)
+    with merged_adapter(whole):
+        assert all(torch.equal(before[name], weight) for name, weight in weights_of(whole).items())
+    model = adapted()
+    before = weights_of(model)
+    with model.disable_adapter(), merged_adapter(model):
+        assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+    model.merge_adapter()
+    before = weights_of(model)
+    with merged_adapter(model):
+        pass
+    assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
+
+
+def test_a_sync_to_vllm_in_bfloat16_leaves_every_bit_too():
+    model = adapted("bfloat16")
+    before, sent = weights_of(model), []
+
+    def sync():  # as VLLMGeneration.sync_weights does it
+        model.merge_adapter()
+        sent.append(weights_of(model))
+        model.unmerge_adapter()
+
+    trainer = SimpleNamespace(
+        model=model,
+        use_vllm=True,
+        accelerator=SimpleNamespace(),
+        vllm_generation=SimpleNamespace(sync_weights=sync),
+    )
+    sync_weights(trainer)
+    assert any(not torch.equal(before[name], sent[0][name]) for name in before)
+    assert all(torch.equal(before[name], weight) for name, weight in weights_of(model).items())
