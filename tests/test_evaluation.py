@@ -249,7 +249,7 @@ def test_failures_of_environments_and_connections_are_played_again(tmp_path: Pat
             "step raised ConnectionError: the line was cut",
             "the policy 'policy_for' raised ConnectionError: no answer",
         }
-        assert {one["unanswered"] for one in read_records(tmp_path)} == {"cut", None}
+        assert [[turn["answer"] for turn in one["turns"]] for one in read_records(tmp_path)] == [["cut"], []] * 3
         broken = False
         assert evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path).played == 0
         again = evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path, retry=True)
@@ -352,7 +352,8 @@ def test_limits_are_those_of_all_rows() -> None:
     rows = evaluate(GUESS_ID, ["solver", "random", saying("50")], episodes=3, turn_limit=2).rows
     assert {row.policy: row.turns for row in rows} == words
     [row] = evaluate(GUESS_ID, saying("what?"), episodes=3, invalid_penalty=0.5, end_after_invalid=2).rows
-    assert (row.mean_return.mean, row.turns, row.stop_reasons) == (-1.0, 2.0, {"invalid": 3})
+    lost = -0.5 * 6  # what all turns without an action would have cost
+    assert (row.mean_return.mean, row.turns, row.stop_reasons) == (lost, 2.0, {"invalid": 3})
 
 
 def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None:
@@ -367,7 +368,7 @@ def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None
         return next(row.turns for row in rows if row.policy == "saying_b")
 
     assert turns({"turn_limit": 2}) == 2
-    assert turns({"turn_limit": 2}, {"turn_limit": 2, "history": {"last": 1}}) == 2
+    assert turns({"turn_limit": 2}, {"turn_limit": 2, "history": 1}) == 2
     assert turns({"turn_limit": 2}, {}) == 2
     assert turns({"turn_limit": 2}, {"turn_limit": 3}, turn_limit=4) == 4
     with pytest.raises(ConfigError, match=r"no turn_limit .*\(turn_limit=2 for tiny 0 and turn_limit=3"):
@@ -380,7 +381,7 @@ def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None
         ({"turn_limt": 2}, "there is no option turn_limt; did you mean 'turn_limit'?"),
         ({"seats": "self"}, "there is no option seats"),
         ({"fail_under": 0.5}, "fail_under is not an option of evaluate"),
-        ({"history": {"last": 2}}, "history requires a model in this process, and 'solver' is none"),
+        ({"history": 2}, "history requires a model in this process, and 'solver' is none"),
         ({"step_timeout": 1.0}, "step_timeout requires a model in this process"),
     ],
 )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gym_trl.episode import Episode
+from gym_trl.episode import Episode, Segment, Span
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
 TASK = Task("Any-v0", 0)
@@ -16,11 +16,12 @@ def told(
     declares: bool = False,
     reason: StopReason | None = None,
 ) -> Episode:
-    """Return an episode of these steps, stopped for ``reason`` after them."""
-    episode = Episode(task)
+    """Return an episode of these steps, each with one sampled id, stopped for ``reason`` after them."""
+    segment = Segment([0])
+    episode = Episode(task, segments=[segment])
     episode.begin(StepResult("go", declares_success=declares))
     for reply in replies:
-        episode.answer("x")
+        episode.answer("x", [Span(0, *segment.add([1], [0.0]))])
         episode.step(reply)
     if reason is not None:
         episode.stop(reason)

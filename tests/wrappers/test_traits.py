@@ -3,7 +3,6 @@
 import gc
 from contextlib import closing
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +18,7 @@ from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.grpo.spec import GymSpec
+from gym_trl.rollout import run
 from gym_trl.spaces import AnyText
 from gym_trl.types import EnvFailure, Task
 from gym_trl.vector import TextVectorEnv
@@ -130,8 +130,7 @@ def test_an_environment_without_tasks_is_refused():
 
 def test_a_wrong_type_ends_a_rollout_with_its_name():
     with InlinePool(lambda _: Plain(declares_success="yes")) as pool:
-        pool.reset("0", Task("Plain", 0))
-        [(_, failure)] = pool.collect(block=True)
+        failure = run(pool.execute("0", Task("Plain", 0)))
         assert isinstance(failure, EnvFailure)
         with pytest.raises(ConfigError, match="declares_success must be True or False, got 'yes'"):
             failure.raise_mistake()
@@ -222,4 +221,6 @@ def test_a_wrapper_that_rewrites_the_past_is_refused_with_the_reason():
 
 def test_vectorising_keeps_what_is_declared():
     with closing(TextVectorEnv.make("TrlEnv/GuessNumber-v0", 2)) as vector:
-        assert vector.get_attr("num_instances") == (traits(gym.make("TrlEnv/GuessNumber-v0")).num_instances,) * 2
+        assert (
+            vector.unwrapped.get_attr("num_instances") == (traits(gym.make("TrlEnv/GuessNumber-v0")).num_instances,) * 2
+        )
