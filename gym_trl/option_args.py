@@ -55,7 +55,6 @@ class EpisodeArgs(PlannedArgs, total=False):
 
     credit: CreditName | Function | str
     resample_dead_groups: Whole
-    max_unscored: Share
     seats: Literal["self"] | None
 
 

@@ -31,7 +31,7 @@ gym-trl doctor TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --dtype bfloat16 --lora 
 """
 _GROUPS = 8
 _WITHOUT_EFFECT = (
-    *("resample_dead_groups", "max_unscored", "lora_alpha", "lora_targets", "width", "layers", "steps"),
+    *("resample_dead_groups", "lora_alpha", "lora_targets", "width", "layers", "steps"),
     *("learning_rate", "eval_episodes", "records_per_step"),
 )
 """Options of a training on which nothing depends that is measured before it."""

@@ -20,7 +20,7 @@ from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
 from gym_trl.envspec import END_AFTER_INVALID, kwargs_by_id
 from gym_trl.errors import ConfigError
-from gym_trl.options import OF_EVALUATE, PLAYED, TOKENS_PER_TURN, EvalOptions, Learning, TrainOptions, defaults
+from gym_trl.options import OF_EVALUATE, PLAYED, TOKENS_PER_TURN, EvalOptions, TrainOptions
 from gym_trl.outcome import FailureNotes
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
@@ -193,7 +193,7 @@ def _check_scores(
 def _failure(row: "Row", least: float) -> str | None:
     """Return the reason for which a row does not show a success rate of at least ``least``, if there is one."""
     played = row.episodes + row.unscored
-    if row.unscored > defaults(Learning)["max_unscored"] * played:
+    if row.unscored > played / 2:
         return f"only {row.episodes} of {played} episodes could be scored"
     if row.success.mean is None:
         return "success is not declared"

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from gym_trl.chat import Stops
 from gym_trl.errors import ConfigError, described
-from gym_trl.grpo.rollout import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
@@ -20,6 +19,7 @@ from gym_trl.serving.threads import LocalServer, RequestHandler
 from gym_trl.types import Request
 
 LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
+RolloutFunc = Callable[[list[Any], Any], dict[str, list[Any]]]
 
 _NEEDED = ("prompt_ids", "completion_ids", "logprobs")
 _LARGEST_BODY = 2**26

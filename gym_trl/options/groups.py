@@ -12,7 +12,6 @@ from gym_trl.kinds import (
     Penalty,
     Seconds,
     Seed,
-    Share,
     Whole,
     expected,
     literals_in,
@@ -219,10 +218,6 @@ class Learning(Options):
         0,
         "Rounds of a rollout in which groups whose episodes all have the same return are replaced by groups with other "
         "tasks. Replaced episodes count in all metrics, but are not trained on.",
-    )
-    max_unscored: Share = option(
-        0.5,
-        "Maximum share of unscored episodes in a rollout; three rollouts in a row above it stop the training.",
     )
     seats: Literal["self"] | None = option(
         None,

@@ -8,7 +8,7 @@ from gym_trl.errors import ConfigError, needs
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
-from gym_trl.options import EpisodeOptions, SpecOptions, TrainOptions, grpo_fields, values_of
+from gym_trl.options import EpisodeOptions, TrainOptions, grpo_fields, values_of
 from gym_trl.training.model_checks import ROWS_AT_ONCE
 from gym_trl.training.options import check_grpo
 
@@ -81,13 +81,12 @@ def make_spec(
     """
     groups = math.ceil(args.generation_batch_size / options.num_generations)
     tasks = math.ceil(options.steps * options.episodes_per_step / options.num_generations / groups) * groups
-    chosen = SpecOptions(
+    return GymSpec(
         **values_of(options, EpisodeOptions),
         num_tasks=max(groups, min(tasks, _MAX_TASKS)),
         num_eval_tasks=options.eval_episodes,
         on_rollout=on_rollout,
     )
-    return GymSpec(config=chosen)
 
 
 def template_options(options: EpisodeOptions, args: Any) -> dict[str, Any]:

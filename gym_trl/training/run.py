@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,7 @@ from gym_trl.types import Task
 try:
     import trl  # noqa: F401
 
-    from gym_trl.grpo.grpo_trainer import GymGRPOTrainer
+    from gym_trl.grpo.trainer import GymGRPOTrainer
 
     if find_spec("matplotlib") is None:  # which the curve needs, after the first steps
         raise ImportError("No module named 'matplotlib'")
@@ -131,8 +131,19 @@ def _run(options: TrainOptions, out: Path | None, start: Checkpoint | None, cons
     return session.folder.summary
 
 
-class _SavingTrainer(GymGRPOTrainer):
-    """Trainer that raises ``OSError`` for all files that it cannot write, also where PyTorch or safetensors do not."""
+class _RunTrainer(GymGRPOTrainer):
+    """Trainer that records advantages, and raises ``OSError`` for all files that it cannot write.
+
+    PyTorch and safetensors raise other exceptions.
+    """
+
+    on_advantages: Callable[[Sequence[Sequence[float]]], None] | None = None
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        out = super()._generate_and_score_completions(inputs)
+        if self.on_advantages is not None and self.model.training:
+            self.on_advantages(self.turn_advantages)
+        return out
 
     def _save_checkpoint(self, *given: Any, **named: Any) -> None:
         with saving(Path(self.args.output_dir)):
@@ -222,7 +233,7 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
     from transformers import PrinterCallback
 
     try:
-        trainer = _SavingTrainer(
+        trainer = _RunTrainer(
             model=model,
             processing_class=tokenizer,
             args=args,
@@ -238,6 +249,8 @@ def _trainer(model: Any, tokenizer: Any, args: Any, spec: GymSpec, run: "_Run") 
         what = f"cannot train {run.options.model or 'the tiny model'}"
         raise ConfigError(f"{what}: {str(error).strip().splitlines()[0]}") from error
     trainer.remove_callback(PrinterCallback)
+    if run.options.credit != "episode" or run.options.seats is not None:
+        trainer.on_advantages = run.recorder.on_advantages
     return trainer
 
 

@@ -1,6 +1,7 @@
 """Environments that control the rollout: custom ones, and one in which the model writes programs."""
 
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import gymnasium as gym
 from gym_trl.chat import Encoder
 from gym_trl.errors import ConfigError
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.grpo import rollout as grpo
+from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.grpo.trainer_engine import SAMPLING
 from gym_trl.grpo.trl_versions import end_ids, tokenizer_of
 from gym_trl.integrations.code_agent.clients import (
@@ -77,7 +78,7 @@ class Environment(ABC):
         """Return the ids of ``n`` completions per prompt in the order of the prompts, or a tuple of these and masks."""
 
     @property
-    def rollout_func(self) -> grpo.RolloutFunc:
+    def rollout_func(self) -> Callable[[list[Any], Any], dict[str, Any]]:
         """Function for ``GRPOTrainer(rollout_func=...)``."""
         return self._rollout
 
@@ -216,17 +217,12 @@ class CodeAgentEnvironment(Environment):
         return [episode.row.completion_ids for episode in self.play(vllm_client, generation_config, prompts)]
 
     @property
-    def rollout_func(self) -> grpo.RolloutFunc:
+    def rollout_func(self) -> Callable[[list[Any], Any], dict[str, Any]]:
         """Function for ``GRPOTrainer(rollout_func=...)`` that plays conversations with the trainer's model."""
-        codec = PromptCodec(self.tokenizer)
-        rollout = grpo.make_rollout_func(
-            self._make,
-            assign=lambda split, number: Task(_ENV_ID, number),
-            chat=self._chat(()),
-            executor="thread",
-            workers=self._workers,
-        )
-        return lambda prompts, trainer: rollout([codec.render(prompt) for prompt in prompts], trainer)
+        codec, pool = PromptCodec(self.tokenizer), ThreadPool(self._make, workers=self._workers)
+        play = RolloutFunc(pool, assign=lambda split, number: Task(_ENV_ID, number % 2**31), chat=self._chat(()))
+        weakref.finalize(play, pool.close)
+        return lambda prompts, trainer: play([codec.render(prompt) for prompt in prompts], trainer)
 
     @property
     def _workers(self) -> int:

@@ -4,22 +4,22 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from math import fsum, nan
+from math import nan
 from typing import Any
 from urllib.parse import urlsplit
 
 import gymnasium as gym
 
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.adopt import attach
+from gym_trl.executors.thread import ThreadPool
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.parts.part import Rollout
-from gym_trl.grpo.rollout import RolloutFunc, make_rollout_func
+from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
 from gym_trl.grpo.trl_versions import server_url
 from gym_trl.integrations.eval_protocol.environments import ARGUMENTS, ENV_ID, environments
 from gym_trl.integrations.eval_protocol.rows import EvaluationTest, as_row, score_of
 from gym_trl.seeding import task_seed
-from gym_trl.types import EpisodeResult, Message, Task
+from gym_trl.types import Message, Task
 
 
 def create_openenv_vllm_rollout_func(
@@ -53,7 +53,7 @@ def create_openenv_vllm_rollout_func(
     timeout_ms: int | None = None,
     seed: int = 0,
     on_rollout: Callable[[Rollout], None] | None = None,
-) -> RolloutFunc:
+) -> "Rollouts":
     """Return Eval Protocol's ``rollout_func`` of OpenEnv environments, played by this library.
 
     ::
@@ -156,21 +156,21 @@ class Rollouts:
         self._tasks, self._test, self._seed = list(tasks), test, seed
         self._base_url = vllm_base_url
         self._sampling = sampling
-        self._played: list[EpisodeResult] = []
+        self._played: Sequence[Episode] = ()
         self._on_rollout = on_rollout
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._log = _logger()
-        self._play = make_rollout_func(
-            make,
-            assign=self._task,  # never called: every prompt has a task
+        pool = ThreadPool(make, workers=concurrency or 64)  # environments wait for a server
+        self._play = RolloutFunc(
+            pool,
             seed=seed,
             sampling=sampling,
             max_tokens_per_turn=per_turn,
-            executor="thread",  # environments wait for a server
-            workers=concurrency or 64,
             max_alive=concurrency,
             on_rollout=self._keep,
         )
+        weakref.finalize(self, pool.close)
+        self._evaluation: tuple[Any, int] = None, 0  # the one that is running, and its rollouts so far
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         """Play the prompts, and return TRL's columns with Eval Protocol's."""
@@ -178,18 +178,17 @@ class Rollouts:
             self._check(trainer)
             self._checked.add(trainer)
         columns = self._play(self._with_tasks(prompts, trainer), trainer)
-        played, self._played = self._played, []
+        played, self._played = self._played, ()
         rows = self._judged(played, trainer)
         scores = [
-            nan if not episode.scored else score_of(row) if self._test else fsum(turn.reward for turn in episode.turns)
+            nan if not episode.scored else score_of(row) if self._test else episode.paid
             for episode, row in zip(played, rows, strict=True)
         ]
         _warn_of_failures(played, rows)
-        returns = columns["episode_return"]
         return {
             **columns,
-            "turn_rewards": columns["step_rewards"],
-            "step_rewards": [nan if value is None else value for value in returns],
+            "turn_rewards": [[turn.reward for turn in episode.turns] for episode in played],
+            "step_rewards": [nan if not episode.scored else episode.paid for episode in played],
             "eval_score": scores,
         }
 
@@ -198,7 +197,7 @@ class Rollouts:
         if self._on_rollout is not None:
             self._on_rollout(rollout)
 
-    def _judged(self, played: Sequence[EpisodeResult], trainer: Any) -> list[Any]:
+    def _judged(self, played: Sequence[Episode], trainer: Any) -> list[Any]:
         """Return rows judged by the test, and log them if Eval Protocol is installed."""
         if self._test is None and self._log is None:
             return [None] * len(played)
@@ -219,12 +218,13 @@ class Rollouts:
 
     def _with_tasks(self, prompts: list[Any], trainer: Any) -> list[list[dict[str, str | None]]]:
         """Return prompts with the task of their group; groups are numbered over all processes and steps."""
-        place = attach(trainer).place(len(prompts))
-        split, size = place.split, trainer.num_generations if place.split == "train" else trainer.num_generations_eval
-        # Every evaluation plays the same tasks.
-        earlier = place.generation * -(-trainer.accelerator.num_processes * len(prompts) // size)
+        split, size = (
+            ("train", trainer.num_generations) if trainer.model.training else ("eval", trainer.num_generations_eval)
+        )
+        processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
+        earlier = self._rollouts_before(split, trainer) * -(-processes * len(prompts) // size)
         prepared: list[list[dict[str, str | None]]] = []
-        for row, prompt in enumerate(prompts, start=place.first):
+        for row, prompt in enumerate(prompts, start=rank * len(prompts)):
             messages, task = read_prompt(prompt)
             task = task or self._task(split, earlier + row // size)
             if self._system_prompt is not None and not any(message.role == "system" for message in messages):
@@ -232,6 +232,17 @@ class Rollouts:
             before: list[dict[str, str | None]] = [{**message.as_dict(), "task": None} for message in messages]
             prepared.append([*before, {"role": "user", "content": "", "task": task.to_json()}])
         return prepared
+
+    def _rollouts_before(self, split: str, trainer: Any) -> int:
+        """Count a rollout, and return the number of those before it in the training, or in the evaluation."""
+        if split == "train":  # checkpoints hold it
+            counts = trainer.state.stateful_callbacks.setdefault("eval_protocol", {"rollouts": 0})
+            counts["rollouts"] += 1
+            return int(counts["rollouts"]) - 1
+        running = trainer.callback_handler.eval_dataloader, trainer.state.global_step  # every evaluation is the same
+        before = self._evaluation[1] if self._evaluation[0] == running else 0
+        self._evaluation = running, before + 1
+        return before
 
     def _task(self, split: str, number: int) -> Task:
         env_id = f"{ENV_ID}/{self._tasks[number % len(self._tasks)]}" if self._tasks else ENV_ID
@@ -269,7 +280,7 @@ def _address(url: str) -> tuple[str, int | None, str]:
     return ("localhost" if here else host), parts.port, parts.path.rstrip("/")
 
 
-def _warn_of_failures(played: Sequence[EpisodeResult], rows: Sequence[Any]) -> None:
+def _warn_of_failures(played: Sequence[Episode], rows: Sequence[Any]) -> None:
     errors = [f"{episode.stop_reason}: {episode.error}" for episode in played if not episode.scored]
     if played and len(errors) == len(played):
         warnings.warn(f"none of {len(played)} episodes could be scored; the first: {errors[0]}", stacklevel=3)

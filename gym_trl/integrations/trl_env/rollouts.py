@@ -1,5 +1,6 @@
 """Rollouts of trl-env, without and with a trainer, run by this library's own loop."""
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -7,9 +8,8 @@ from typing import Any, Protocol, Self
 from gym_trl.engines.protocol import Engine
 from gym_trl.errors import ConfigError
 from gym_trl.executors.inline import InlinePool
-from gym_trl.grpo import rollout as grpo
 from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.parts.part import Rollout
+from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
 from gym_trl.integrations.sample_all import sample_all
 from gym_trl.integrations.trl_env.environments import EnvFactory, GymFromEnv, Seed
 from gym_trl.integrations.trl_env.processors import Processor, ProcessorChat
@@ -257,7 +257,7 @@ def make_rollout_func(
     *,
     max_tokens_per_turn: int | None = None,
     on_rollout: Callable[[Rollout], None] | None = None,
-) -> grpo.RolloutFunc:
+) -> Callable[[list[Any], Any], dict[str, Any]]:
     """Return a ``rollout_func`` for ``GRPOTrainer`` that plays each prompt as the seed of an episode.
 
     Rows are in order, with trl-env's column ``reward`` for ``make_reward_func`` in addition to this library's columns.
@@ -274,18 +274,19 @@ def make_rollout_func(
         max_tokens_per_turn: Maximum tokens of a response.
         on_rollout: Callback that receives every finished rollout.
     """
-    play = grpo.make_rollout_func(
-        lambda _: GymFromEnv(env_factory),
-        assign=lambda split, number: _task(str(number)),  # never called: every prompt has a task
+    pool = InlinePool(lambda _: GymFromEnv(env_factory))
+    play = RolloutFunc(
+        pool,
         chat=ProcessorChat(processor, tokenizer),
         max_tokens_per_turn=max_tokens_per_turn,
         max_context=max_conversation_length,
         on_rollout=on_rollout,
     )
+    weakref.finalize(play, pool.close)
 
-    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         columns = play([_with_task(prompt, system_prompt) for prompt in prompts], trainer)
-        return {**columns, "reward": columns["episode_return"]}
+        return {**columns, "reward": [episode.episode_return for episode in columns["episode"]]}
 
     return rollout_func
 
