@@ -4,9 +4,12 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, strategies as st
@@ -21,6 +24,7 @@ from gym_trl.evaluation.blind_play import Arena
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors import InlinePool, make_pool
+from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.history import last_turns
 from gym_trl.policies.demonstrations import Script, demonstrate
 from gym_trl.policies.interactive import ParallelEpisode
@@ -60,6 +64,29 @@ def rolled_out(play: Play, **options: Any) -> Episode:
 
 def segments(play: Play) -> Outcome:
     return outcome(rolled_out(play, history=last_turns(1)))
+
+
+class Trainer(SimpleNamespace):
+    """What a ``rollout_func`` reads of a trainer that is about to train, on one episode."""
+
+    __hash__ = object.__hash__
+
+
+def trainer(play: Play) -> Outcome:
+    args = SimpleNamespace(gradient_accumulation_steps=1, steps_per_generation=1, generation_batch_size=1)
+    args.max_completion_length = 10**6
+    double: Any = Trainer(args=args, num_generations=1, num_generations_eval=1, num_iterations=1, use_vllm=False)
+    double.accelerator = SimpleNamespace(process_index=0, num_processes=1)
+    double.model = SimpleNamespace(training=True, config=SimpleNamespace(get_text_config=SimpleNamespace))
+    double.state = SimpleNamespace(global_step=0, stateful_callbacks={})
+    double.callback_handler, double.eos_token_ids = SimpleNamespace(eval_dataloader=None), [*CHAT.stop_ids]
+    prompt = [{"role": "user", "content": "", "task": play.task.to_json()}]
+    with (
+        InlinePool(play.make) as pool,
+        patch("gym_trl.grpo.rollout_func.trainer_engine", lambda *_, **__: nullcontext(play.engine)),
+    ):
+        columns = RolloutFunc(pool, chat=CHAT, max_tokens_per_turn=99)([prompt], double)
+    return outcome(columns["episode"][0])
 
 
 def demonstration(play: Play) -> Outcome:
@@ -117,7 +144,7 @@ def search(play: Play) -> Outcome:
     return {"return": None} if held is None else {"return": held.total, "success": held.success}
 
 
-DOORS = (segments, demonstration, model, evaluation, evaluation_in_threads, score, person, checker, search)
+DOORS = (trainer, segments, demonstration, model, evaluation, evaluation_in_threads, score, person, checker, search)
 
 
 def disagreements(play: Play) -> dict[str, object]:
