@@ -22,6 +22,7 @@ import gymnasium as gym
 import torch
 import trl
 from accelerate.utils import gather_object
+from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
@@ -35,6 +36,7 @@ from support import losses_by_hand as by_hand, tiny_trainer
 
 RANK, PROCESSES = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 GROUPS, SIZE = 3, 4
+ADAPTER = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
 SEQUENCE = {"importance_sampling_level": "sequence"}
 CLIPS = {"token": (0.85, 1.2), "sequence": (0.5, 2.0)}
 # Names of cells: the settings of GRPOConfig, where the loss type is not the whole name.
@@ -70,6 +72,8 @@ SUMMARY = {"history": notes(2)}
 # Names of cells: arguments of the environment, of GymSpec, and of GRPOConfig.
 FEATURES: dict = {
     "plain": ({}, {}, {}),
+    "adapter": ({}, {}, {"lora": True}),
+    "failing": ({"flaky": True}, {}, {}),
     "unscored": ({"flaky": True}, {}, {"reward_weights": [2.0, 0.5]}),
     "credit": ({}, {"credit": "return_to_go"}, {}),
     "segments": ({}, HISTORY, {}),
@@ -214,7 +218,7 @@ def model_of(seed=0):
     return tiny_model(tiny_tokenizer(), seed=seed, layers=1)
 
 
-def make_trainer(folder, spec, kind, *, grpo, rewards, callback):
+def make_trainer(folder, spec, kind, *, grpo, rewards, **named):
     model = model_of()
     model.config._name_or_path = str(folder / "reference")  # from which the trainer loads one
     return tiny_trainer.make(
@@ -224,7 +228,7 @@ def make_trainer(folder, spec, kind, *, grpo, rewards, callback):
         grpo=grpo,
         model=model,
         reward_funcs=[*spec.reward_funcs, *rewards],
-        callbacks=[callback],
+        **named,
     )
 
 
@@ -232,6 +236,7 @@ def train(folder, loss, feature, run):
     """Return the settings, the trained steps and the episodes of this process."""
     in_env, in_spec, in_grpo = FEATURES[feature]
     changed, divided = {**LOSSES[loss], **in_grpo}, RUNS[run]
+    adapter = ADAPTER if changed.pop("lora", False) else None
     micro_batches = divided.get("steps_per_generation", divided["gradient_accumulation_steps"])
     settings = {**by_hand.OPTIONS, **{name: value for name, value in changed.items() if name in by_hand.OPTIONS}}
     given = {name: value for name, value in settings.items() if value is not None}
@@ -241,6 +246,8 @@ def train(folder, loss, feature, run):
         divided = divided | {"learning_rate": 0.001}  # the product of a row's ratios stays near 1
     if loss.endswith("sequence"):
         divided = divided | {"learning_rate": 0.0015}  # some rows are not clipped
+    if adapter is not None:  # of fewer weights, of which some ratios are to be clipped, too
+        divided = divided | {"learning_rate": 12 * divided.get("learning_rate", 0.0025)}
     watch = Watch()
     rollouts: list = []
 
@@ -285,7 +292,8 @@ def train(folder, loss, feature, run):
             **divided,
         },
         rewards=[bonus] if "reward_weights" in in_grpo else [],
-        callback=watch,
+        callbacks=[watch],
+        peft_config=adapter,
     )
     trainer.train()
     [rollout] = rollouts
@@ -399,9 +407,10 @@ def micro_batches(rows, passes, left):
 
 
 @cache
-def double_of(seed=0):
+def double_of(seed=0, *, adapter=False):
     """Return a model in float64."""
-    return model_of(seed).double()
+    model = model_of(seed)
+    return (get_peft_model(model, ADAPTER) if adapter else model).double()
 
 
 def compare(folder, loss, feature, run):
@@ -411,7 +420,7 @@ def compare(folder, loss, feature, run):
     episodes = [episode for part, *_ in everything for episode in part]
     rows = rows_of(episodes, feature, rewards_by_turn(episodes, feature))
 
-    model, old = double_of(), None
+    model, old = double_of(adapter=feature == "adapter"), None
     reference = None
     if settings["beta"]:
         with torch.no_grad():
