@@ -12,11 +12,11 @@ from support import tiny_trainer
 from support.command_line import gym_trl_, text
 from trl import GRPOConfig, GRPOTrainer
 
-from gym_trl import Curriculum, GymGRPOTrainer, GymSpec
+from gym_trl import GymGRPOTrainer, GymSpec
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.testing import tiny_model, tiny_tokenizer
 
-pytestmark = [pytest.mark.trl, pytest.mark.filterwarnings("ignore:no token of step")]
+pytestmark = pytest.mark.trl
 HERE = Path(__file__)
 LINE = rf"{HERE.name}:\d+"
 
@@ -80,9 +80,19 @@ class BrokenNowAndThen(Fair):
 
     def reset(self, **given: Any) -> Any:
         BrokenNowAndThen.calls += 1
-        if BrokenNowAndThen.calls % 2:
+        if BrokenNowAndThen.calls % 3 == 0:
             raise ConnectionError("no server")
         return super().reset(**given)
+
+
+class MostlyBroken(Fair):
+    calls = 0
+
+    def step(self, action: str) -> Any:
+        MostlyBroken.calls += 1
+        if MostlyBroken.calls % 4:
+            raise ConnectionError("no server")
+        return super().step(action)
 
 
 SIZES = {"per_device_train_batch_size": 4, "num_generations": 2, "max_steps": 4, "max_completion_length": 256}
@@ -114,12 +124,17 @@ def test_as_many_tasks_as_a_generation_has_groups_are_enough(tmp_path: Path) -> 
     assert made(tmp_path, Fair, num_tasks=4, grpo=grpo).train().global_step == 1
 
 
-def test_an_evaluation_without_tasks_or_of_parts_of_groups_is_refused(tmp_path: Path) -> None:
+def test_an_evaluation_without_tasks_or_of_parts_of_groups_is_refused_when_the_trainer_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="num_eval_tasks"):
         made(tmp_path, Fair, num_eval_tasks=0, grpo={"eval_strategy": "steps"})
-    trainer = made(tmp_path, Fair, num_eval_tasks=2, grpo={"num_generations": 4, "per_device_eval_batch_size": 2})
     with pytest.raises(ConfigError, match="per_device_eval_batch_size"):
-        trainer.evaluate()
+        made(tmp_path, Fair, num_eval_tasks=2, grpo={"num_generations_eval": 4, "per_device_eval_batch_size": 2})
+
+
+def test_an_evaluation_whose_batch_no_group_of_training_fits_has_smaller_groups(tmp_path: Path) -> None:
+    trainer = made(tmp_path, Fair, num_eval_tasks=3, grpo={"num_generations": 4, "per_device_eval_batch_size": 2})
+    assert trainer.evaluate()["eval_env/unscored"] == 0.0
+    assert trainer.num_generations_eval == 2
 
 
 @pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
@@ -127,8 +142,16 @@ def test_an_evaluation_without_tasks_or_of_parts_of_groups_is_refused(tmp_path: 
 def test_three_rollouts_that_end_with_one_exception_stop_the_training_with_it(
     tmp_path: Path, env: Any, stock: bool
 ) -> None:
-    trainer = made(tmp_path, env, stock=stock, max_unscored=1.0)
-    with pytest.raises(GymTRLError, match=rf"API_KEY.*{LINE}.*gym-trl validate \S*{env.__name__}"):
+    trainer = made(tmp_path, env, stock=stock)
+    with pytest.raises(GymTRLError, match=rf"API_KEY.*{LINE}.*gym-trl check \S*{env.__name__}"):
+        trainer.train()
+    assert trainer.state.global_step == 2
+
+
+@pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
+def test_three_rollouts_of_mostly_unscored_episodes_stop_the_training(tmp_path: Path, stock: bool) -> None:
+    trainer = made(tmp_path, MostlyBroken, stock=stock)
+    with pytest.raises(GymTRLError, match=r"unscored.*no server"):
         trainer.train()
     assert trainer.state.global_step == 2
 
@@ -146,13 +169,13 @@ def test_the_command_stops_with_the_exception(tmp_path: Path, monkeypatch: pytes
     said = text(ended.output + ended.stderr)
     assert "API_KEY" in said
     assert f"{HERE.name}:" in said
-    assert "gym-trl validate" in said
+    assert "gym-trl check" in said
 
 
 @pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
 def test_a_group_whose_members_begin_differently_is_refused(tmp_path: Path, stock: bool) -> None:
     trainer = made(tmp_path, Global, stock=stock)
-    with pytest.raises(ConfigError, match=r"np_random.*gym-trl validate \S*Global"):
+    with pytest.raises(ConfigError, match=r"np_random.*gym-trl check \S*Global"):
         trainer.train()
     assert trainer.state.global_step == 0
 
@@ -171,10 +194,10 @@ LEVELS = [{"high": 10}, {"high": 50}]
 @pytest.mark.parametrize(
     ("env", "options"),
     [
-        (BrokenNowAndThen, {"max_unscored": 1.0}),
+        (BrokenNowAndThen, {}),
         ("TrlEnv/KuhnPoker-v0", {"seats": "self"}),
         ("TrlEnv/TicTacToe-v0", {"seats": "self", "turn_limit": 3}),
-        ("TrlEnv/GuessNumber-v0", {"curriculum": Curriculum(LEVELS), "turn_limit": 2}),
+        ("TrlEnv/GuessNumber-v0", {"curriculum": LEVELS, "turn_limit": 2}),
     ],
 )
 def test_resets_that_fail_seats_and_levels_raise_no_false_alarm(
