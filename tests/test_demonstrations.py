@@ -1,6 +1,6 @@
 """Demonstrations of a warm start are transcribed as rollouts are, and chosen by their outcome."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from support.viewer_runs import play_games, write_games
 
 from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
+from gym_trl.episode import Segment
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.executors.make import make_pool
@@ -21,13 +22,12 @@ from gym_trl.policies.functions import as_policy
 from gym_trl.policies.weights import load_tokenizer
 from gym_trl.records.files import RecordWriter, read_records
 from gym_trl.records.schema import as_record
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.training.supervised import (
     sft_rows,
 )
-from gym_trl.types import EpisodeResult, Message, TokenIds
+from gym_trl.types import Message, TokenIds
+from gym_trl.wrappers import Opponent
 
 GAMES: list[tuple[str, dict[str, Any]]] = [
     (GUESS, SMALL),
@@ -38,22 +38,25 @@ GAMES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def sampled(result: EpisodeResult) -> list[TokenIds]:
-    return [result.completion_ids[turn.start : turn.stop] for turn in result.turns]
+def rows(episodes: Iterable[Episode]) -> list[Segment]:
+    return [episode.row for episode in episodes]
 
 
-def sampled_again(result: EpisodeResult, spec: GymSpec, chat: Chat, limits: Limits = LIMITS) -> EpisodeResult:
+def sampled(episode: Episode) -> list[TokenIds]:
+    spans = [turn.spans[-1] for turn in episode.turns]
+    return [episode.segments[segment].completion_ids[start:stop] for segment, start, stop in spans]
+
+
+def sampled_again(episode: Episode, spec: GymSpec, chat: Chat, limits: Limits = LIMITS) -> Episode:
     """The episode of a rollout in which an engine samples the same ids."""
-    responses = sampled(result)
+    responses = sampled(episode)
     engine = ScriptedEngine(lambda request: responses[request.turn - 1])
     preamble = [] if spec.options.system_prompt is None else [Message("system", spec.options.system_prompt)]
-    episode = Episode(result.task, chat=chat, limits=limits, preamble=preamble)
     with make_pool(spec.make) as pool:
-        [again] = run_episodes([episode], pool=pool, engine=engine)
-    asked = [request.prompt_ids for request in engine.requests]
-    assert [ids + said for ids, said in zip(asked, responses, strict=True)][
-        -1
-    ] == again.prompt_ids + again.completion_ids
+        [[again]] = run(
+            rollout([episode.task], pool=pool, engine=engine, chat=chat, limits=limits, preambles=[preamble])
+        )
+    assert engine.requests[-1].prompt_ids + responses[-1] == again.row.ids
     return again
 
 
@@ -84,13 +87,9 @@ def test_a_demonstration_is_the_transcript_of_a_rollout_that_samples_it(
     spec = spec_of(*game, num_tasks=2, **options)
     for result in play(policy, spec, used, keep="all", episodes=2).kept:
         again = sampled_again(result, spec, used)
-        assert (again.prompt_ids, again.completion_ids, again.mask) == (
-            *(result.prompt_ids, result.completion_ids, result.mask),
-        )
+        assert (again.row.ids, again.row.mask) == (result.row.ids, result.row.mask)
         assert again.turns == result.turns
         assert (again.stop_reason, again.success) == (result.stop_reason, result.success)
-        ones = [place for turn in result.turns for place in range(turn.start, turn.stop)]
-        assert [place for place, bit in enumerate(result.mask) if bit] == ones
         assert all(ids[-1] in used.stop_ids for ids in sampled(result))
 
 
@@ -107,17 +106,17 @@ def test_the_trainers_rollout_of_the_same_responses_has_the_same_columns(
     kept = play("solver", spec, limits=Limits(32, 256, 2048), episodes=4).kept
     responses = [sampled(result) for result in kept]
     engine = ScriptedEngine(lambda request: responses[int(request.episode_id)][request.turn - 1])
-    monkeypatch.setattr("gym_trl.grpo.rollout.trainer_engine", lambda *_, **__: nullcontext(engine))
+    monkeypatch.setattr("gym_trl.grpo.rollout_func.trainer_engine", lambda *_, **__: nullcontext(engine))
     columns = spec.rollout_func(list(spec.train_dataset["prompt"]), trainer)
-    assert columns["prompt_ids"] == [result.prompt_ids for result in kept]
-    assert columns["completion_ids"] == [result.completion_ids for result in kept]
-    assert columns["env_mask"] == [result.mask for result in kept]
+    assert columns["prompt_ids"] == [result.row.prompt_ids for result in kept]
+    assert columns["completion_ids"] == [result.row.completion_ids for result in kept]
+    assert columns["env_mask"] == [result.row.mask for result in kept]
 
 
 def test_logprobs_of_what_was_not_sampled_are_unknown() -> None:
     [result] = play("solver", spec_of(), episodes=1).kept
-    assert {logprob for logprob, bit in zip(result.logprobs, result.mask, strict=True) if bit} == {None}
-    assert {logprob for logprob, bit in zip(result.logprobs, result.mask, strict=True) if not bit} <= {0.0}
+    assert {logprob for logprob, bit in zip(result.row.logprobs, result.row.mask, strict=True) if bit} == {None}
+    assert {logprob for logprob, bit in zip(result.row.logprobs, result.row.mask, strict=True) if not bit} <= {0.0}
 
 
 def test_a_response_is_cut_off_where_the_models_would_be() -> None:
@@ -125,13 +124,12 @@ def test_a_response_is_cut_off_where_the_models_would_be() -> None:
     limits = Limits(tokens_per_turn=1, tokens=128)
     for result in play("solver", spec, limits=limits).kept:
         assert {len(ids) for ids in sampled(result)} == {1}  # a digit, without the end of the turn
-        assert sampled_again(result, spec, CHATS["tiny"](), limits).trace.mask == result.trace.mask
+        assert sampled_again(result, spec, CHATS["tiny"](), limits).row.mask == result.row.mask
 
 
 def test_the_same_seed_gives_the_same_demonstrations_and_another_seed_others() -> None:
     first, again, other = (play("random", spec_of(seed=seed)).kept for seed in (0, 0, 1))
-    assert first == again
-    assert first != other
+    assert rows(first) == rows(again) != rows(other)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ def test_legal_random_episodes_are_kept_unless_success_is_asked_for() -> None:
     assert (len(every.kept), every.dropped) == (40, {})
     wins = [result for result in every.kept if result.success]
     chosen = play("random", spec_of(num_tasks=40), episodes=40, keep="successful")
-    assert [*chosen.kept] == wins
+    assert rows(chosen.kept) == rows(wins)
     assert chosen.dropped == {"without success": 40 - len(wins)}
     assert 0 < len(wins) < 40
 
@@ -198,7 +196,7 @@ def test_records_of_a_solver_are_its_demonstrations(tmp_path: Path) -> None:
     assert [[turn.action for turn in result.turns] for result in found.kept] == [
         [turn["answer"] for turn in record["turns"]] for record in records
     ]
-    assert sampled_again(found.kept[0], spec, chat).trace.mask == found.kept[0].trace.mask
+    assert sampled_again(found.kept[0], spec, chat).row.mask == found.kept[0].row.mask
 
 
 def test_recorded_ids_are_used_unchanged(tmp_path: Path) -> None:
@@ -208,10 +206,10 @@ def test_recorded_ids_are_used_unchanged(tmp_path: Path) -> None:
     unusual = [chat.encoder.encode(" ") + ids for ids in sampled(result)]
     engine = ScriptedEngine(lambda request: unusual[request.turn - 1])
     with make_pool(spec.make) as pool:
-        [played] = run_episodes([Episode(result.task, chat=chat, limits=LIMITS)], pool=pool, engine=engine)
+        [[played]] = run(rollout([result.task], pool=pool, engine=engine, chat=chat, limits=LIMITS))
     write(tmp_path, played, action_format="plain")
     [again] = play(str(tmp_path), spec, chat).kept
-    assert again.completion_ids == played.completion_ids != result.completion_ids
+    assert again.row.completion_ids == played.row.completion_ids != result.row.completion_ids
 
 
 def test_recorded_ids_of_another_tokenizer_are_not_used(tmp_path: Path) -> None:
@@ -221,7 +219,7 @@ def test_recorded_ids_of_another_tokenizer_are_not_used(tmp_path: Path) -> None:
     other = CHATS["qwen3"]()
     [again] = play(str(tmp_path), spec, other).kept
     assert [other.text(ids).text for ids in sampled(again)] == [turn.answer.text for turn in result.turns]
-    assert sampled_again(again, spec, other).trace.completion_ids == again.completion_ids
+    assert sampled_again(again, spec, other).row.completion_ids == again.row.completion_ids
 
 
 def test_records_that_play_differently_now_are_dropped(tmp_path: Path) -> None:
@@ -236,7 +234,7 @@ def test_seats_of_games_are_refused_with_advice(tmp_path: Path) -> None:
     games = play_games(env, env, lambda rng: "bet", seeds=[0])
     folder = write_games(tmp_path / "run", games)
     with pytest.raises(ConfigError, match="single seats of games, which cannot be played again one by one: train on"):
-        play(str(folder), spec_of(env))
+        play(str(folder), spec_of(env, wrappers=[Opponent]))
     with pytest.raises(ConfigError, match="a warm start plays one seat of a game, against others: leave out seats="):
         play("solver", spec_of(env, seats="self"))
 
@@ -255,21 +253,17 @@ def test_demonstrations_for_the_pretrained_model_are_what_it_would_sample(pretra
     for policy in ("solver", "random"):
         for result in play(policy, spec, chat).kept:
             again = sampled_again(result, spec, chat)
-            assert (again.completion_ids, again.mask) == (result.completion_ids, result.mask)
+            assert (again.row.ids, again.row.mask) == (result.row.ids, result.row.mask)
 
 
 def test_demonstrations_with_a_history_are_trained_segment_by_segment() -> None:
-    found = play("solver", spec_of(history={"last": 0, "most": 1}, max_tokens_per_turn=16))
+    found = play("solver", spec_of(env_kwargs={"high": 50, "turns": 6}, history=1, max_tokens_per_turn=16))
     for result in found.kept:
-        seen = [trace.prompt_ids + trace.completion_ids for trace in result.trace.segments]
-        assert [row["input_ids"] for row in sft_rows(result)] == seen
-        assert len(seen) == 1 + len(range(2, len(result.turns), 2))
-    assert any(len(result.turns) > 2 for result in found.kept)
+        assert [row["input_ids"] for row in sft_rows(result)] == [segment.ids for segment in result.segments]
+    assert any(len(result.segments) > 1 for result in found.kept)
 
 
-def write(
-    folder: Path, *results: EpisodeResult, action_format: str = "tag", change: dict[str, Any] | None = None
-) -> None:
+def write(folder: Path, *results: Episode, action_format: str = "tag", change: dict[str, Any] | None = None) -> None:
     """Record episodes with their tokens."""
     with RecordWriter(folder) as records:
         for result in results:

@@ -6,7 +6,7 @@ from typing import Any
 from gym_trl.chat import Chat
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.policies.protocol import TextPolicy
-from gym_trl.rollout.limits import Limits
+from gym_trl.rollout import Limits
 from gym_trl.testing.tiny import tiny_tokenizer
 from gym_trl.training.sources import Demonstrations, collect, find_source
 from support.templates import TEMPLATES, make_tokenizer
