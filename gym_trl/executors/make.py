@@ -1,12 +1,15 @@
 """Executors by name: the list of executors, their options, and the pools that they make."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Any, NamedTuple, TypeAlias
 
 from gym_trl.errors import described, raise_interrupt
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.process import ProcessPool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
+from gym_trl.executors.ray import RayPool
+from gym_trl.executors.thread import ThreadPool
 from gym_trl.kinds import option_types
 from gym_trl.options import ExecutorName, Function, Stepping
 
@@ -17,17 +20,17 @@ Executor: TypeAlias = ExecutorName | Function
 class ExecutorKind(NamedTuple):
     """Properties of an executor."""
 
-    pool: str
-    """Class of its pool, which is imported on first use."""
+    pool: Callable[..., EnvPool]
+    """Makes its pool."""
     processes: bool
     """Its workers are processes, so what makes the environments must be picklable."""
 
 
 EXECUTORS: dict[ExecutorName, ExecutorKind] = {
-    "inline": ExecutorKind("gym_trl.executors.inline:InlinePool", processes=False),
-    "thread": ExecutorKind("gym_trl.executors.thread:ThreadPool", processes=False),
-    "process": ExecutorKind("gym_trl.executors.process:ProcessPool", processes=True),
-    "ray": ExecutorKind("gym_trl.executors.ray:RayPool", processes=True),
+    "inline": ExecutorKind(InlinePool, processes=False),
+    "thread": ExecutorKind(ThreadPool, processes=False),
+    "process": ExecutorKind(ProcessPool, processes=True),
+    "ray": ExecutorKind(RayPool, processes=True),
 }
 """Executors by name; each meets the needs of those before it. An executor is added here and nowhere else."""
 
@@ -101,6 +104,6 @@ def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options:
         ConfigError: an unknown executor, or an option that it does not support.
     """
     config = config or ExecutorConfig(**options)
-    pool_class: Any = resolve_name(config.kind.pool) if config.kind else config.executor
-    pool: EnvPool = pool_class(make, **config.options)
-    return pool
+    pool: Any = config.kind.pool if config.kind else config.executor
+    made: EnvPool = pool(make, **config.options)
+    return made

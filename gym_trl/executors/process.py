@@ -217,13 +217,11 @@ class PythonProcess:
 
     def kill(self) -> None:
         """Kill the process with the processes below it."""
-        with suppress(psutil.Error):
-            for child in psutil.Process(self._popen.pid).children(recursive=True):
-                with suppress(psutil.Error):
-                    child.kill()
+        _end_children(self._popen.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(CLOSE_S)
 
     def close(self) -> None:
         """Let the object close and the process end; kill it if it does not."""
@@ -276,6 +274,7 @@ def serve(descriptor: int) -> None:
             pipe.send_bytes(message)
     if hasattr(target, "close"):
         target.close()
+    _end_children(os.getpid())
 
 
 def _raised(error: BaseException) -> bytes:
@@ -293,4 +292,13 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         sleep(1)
     sleep(1)  # time to close normally
+    _end_children(os.getpid())
     os.killpg(0, signal.SIGKILL)
+
+
+def _end_children(pid: int) -> None:
+    """Kill all processes below a process."""
+    with suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                child.kill()

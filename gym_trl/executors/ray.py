@@ -42,7 +42,9 @@ class RayPool(ProcessPool):
         with needs("ray", "environments on a Ray cluster"):
             import ray
         self._ray, self._address = ray, address
-        self._actor_options = {"num_cpus": 0, "scheduling_strategy": "SPREAD", **(actor_options or {})}
+        # Its process can be killed while it answers.
+        self._actor_options = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": 2}
+        self._actor_options |= actor_options or {}
 
     def host(self) -> Host:
         """Return a new actor."""
@@ -63,9 +65,12 @@ class RayPool(ProcessPool):
 class _Agent(ProcessHost):
     """Actor with a process."""
 
-    def answer(self, key: str, work: Task | str) -> tuple[Result | None, str]:
+    def answer(self, key: str, work: Task | str) -> tuple[Result | BaseException | None, str]:
         """Reset or step the environment of an episode, and return also why the process is lost, if it is."""
-        return self.execute(key, work), self.lost
+        try:
+            return self.execute(key, work), self.lost
+        except BaseException as error:  # an interrupt, which Ray would take for its own
+            return error, self.lost
 
 
 class _ActorHost:
@@ -79,27 +84,31 @@ class _ActorHost:
 
     def execute(self, key: str, work: Task | str) -> Result | None:
         """Reset or step the environment of an episode."""
-        result: Result | None
         try:
             result, self.lost = self._ray.get(self._actor.answer.remote(key, work))
-        except self._ray.exceptions.RayTaskError as error:  # raised by the environment: an interrupt
-            raise error.cause from None
         except self._ray.exceptions.RayError as error:
             self.lost = f"its actor was lost: {error!s:.300}"
             return EnvFailure(self.lost)
-        return result
+        if isinstance(result, BaseException):
+            raise result
+        answered: Result | None = result
+        return answered
 
     def release(self, key: str) -> None:
         """End an episode."""
-        self._actor.release.remote(key)
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.get(self._actor.release.remote(key))
 
     def kill(self) -> None:
-        """Kill the actor; its process ends with it."""
-        with suppress(Exception):  # Ray may have ended already
-            self._ray.kill(self._actor)
+        """Kill the process and the actor."""
+        self._end(self._actor.kill)
 
     def close(self) -> None:
         """Close every environment, and end the actor."""
-        with suppress(Exception):  # the actor or its machine may be lost
-            self._ray.get(self._actor.close.remote(), timeout=CLOSE_S)
-        self.kill()
+        self._end(self._actor.close)
+
+    def _end(self, way: Any) -> None:
+        with suppress(Exception):  # the actor, its machine or all of Ray may be lost
+            self._ray.get(way.remote(), timeout=CLOSE_S)
+        with suppress(Exception):
+            self._ray.kill(self._actor)
