@@ -4,10 +4,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption, EnvKwargsOption
-from gym_trl.cli.terminal import say
 from gym_trl.cli.values import read_pairs
 
 EXAMPLES = """
@@ -33,20 +31,9 @@ def serve(
     """Serve an environment to OpenEnv clients.
 
     Each client has an instance of its own. gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a
-    client. An action is {"message": TEXT}; reset accepts a seed and the environment's options. Messages over one
-    megabyte are rejected. On a public address, put a proxy with TLS in front of it
-    (docs/guides/openenv.md).
+    client. An action is {"message": TEXT}; reset accepts a seed and the environment's options. On a public address, put
+    a proxy with TLS in front of it (docs/guides/openenv.md).
     """
-    kwargs = read_pairs(env_kwargs)
-    make_text_env(env_id, kwargs).close()
     from gym_trl.integrations.openenv.server import serve as serve_openenv
 
-    serve_openenv(
-        env_id,
-        env_kwargs=kwargs,
-        host=host,
-        port=port,
-        sessions=sessions,
-        token=token,
-        say=say,
-    )
+    serve_openenv(env_id, env_kwargs=read_pairs(env_kwargs), host=host, port=port, sessions=sessions, token=token)

@@ -1,223 +1,249 @@
-"""Synchronous OpenEnv clients, as in its documentation for TRL, for every version of OpenEnv.
+"""Clients of OpenEnv servers, under the names of TRL's page on OpenEnv.
 
 ::
 
     from gym_trl.integrations.openenv import EchoAction, EchoEnv  # was: from envs.echo_env import EchoAction, EchoEnv
 
-    client = EchoEnv.from_docker_image("echo-env:latest")       # or EchoEnv(base_url="http://127.0.0.1:8000")
+    client = EchoEnv.from_docker_image("echo-env:latest")       # or EchoEnv("http://127.0.0.1:8000")
     client.reset()
     client.step(EchoAction(message="hello")).reward
     client.close()
 
-The environments' own packages are not needed. New code should use ``GymSpec("TrlEnv/OpenEnv-v0",
-env_kwargs={"base_url": ...})`` instead, which plays, masks and scores episodes.
+The environments' own packages are not needed. ``TrlEnv/OpenEnv-v0`` plays, masks and scores whole episodes.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+import json
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, is_dataclass
+from ipaddress import ip_address
+from time import monotonic, sleep
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from gym_trl.bases import Closing
-from gym_trl.errors import ConfigError
-from gym_trl.integrations.openenv.env import Fields
-from gym_trl.integrations.openenv.session import (
-    Session,
-    StartedServer,
-    begin,
-    client_class,
-    client_settings,
-    image_of_space,
-)
+from gym_trl.errors import ConfigError, needs
 
-
-@dataclass
-class StepResult:
-    """Result of a reset or a step.
-
-    >>> result = StepResult(Fields(echoed_message="hello"), reward=0.5)
-    >>> result.observation.echoed_message, result.reward, result.done
-    ('hello', 0.5, False)
-    """
-
-    observation: Any
-    """Fields of the observation, as items and as attributes, including ``done``, ``reward`` and ``metadata``."""
-    reward: float | None = None
-    done: bool = False
-    metadata: dict[str, Any] = field(default_factory=dict)
+_LARGEST_MESSAGE = 100 * 2**20  # as in OpenEnv's own client: observations can contain screenshots
+_CLOSING = 1.0
+"""Seconds that a server has to close a session."""
 
 
 @dataclass
 class EchoAction:
-    """Message for Echo to repeat.
-
-    >>> EchoAction(message="hello")
-    EchoAction(message='hello')
-    """
+    """Message for Echo to repeat."""
 
     message: str
 
 
 @dataclass
 class TextArenaAction:
-    """Move in a game of TextArena.
-
-    >>> TextArenaAction(message="[crane]").message
-    '[crane]'
-    """
+    """Move in a game of TextArena."""
 
     message: str
 
 
 @dataclass
-class OpenSpielAction:
-    """Move in a game of OpenSpiel.
-
-    >>> OpenSpielAction(action_id=2)
-    OpenSpielAction(action_id=2, game_name='catch', game_params={})
-    """
-
-    action_id: int
-    game_name: str = "catch"
-    game_params: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
 class BrowserGymAction:
-    """Action in a browser.
-
-    >>> BrowserGymAction(action_str="noop()").action_str
-    'noop()'
-    """
+    """Action in a browser."""
 
     action_str: str
 
 
+class Fields(dict[str, Any]):
+    """Dictionary whose entries are also attributes, as those of typed observations.
+
+    >>> fields = Fields.of({"goal": "click", "messages": [{"content": "hello"}]})
+    >>> fields.goal, fields["goal"], fields.messages[0].content, getattr(fields, "url", None)
+    ('click', 'click', 'hello', None)
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """Return ``value`` with every dictionary in it converted to this class."""
+        if isinstance(value, dict):
+            return cls({name: cls.of(part) for name, part in value.items()})
+        return [cls.of(part) for part in value] if isinstance(value, list) else value
+
+
+@dataclass
+class StepResult:
+    """Result of a reset or a step; the ``observation`` has its fields, the reward, ``done`` and ``metadata``."""
+
+    observation: Fields
+    reward: float | None
+    done: bool
+
+
+class ServerError(RuntimeError):
+    """Error that a server answered; ``code`` is OpenEnv's name of it."""
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(f"{text} ({code})")
+        self.code = code
+
+
 class EnvClient(Closing):
-    """Client of an OpenEnv server, with one session.
+    """Client of an OpenEnv server, with one session, which is one socket.
 
     ::
 
-        with EnvClient(base_url="http://127.0.0.1:8000") as client:
+        with EnvClient("http://127.0.0.1:8000") as client:
             result = client.reset(seed=0)
             result = client.step({"message": "hello"})
 
-    The first call opens the session. ``reset`` waits if the server is full. A step is sent only once. After a timeout,
-    a broken connection or an error in the environment the next call must be ``reset``, which opens a new session.
-    OpenEnv's own client of 0.3.0 may instead return a late response to an earlier request.
+    ``reset`` opens the session, and connects again for ``timeout`` seconds while the server is full or does not run. A
+    step is sent once: after a time-out, a broken connection or an error of the environment the session is closed, and
+    the next call must be ``reset``. So neither a late response is taken for the next one, nor does an episode go on in
+    an environment that was not reset (OpenEnv's own client reconnects in a step).
 
     Args:
-        base_url: Address of the server.
-        connect_timeout_s: Maximum seconds for opening a session.
-        message_timeout_s: Maximum seconds for each response.
-        headers: Headers sent when the session is opened; needs openenv 0.10.
-        patience_s: Maximum seconds for which a reset waits for a free session.
+        base_url: Address of the server (http, https, ws or wss).
+        timeout: Seconds for a response, and for a reset with all its attempts to connect.
+        headers: Headers that are sent when the session is opened, such as ``Authorization``.
 
     Raises:
-        MissingDependencyError: OpenEnv is not installed.
-        ConfigError: ``base_url`` is missing, or the installed version does not support an argument.
+        MissingDependencyError: the ``openenv`` extra is not installed.
+        ConfigError: the address is none, or the server refuses the client (status 401 or 403).
+        ConnectionError, TimeoutError: the server is not there, or does not answer.
+        ServerError: the server answered with an error.
     """
 
-    def __init__(
-        self,
-        base_url: str | None = None,
-        connect_timeout_s: float = 10.0,
-        message_timeout_s: float = 60.0,
-        *,
-        headers: Mapping[str, str] | None = None,
-        patience_s: float = 60.0,
-    ) -> None:
-        if not base_url:
-            raise ConfigError(f"{type(self).__name__} needs base_url, or is made with from_docker_image or from_hub")
-        self.base_url = base_url
-        self.patience_s = patience_s
-        self._client = client_class(None)
-        self._settings = client_settings(
-            self._client, connect_timeout_s=connect_timeout_s, message_timeout_s=message_timeout_s, headers=headers
-        )
-        self._server: StartedServer | None = None
-        self._session: Session | None = None
-        self._lost = False
+    def __init__(self, base_url: str, timeout: float = 60.0, *, headers: Mapping[str, str] | None = None) -> None:
+        if not re.match("(http|ws)s?://", str(base_url)):
+            raise ConfigError(f"base_url must begin with http, https, ws or wss, got {base_url!r}")
+        self.base_url, self.timeout, self.headers = base_url, timeout, headers
+        self._session = ExitStack()
+        self._socket: Any = None
+        self._provider: Any = None
 
     @classmethod
-    def from_docker_image(
-        cls,
-        image: str,
-        provider: Any = None,
-        *,
-        port: int | None = None,
-        env_vars: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> Self:
-        """Start a container and return a client of it; clients of this process with the same arguments share it."""
-        server = StartedServer.share(image, port=port, env_vars=env_vars, provider=provider)
+    def from_docker_image(cls, image: str, provider: Any = None, **how: Any) -> Self:
+        """Start a container and return a client of it, which stops it when it is closed.
+
+        Args:
+            image: Name of the image.
+            provider: OpenEnv's provider of containers; by default its ``LocalDockerProvider``.
+            how: Arguments for the provider, such as ``env_vars``.
+        """
+        if provider is None:
+            with needs("openenv", cls.__name__):
+                from openenv.core.containers.runtime import LocalDockerProvider
+            provider = LocalDockerProvider()
         try:
-            client = cls(server.url, **settings)
+            base_url = provider.start_container(image, **how)
+            provider.wait_for_ready(base_url)
+            client = cls(base_url)
         except BaseException:
-            server.release()
+            with suppress(Exception):
+                provider.stop_container()
             raise
-        client._server = server
+        client._provider = provider
         return client
 
     @classmethod
-    def from_hub(cls, repo_id: str, provider: Any = None, **settings: Any) -> Self:
-        """Start a container with the image of a Space, ``"owner/name"``, and return a client of it."""
-        return cls.from_docker_image(image_of_space(repo_id), provider, **settings)
-
-    def connect(self) -> Self:
-        """Open the session now."""
-        if self._session is None:
-            self._session, self._lost = self._open(), False
-        return self
+    def from_hub(cls, repo_id: str, provider: Any = None, **how: Any) -> Self:
+        """Start a container with the image of a Space on the Hub, ``"owner/name"``."""
+        name = re.sub("[^a-z0-9]", "-", repo_id.lower())
+        return cls.from_docker_image(f"registry.hf.space/{name}:latest", provider, **how)
 
     def reset(self, **kwargs: Any) -> StepResult:
-        """Start an episode; the arguments are passed to the environment."""
-        session, self._session, self._lost = self._session, None, False
-        self._session, result = begin(session, self._open, self.patience_s, **kwargs)
-        return _result(result)
+        """Start an episode; the arguments are those of the environment's ``reset``."""
+        deadline, pause = monotonic() + self.timeout, 0.05
+        while True:
+            try:
+                self._connect(deadline - monotonic())
+                return self._ask("reset", kwargs, deadline - monotonic())
+            except (ConnectionError, ServerError) as error:
+                passes = isinstance(error, ConnectionError) or error.code == "CAPACITY_REACHED"
+                if not passes or monotonic() + pause > deadline:
+                    raise
+            sleep(pause)
+            pause = min(2 * pause, 2.0)
 
-    def step(self, action: Any, **kwargs: Any) -> StepResult:
-        """Step with an action, which is sent only once."""
-        return _result(self._call(lambda session: session.step(_payload(action))))
-
-    def state(self) -> Any:
-        """Return the state of the environment, such as ``step_count``."""
-        return Fields.of(self._call(lambda session: session.state()))
+    def step(self, action: Any) -> StepResult:
+        """Play an action: a mapping, or an object with the fields of the server's action."""
+        if isinstance(action, Mapping):
+            fields = dict(action)
+        elif is_dataclass(action) and not isinstance(action, type):
+            fields = asdict(action)
+        elif hasattr(action, "model_dump"):
+            fields = action.model_dump()
+        else:
+            raise ConfigError(f"an action must be a mapping or one of OpenEnv's actions, got {type(action).__name__}")
+        return self._ask("step", fields, self.timeout)
 
     def close(self) -> None:
-        """End the session, and stop the container if it was started here and no other client uses it."""
-        session, self._session = self._session, None
-        server, self._server = self._server, None
-        if session is not None:
-            session.close()
-        if server is not None:
-            server.release()
+        """End the session, and stop the container if the client has started it."""
+        self._disconnect()
+        provider, self._provider = self._provider, None
+        if provider is not None:
+            provider.stop_container()
 
-    def sync(self) -> Self:
-        """Return the client itself, which is synchronous."""
-        return self
-
-    def __enter__(self) -> Self:
-        """Open the session."""
-        return self.connect()
-
-    def _open(self) -> Session:
-        return Session(self.base_url, self._client, self._settings)
-
-    def _call(self, ask: Callable[[Session], Any]) -> Any:
-        if self._lost:
-            raise ConnectionError(f"the session on {self.base_url} was lost: call reset()")
-        session = self.connect()._session
-        assert session is not None
+    def _connect(self, timeout: float) -> None:
+        if self._socket is not None:
+            return
+        with needs("openenv", type(self).__name__):
+            from websockets.exceptions import InvalidStatus, WebSocketException
+            from websockets.sync.client import connect
+        url = re.sub("^http", "ws", self.base_url.rstrip("/")) + "/ws"
         try:
-            return ask(session)
-        except BaseException:
-            session.drop()
-            self._session, self._lost = None, True
+            connecting = connect(
+                url,
+                open_timeout=max(timeout, 0.01),
+                close_timeout=_CLOSING,
+                max_size=_LARGEST_MESSAGE,
+                proxy=None if is_loopback(urlsplit(url).hostname) else True,
+                additional_headers=self.headers,
+            )
+            self._socket = self._session.enter_context(connecting)
+        except (OSError, WebSocketException, EOFError) as error:
+            if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
+                raise ConfigError(
+                    f"the server at {self.base_url} refuses the client: send the token that it asks for, "
+                    "headers={'Authorization': 'Bearer ...'}"
+                ) from error
+            raise ConnectionError(
+                f"no OpenEnv server can be reached at {self.base_url}: {error}; "
+                "start one, such as gym-trl serve ID --port 8000"
+            ) from error
+
+    def _ask(self, kind: str, data: dict[str, Any], timeout: float) -> StepResult:
+        """Send a message and return the response to it."""
+        if self._socket is None:
+            raise ConnectionError(f"there is no session at {self.base_url}: call reset()")
+        from websockets.exceptions import WebSocketException
+
+        try:
+            self._socket.send(json.dumps({"type": kind, "data": data}))
+            answer = json.loads(self._socket.recv(timeout=max(timeout, 0.01)))
+            if answer["type"] == "error":
+                raise ServerError(f"{self.base_url}: {answer['data'].get('message')}", answer["data"].get("code", ""))
+            content = answer["data"]
+            rest = {name: content.get(name) for name in ("reward", "done")}
+            about = content.get("metadata") or content["observation"].get("metadata") or {}
+            seen = Fields.of({**content["observation"], **rest, "metadata": about})
+            return StepResult(seen, content.get("reward"), bool(content.get("done")))
+        except BaseException as error:
+            if not (isinstance(error, ServerError) and error.code == "VALIDATION_ERROR"):  # then it was not played
+                self._disconnect()
+            if isinstance(error, TimeoutError):
+                raise TimeoutError(f"{self.base_url} did not answer in {self.timeout:g} seconds") from error
+            if isinstance(error, WebSocketException | OSError | LookupError | TypeError | ValueError | AttributeError):
+                raise ConnectionError(f"{self.base_url} broke the connection: {error!r}") from error
             raise
 
-
-class GenericEnvClient(EnvClient):
-    """Client of any environment; actions are dictionaries."""
+    def _disconnect(self) -> None:
+        self._socket = None
+        with suppress(Exception):
+            self._session.close()
 
 
 class EchoEnv(EnvClient):
@@ -228,26 +254,17 @@ class TextArenaEnv(EnvClient):
     """Client of the games of TextArena, such as Wordle and Sudoku; its actions are ``TextArenaAction``s."""
 
 
-class OpenSpielEnv(EnvClient):
-    """Client of the games of OpenSpiel, such as Catch; its actions are ``OpenSpielAction``s."""
-
-
 class BrowserGymEnv(EnvClient):
     """Client of BrowserGym; its actions are ``BrowserGymAction``s."""
 
 
-def _payload(action: Any) -> dict[str, Any]:
-    if isinstance(action, Mapping):
-        return dict(action)
-    if is_dataclass(action) and not isinstance(action, type):
-        return asdict(action)
-    if hasattr(action, "model_dump"):
-        return dict(action.model_dump())
-    raise ConfigError(f"an action must be a mapping or an action of OpenEnv's, got {type(action).__name__}")
+def is_loopback(host: str | None) -> bool:
+    """Return whether a host is this machine's loopback.
 
-
-def _result(result: Any) -> StepResult:
-    metadata = result.metadata if getattr(result, "metadata", None) else result.observation.get("metadata") or {}
-    done, reward = bool(result.done), result.reward
-    seen = Fields.of({**result.observation, "done": done, "reward": reward, "metadata": metadata})
-    return StepResult(seen, reward, done, metadata)
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("example.org")
+    (True, True, False)
+    """
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False

@@ -1,31 +1,34 @@
 """OpenEnv server for any environment with text observations and actions."""
 
-import socket
-import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
-from functools import cache, partial
+import json
+import math
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-import gymnasium as gym
-from gymnasium.error import ResetNeeded
-
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, check_counts, described, needs
-from gym_trl.integrations.openenv.guard import MAX_MESSAGE, Guard
-from gym_trl.integrations.openenv.served import ServedEnv, can_be_of_a_client
-from gym_trl.integrations.openenv.session import is_loopback
+from gym_trl.errors import (
+    ConfigError,
+    InfrastructureError,
+    ModelFaultError,
+    caused_by_model,
+    described,
+    needs,
+    raise_interrupt,
+)
+from gym_trl.integrations.openenv.client import is_loopback
 from gym_trl.registration import make_env
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.chat_client import bearer
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.settlement import settlement
+
+_LARGEST_MESSAGE = 2**20  # bytes: the longest action, and its surroundings
 
 
 def make_app(
-    env_id: str,
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-    sessions: int = 64,
-    token: str | None = None,
-    hosts: frozenset[str] | None = None,
+    env_id: str, *, env_kwargs: Mapping[str, Any] | None = None, sessions: int = 64, token: str | None = None
 ) -> Any:
     """Return an OpenEnv application (``create_app``) that serves an environment, with an instance per session.
 
@@ -37,42 +40,32 @@ def make_app(
             client.reset(seed=0, instance=6).observation["text"]
             client.step({"message": "25"}).observation["text"]
 
-    An action is a ``message``, as in OpenEnv's own text environments. An observation has the ``text``, in the first one
-    the ``instructions``, ``terminated`` and ``truncated`` (either of which sets ``done``), and the environment's
-    ``info``. ``reset`` takes ``seed``, ``episode_id`` and the environment's own options, by name or as ``options``. A
-    reset with a seed or options that the environment refuses returns a validation error (status 422), a step before the
-    first reset, or one in which the environment raises, an execution error; the session continues. Whatever an
-    environment raises ends its own call only. Environments are threads of one process, however: one that ends the
-    process ends all of them.
+    An action is a ``message``. An observation has the ``text``, ``terminated`` and ``truncated`` (either of which sets
+    ``done``), the environment's ``info``, and after a reset the ``instructions`` and the ``loss_return``. ``reset``
+    takes ``seed`` and the environment's own options by name. What an environment raises is answered as an execution
+    error that begins with ``ModelFaultError`` or ``InfrastructureError``. Environments are threads of one process: one
+    that ends the process ends all of them.
 
-    A message that is not a JSON object, has a number beyond a float's range, or is nested deeply, gets an error before
-    OpenEnv receives it. Messages longer than a mebibyte are rejected: a request with status 413, a socket's message by
-    closing the socket with code 1009 (by the server that runs the app; see ``serve``). Requests from web pages of other
-    sites are rejected, because they could otherwise play on a local server. With a ``token``, requests without it are
-    rejected with status 401, their body unused, and sockets before they are opened. An environment is made by a
-    session's first reset. OpenEnv's routes for tools are removed, because there are no tools.
+    Requests of web pages are refused (status 403), because any page could otherwise play on a server of its visitor's,
+    and so are those without the ``token``, if there is one (status 401).
 
     Args:
         env_id: An id of Gymnasium, or a place such as ``"my_game.py:MyGame"``; converted to text with ``as_text``.
         env_kwargs: Arguments for ``gym.make``.
-        sessions: Maximum number of open sessions; a further one gets an error, and its socket is closed.
+        sessions: Maximum number of open sessions.
         token: Token that clients must send as ``Authorization: Bearer TOKEN``.
-        hosts: Names that a request's ``Host`` must be one of. Default: any.
-
-    Returns:
-        An ASGI application.
 
     Raises:
         MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: an invalid number or token.
+        ConfigError: the environment cannot be made, or a header cannot contain the token.
     """
     with needs("openenv", "gym-trl serve"):
         from openenv.core.env_server import create_app
-    check_counts(sessions=sessions)
-    environment, action, observation = _classes(env_id, partial(make_env, env_id, **(env_kwargs or {})))
+    kwargs = dict(env_kwargs or {})
+    as_text(make_env(env_id, **kwargs)).close()
+    environment, action, observation = _classes(env_id, kwargs)
     app = create_app(environment, action, observation, env_name=env_id, max_concurrent_envs=sessions)
-    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", "") != "/mcp"]
-    app.add_middleware(Guard, authorization=_authorization(token), hosts=hosts, status_of=_status_of)
+    app.add_middleware(_Door, token=token)
     return app
 
 
@@ -84,7 +77,6 @@ def serve(
     port: int = 8000,
     sessions: int = 64,
     token: str | None = None,
-    say: Callable[[str], None] = print,
 ) -> None:
     """Serve an environment until the process is interrupted; see ``make_app``.
 
@@ -93,56 +85,49 @@ def serve(
         env_kwargs: Arguments for ``gym.make``.
         host: Address to listen at. Any address but this machine's loopback requires a ``token``.
         port: Port to listen at; 0 selects a free one.
-        sessions: Maximum number of open sessions. Twice as many requests and 64 more are answered at the same time;
-            further ones get status 503.
-        token: Token that clients must send. Without one, requests must name the loopback as their ``Host``.
-        say: Called with the address of the server.
+        sessions: Maximum number of open sessions.
+        token: Token that clients must send.
 
     Raises:
-        MissingDependencyError: the ``openenv`` extra is not installed.
-        ConfigError: a number is out of range, the address is not available or needs a token, or a header cannot contain
-            the token.
+        ConfigError: the address needs a token, or as in ``make_app``.
     """
     if token is None and not is_loopback(host):
         raise ConfigError(f"host={host!r} can be reached by others: give a token that clients must send")
-    # Otherwise a web page whose name resolves to this machine (DNS rebinding) would count as this server's own.
-    hosts = frozenset({"localhost", "127.0.0.1", "::1", host}) if token is None else None
-    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, token=token, hosts=hosts)
+    app = make_app(env_id, env_kwargs=env_kwargs, sessions=sessions, token=token)
     import uvicorn
 
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        http="h11",  # httptools does not limit the size of headers
-        ws_max_size=MAX_MESSAGE,
-        ws_per_message_deflate=False,  # a compressed message could expand beyond the limit
-        access_log=False,
-        limit_concurrency=2 * sessions + 64,
-        timeout_keep_alive=20,
-        timeout_graceful_shutdown=5,
-    )
-    with _listening(host, port) as listening:
-        port = listening.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        say(f"{env_id} for up to {sessions} OpenEnv sessions at http://{shown}:{port}; Ctrl-C stops it.")
-        sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.run(app, host=host, port=port, access_log=False, ws_max_size=_LARGEST_MESSAGE, timeout_graceful_shutdown=5)
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=128)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}") from error
+class _Door:
+    """ASGI middleware that refuses web pages, which browsers mark with an ``Origin``, and clients without the token."""
+
+    def __init__(self, app: Any, token: str | None) -> None:
+        self._app = app
+        self._authorization = None
+        if token is not None:
+            if not (header := bearer(token)):
+                raise ConfigError("token must not be empty")
+            self._authorization = header["Authorization"].encode("ascii")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.responses import PlainTextResponse
+
+        headers, app = dict(scope.get("headers", ())), self._app
+        if b"origin" in headers:
+            app = PlainTextResponse("web pages cannot play here", 403)
+        elif scope["type"] != "lifespan" and not self._knows(headers.get(b"authorization", b"")):
+            app = PlainTextResponse("send the token of this server: Authorization: Bearer TOKEN", 401)
+        await app(scope, receive, send)
+
+    def _knows(self, authorization: bytes) -> bool:
+        return self._authorization is None or secrets.compare_digest(authorization, self._authorization)
 
 
-def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[Any], type[Any], type[Any]]:
+def _classes(env_id: str, kwargs: dict[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
     """Return the classes of a session's environment, of its actions and of its observations, for OpenEnv."""
     from openenv.core.env_server import Action, Environment, Observation, State
-    from openenv.core.env_server.types import EnvironmentMetadata
-    from pydantic import BaseModel, ConfigDict, Field
+    from pydantic import Field
 
     class TextAction(Action):  # type: ignore[misc]  # of a package without types
         message: str = Field(description="The action, in words", max_length=MAX_LENGTH)
@@ -150,87 +135,75 @@ def _classes(env_id: str, make: Callable[[], gym.Env[Any, Any]]) -> tuple[type[A
     class TextObservation(Observation):  # type: ignore[misc]
         text: str = Field(description="What the environment says")
         instructions: str = Field(default="", description="The rules, with the first observation")
+        loss_return: float = Field(default=0.0, description="The return of a loss, with the first observation")
         terminated: bool = Field(default=False, description="The game is over by its own rules")
         truncated: bool = Field(default=False, description="The game was cut off")
         info: dict[str, Any] = Field(default_factory=dict, description="What else the environment says")
-        settlement: float = Field(default=0.0, description="What the rest of the episode pays if it is cut off here")
-
-    class ResetArguments(BaseModel):
-        model_config = ConfigDict(strict=True)
-        seed: int | None = Field(default=None, ge=0)
-        episode_id: str | None = Field(default=None, max_length=255)
-        options: dict[str, Any] | None = None
-
-    @cache
-    def rules() -> str:
-        with closing(ServedEnv(make)) as served:
-            return served.instructions()
 
     class GymEnvironment(Environment):  # type: ignore[misc]
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self) -> None:
             super().__init__()
-            self._served = ServedEnv(make)
+            self._env = as_text(make_env(env_id, **kwargs))
             self._state = State()
 
-        def reset(
-            self, seed: int | None = None, episode_id: str | None = None, options: dict[str, Any] | None = None
-        ) -> TextObservation:
-            ResetArguments.model_validate({"seed": seed, "episode_id": episode_id, "options": options})
-            try:
-                fields = self._served.reset(seed, options)
-            except (ModelFaultError, InfrastructureError) as error:
-                _refuse_arguments(error, seed, options)
-                raise
-            self._state = State(episode_id=episode_id, step_count=0)
-            return TextObservation(**fields)
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> TextObservation:
+            with _named("reset"):
+                text, info = self._env.reset(seed=seed, options=options or None)
+                self._state = State(episode_id=episode_id, step_count=0)
+                rules, loss = instructions_of(self._env), settlement(self._env)
+                return TextObservation(
+                    text=_encodable(text), instructions=_encodable(rules), loss_return=loss, info=_as_json(info)
+                )
 
-        def step(self, action: TextAction, timeout_s: float | None = None) -> TextObservation:
-            fields = self._served.step(action.message)
+        def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
+            with _named("step"):
+                text, reward, terminated, truncated, info = self._env.step(action.message)
+            if not math.isfinite(reward := float(reward)):  # JSON would make it no reward at all
+                raise InfrastructureError(f"InfrastructureError: the reward must be a finite number, got {reward}")
             self._state.step_count += 1
-            return TextObservation(**fields)
+            ends = {"terminated": bool(terminated), "truncated": bool(truncated)}
+            return TextObservation(
+                text=_encodable(text), reward=reward, done=any(ends.values()), info=_as_json(info), **ends
+            )
 
         @property
         def state(self) -> State:
             return self._state
 
-        def get_metadata(self) -> EnvironmentMetadata:
-            return EnvironmentMetadata(name=env_id, description=rules())
-
         def close(self) -> None:
-            self._served.close()
+            with _named("close"):
+                self._env.close()
 
     return GymEnvironment, TextAction, TextObservation
 
 
-def _refuse_arguments(error: Exception, seed: int | None, options: dict[str, Any] | None) -> None:
-    """Raise a validation error if a reset has failed because of what the client sent."""
-    from pydantic import ValidationError
-    from pydantic_core import PydanticCustomError
+@contextmanager
+def _named(call: str) -> Iterator[None]:
+    """Raise anything that an environment raises as an error that says whose fault it is; clients receive the text only.
 
-    cause = error.__cause__ or error
-    if (seed is not None or options) and can_be_of_a_client(cause):
-        reason = PydanticCustomError("refused", "{reason}", {"reason": described(cause)})
-        where = ("options" if options else "seed",)
-        raise ValidationError.from_exception_data("reset", [{"type": reason, "loc": where, "input": None}]) from error
-
-
-def _status_of(error: Exception) -> tuple[int, str]:
-    """Return the HTTP status of an exception and what is said of it."""
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        return 422, "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    if isinstance(error, ModelFaultError | ResetNeeded):
-        return 422, str(error)
-    return 500, str(error) if isinstance(error, InfrastructureError) else described(error)
+    A ``SystemExit`` would end the server, and a ``StopIteration`` its session without an answer.
+    """
+    try:
+        yield
+    except BaseException as error:
+        raise_interrupt(error)
+        kind = ModelFaultError if caused_by_model(error) else InfrastructureError
+        raise kind(f"{kind.__name__}: {call} raised {described(error)}") from error
 
 
-def _authorization(token: str | None) -> bytes | None:
-    """Return the header that a client must send."""
-    if token is None:
-        return None
-    if not (header := bearer(token)):
-        raise ConfigError("token must not be empty")
-    return header["Authorization"].encode("ascii")
+def _encodable(text: str) -> str:
+    """Return ``text`` with lone surrogates replaced by question marks, because they cannot be sent."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _as_json(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``info`` as plain JSON values: NumPy's numbers as numbers, other objects as strings, and no NaN."""
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    text = json.dumps(dict(info), default=plain, skipkeys=True, ensure_ascii=False)
+    values: dict[str, Any] = json.loads(_encodable(text), parse_constant=lambda _: None)
+    return values
