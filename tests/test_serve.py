@@ -76,7 +76,7 @@ def test_what_an_environment_raises_is_blamed_as_without_a_server_and_ends_no_ot
     honest, env = OpenEnv(misbehaving), OpenEnv(misbehaving)
     honest.reset(seed=0)
     env.reset(seed=0)
-    infrastructure = fault in ("disk", "lost", "cancelled")
+    infrastructure = fault in ("interrupt", "disk", "lost", "cancelled")
     with pytest.raises(InfrastructureError if infrastructure else ModelFaultError):
         env.step(fault)
     assert honest.step("on")[0].startswith("did")

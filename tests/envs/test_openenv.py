@@ -26,7 +26,8 @@ make: Any = gym.make  # whose type knows only its own arguments
 
 @pytest.fixture(scope="module")
 def zoo():
-    return openenv_run.shared_zoo()
+    with openenv_run.zoo() as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

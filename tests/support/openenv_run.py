@@ -1,6 +1,5 @@
 """Run OpenEnv servers for the tests, each in a process of its own."""
 
-import atexit
 import os
 import re
 import socket
@@ -8,8 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -22,12 +20,11 @@ def serving(*args: str, port: int = 0) -> Iterator[str]:
         yield url
 
 
-@cache
-def shared_zoo() -> str:
-    """Return the address of the servers of ``openenv_zoo``, which all tests of this process share."""
-    running = ExitStack()
-    atexit.register(running.close)
-    return running.enter_context(_server("-m", "uvicorn", "support.openenv_zoo:app", "--port", "0"))
+@contextmanager
+def zoo() -> Iterator[str]:
+    """Run the servers of ``openenv_zoo``, and provide their address."""
+    with _server("-m", "uvicorn", "support.openenv_zoo:app", "--port", "0") as url:
+        yield url
 
 
 @contextmanager

@@ -3,9 +3,8 @@
 import json
 import math
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from gym_trl.errors import (
     ConfigError,
@@ -14,7 +13,6 @@ from gym_trl.errors import (
     caused_by_model,
     described,
     needs,
-    raise_interrupt,
 )
 from gym_trl.integrations.openenv.client import is_loopback
 from gym_trl.registration import make_env
@@ -23,6 +21,8 @@ from gym_trl.text.chat_client import bearer
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.settlement import settlement
+
+T = TypeVar("T")
 
 _LARGEST_MESSAGE = 2**20  # bytes: the longest action, and its surroundings
 
@@ -149,17 +149,17 @@ def _classes(env_id: str, kwargs: dict[str, Any]) -> tuple[type[Any], type[Any],
             self._state = State()
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> TextObservation:
-            with _named("reset"):
-                text, info = self._env.reset(seed=seed, options=options or None)
-                self._state = State(episode_id=episode_id, step_count=0)
-                rules, loss = instructions_of(self._env), settlement(self._env)
-                return TextObservation(
-                    text=_encodable(text), instructions=_encodable(rules), loss_return=loss, info=_as_json(info)
-                )
+            text, info = _contained("reset", lambda: self._env.reset(seed=seed, options=options or None))
+            self._state = State(episode_id=episode_id, step_count=0)
+            return TextObservation(
+                text=_encodable(text),
+                instructions=_encodable(instructions_of(self._env)),
+                loss_return=settlement(self._env),
+                info=_as_json(info),
+            )
 
         def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
-            with _named("step"):
-                text, reward, terminated, truncated, info = self._env.step(action.message)
+            text, reward, terminated, truncated, info = _contained("step", lambda: self._env.step(action.message))
             if not math.isfinite(reward := float(reward)):  # JSON would make it no reward at all
                 raise InfrastructureError(f"InfrastructureError: the reward must be a finite number, got {reward}")
             self._state.step_count += 1
@@ -173,22 +173,19 @@ def _classes(env_id: str, kwargs: dict[str, Any]) -> tuple[type[Any], type[Any],
             return self._state
 
         def close(self) -> None:
-            with _named("close"):
-                self._env.close()
+            _contained("close", self._env.close)
 
     return GymEnvironment, TextAction, TextObservation
 
 
-@contextmanager
-def _named(call: str) -> Iterator[None]:
-    """Raise anything that an environment raises as an error that says whose fault it is; clients receive the text only.
+def _contained(call: str, function: Callable[[], T]) -> T:
+    """Return what a function returns; what it raises becomes an error that says whose fault it is, as text for clients.
 
     A ``SystemExit`` would end the server, and a ``StopIteration`` its session without an answer.
     """
     try:
-        yield
+        return function()
     except BaseException as error:
-        raise_interrupt(error)
         kind = ModelFaultError if caused_by_model(error) else InfrastructureError
         raise kind(f"{kind.__name__}: {call} raised {described(error)}") from error
 
