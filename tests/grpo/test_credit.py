@@ -1,268 +1,335 @@
-"""Credit per turn in a real GRPOTrainer, on one process and on two."""
+"""Advantages of turns: their equations, invariants, exact expectations on small MDPs, and which groups are compared."""
 
-from pathlib import Path
-from statistics import pstdev
+import math
+from collections.abc import Hashable, Sequence
+from fractions import Fraction
+from itertools import zip_longest
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from rich.console import Console
-from support import credit_trainings as given, tiny_trainer, training_ways
-from trl import GRPOTrainer
+from hypothesis import given, strategies as st
+from support.small_mdp import Key, SmallMDP
 
-from gym_trl import GymGRPOTrainer, GymSpec, adopt
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
-from gym_trl.grpo.adopt import attach
-from gym_trl.grpo.credit import ESTIMATORS, TurnCredit, groups, pool
-from gym_trl.grpo.credit.columns import TurnRow
-from gym_trl.records import read_records
-from gym_trl.records.json_lines import read_json_lines
-from gym_trl.testing import tiny_model, tiny_tokenizer
-from gym_trl.training import run
-from gym_trl.training.options import choose, read_options
+from gym_trl.grpo.credit import (
+    ESTIMATORS,
+    Estimator,
+    Turns,
+    advantages_of,
+    episode,
+    find_estimator,
+    pool,
+    return_to_go,
+    task_key_of,
+    turns_of,
+)
+from gym_trl.types import StateName, StepResult, Task
 
-pytestmark = [pytest.mark.trl, pytest.mark.processes]
-SCRIPT = Path(given.__file__)
-GUESS: dict[str, Any] = {
-    "env_kwargs": {"high": 8, "turns": 4},
-    "max_tokens_per_turn": 1,
-    "executor": "inline",
-    "num_tasks": 8,
-    "num_eval_tasks": 2,
+NAMES = sorted(ESTIMATORS)
+REWARDS = st.floats(-10, 10).map(lambda value: round(value, 3))
+
+
+def limited(rewards: Sequence[float], places: Sequence[Hashable], most: int) -> Turns:
+    """Return an episode under a turn limit, with keys that contain the turns left."""
+    left = [most - turn for turn in range(len(rewards))]
+    return Turns(rewards, list(zip(places, left, strict=True)), left, places, markov=True)
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, least: int = 0, most: int = 5, limits: bool = True) -> list[Turns]:
+    """Draw a group of episodes of different lengths in few states, some under a turn limit, some with penalties."""
+    markov, under_limit, fined = draw(st.booleans()), limits and draw(st.booleans()), draw(st.booleans())
+    drawn = []
+    for rewards in draw(st.lists(st.lists(REWARDS, min_size=1, max_size=6), min_size=least, max_size=most)):
+        places = draw(st.lists(st.sampled_from(["a", "b", ("c", 1), 4]), min_size=len(rewards), max_size=len(rewards)))
+        one = limited(rewards, places, 7) if under_limit else Turns(rewards, places)
+        costs = draw(st.lists(st.sampled_from([0.0, 0.5]), min_size=len(rewards), max_size=len(rewards)))
+        drawn.append(one._replace(markov=markov, penalties=costs if fined else ()))
+    return drawn
+
+
+def near(rows: Sequence[Sequence[float]]) -> list[object]:
+    return [pytest.approx(list(row), abs=1e-9) for row in rows]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All estimators
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(group=groups(), data=st.data())
+def test_every_turn_has_a_finite_advantage_that_the_order_of_episodes_does_not_change(
+    name: str, group: list[Turns], data: st.DataObject
+) -> None:
+    advantages = ESTIMATORS[name](group)
+    assert [len(row) for row in advantages] == [len(one.rewards) for one in group]
+    assert all(type(value) is float and math.isfinite(value) for row in advantages for value in row)
+    order = data.draw(st.permutations(range(len(group))))
+    assert ESTIMATORS[name]([group[place] for place in order]) == near([advantages[place] for place in order])
+    many = ESTIMATORS[name](group * 9)  # a large group, which pool divides into parts
+    assert all(math.isfinite(value) for row in many for value in row)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(group=groups(limits=False), shift=REWARDS, factor=st.floats(-3, 3))
+def test_a_constant_added_to_all_returns_is_no_merit_and_a_factor_remains(
+    name: str, group: list[Turns], shift: float, factor: float
+) -> None:
+    changed = [
+        one._replace(
+            rewards=[*(factor * paid for paid in one.rewards[:-1]), factor * one.rewards[-1] + shift],
+            penalties=[factor * cost for cost in one.penalties],
+        )
+        for one in group
+    ]
+    expected = [[factor * value for value in row] for row in ESTIMATORS[name](group)]
+    assert ESTIMATORS[name](changed) == near(expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(group=groups(least=1, most=1))
+def test_an_episode_without_company_has_no_advantage(name: str, group: list[Turns]) -> None:
+    assert ESTIMATORS[name](group) == near([[0.0] * len(group[0].rewards)])
+
+
+@given(group=groups(least=1))
+def test_episode_equals_trl(group: list[Turns]) -> None:
+    # TRL 1.16, GRPOTrainer._generate_and_score_completions: rewards - nanmean of the group.
+    returns = np.array([sum(one.rewards) for one in group])
+    for row, expected in zip(episode(group), returns - np.nanmean(returns), strict=True):
+        assert row == pytest.approx([expected] * len(row), abs=1e-9)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# By hand
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_without_company_takes_the_baseline_of_the_last_turn_with_it() -> None:
+    group = [Turns([0.0, 0.0, 1.0, 2.0], "abcd"), Turns([1.0, 4.0], "ab"), Turns([6.0], "a")]
+    # Returns to go: 3 3 3 2, 5 4 and 6. Turn 1 has the second episode as company, turns 2 and 3 have none.
+    assert return_to_go(group) == near([[3 - 5.5, 3 - 4, 3 - 4, 2 - 4], [5 - 4.5, 4 - 3], [6 - 4]])
+
+
+@given(group=groups())
+def test_without_states_that_recur_pool_is_return_to_go(group: list[Turns]) -> None:
+    apart = [
+        Turns(one.rewards, [(place, turn) for turn in range(len(one.rewards))], markov=one.markov)
+        for place, one in enumerate(group)
+    ]
+    assert pool(apart) == near(return_to_go(apart))
+
+
+def test_pool_as_computed_by_hand() -> None:
+    group = [
+        Turns([0.0, 1.0], ["start", "left"], markov=True),
+        Turns([0.0, 0.0], ["start", "left"], markov=True),
+        Turns([0.5, 0.0], ["start", "right"], markov=True),
+    ]
+    # Returns to go: 1 1, 0 0 and 0.5 0. Baseline by turn: .25 .0, .75 .5 and .5 .5.
+    # Q of the first turn: both "left" have (1 + 0) / 2, "right" 0.5; of the second: 1, 0, 0.
+    # V of "start": baseline and two others, (.25 + .5) / 3, (.75 + 1.5) / 3, (.5 + 1) / 3; of "left": baseline and one.
+    assert pool(group) == near([[0.5 - 0.25, 1 - 0.0], [0.5 - 0.75, 0 - 0.75], [0.5 - 0.5, 0 - 0.5]])
+    # Keys that are not Markov serve the baseline only.
+    hidden = [one._replace(markov=False) for one in group]
+    assert pool(hidden) == near([[1 - 0.25, 1 - 0.0], [0 - 0.75, 0 - 0.75], [0.5 - 0.5, 0 - 0.5]])
+    assert pool([*group[:2], hidden[2]]) == near(pool(hidden))
+
+
+def test_an_episode_never_counts_for_itself() -> None:
+    looping = Turns([1.0, 1.0, 1.0], ["hall", "hall", "hall"], markov=True)
+    other = Turns([0.0], ["hall"], markov=True)
+    # The looping episode's baselines: 0 at turn 0, and in turns without company the same; the other's visit: 0.
+    # Q: last 1, then 1 + (1 + 0) / 2, then 1 + (1.5 + 0) / 2. The other: Q 0, V (3 + 3) / 2.
+    assert pool([looping, other]) == near([[1.75, 1.5, 1.0], [-3.0]])
+    # Not Markov, its first visit alone counts for the other: (3 + 3) / 2.
+    assert pool([one._replace(markov=False) for one in (looping, other)]) == near([[3.0, 2.0, 1.0], [-3.0]])
+
+
+def test_values_are_shared_between_numbers_of_turns_left_as_computed_by_hand() -> None:
+    group = [
+        limited([0.0, 1.0], ["start", "door"], 3),  # two turns, won with one to spare
+        limited([0.0, 0.0, 1.0], ["start", "start", "door"], 3),  # won in the last
+        limited([0.0, 0.0, 0.0], ["start", "start", "start"], 3),
+    ]
+    # The third episode's second turn: two turns left at "start". The others were there three times, whatever was left,
+    # and went twice to the door: W("door", 1) = 1, W("start", 1) = 0, W("start", 2) = (1 + 0 + 1) / 3. By turn the
+    # others return 1 and 1.
+    values = pool(group)
+    assert values[2][1] == pytest.approx(0.0 + (0.0 + 3 * 0.0) / 4 - (1.0 + 3 * (2 / 3)) / 4)
+    # Its last turn has nothing left to lose: W("start", 1) = 0, and the other that got so far returns 1.
+    assert values[2][2] == pytest.approx(0.0 - (1.0 + 3 * 0.0) / 4)
+    # With exact keys it would have had one visit as company instead of three.
+    exact = [Turns(one.rewards, one.keys, markov=True) for one in group]
+    assert pool(exact)[2][1] == pytest.approx(-(1.0 + 1.0) / 2)
+
+
+@given(group=groups(), most=st.integers(6, 9))
+def test_a_turn_limit_changes_nothing_where_places_have_one_number_left(group: list[Turns], most: int) -> None:
+    shared = [limited(one.rewards, [(key, turn) for turn, key in enumerate(one.keys)], most) for one in group]
+    assert pool(shared) == near(pool([Turns(one.rewards, one.keys, markov=True) for one in shared]))
+
+
+@given(group=groups())
+def test_a_penalty_is_credited_to_its_own_turn_alone(group: list[Turns]) -> None:
+    fined = [one._replace(penalties=[0.5] * len(one.rewards)) for one in group]  # the same in every turn: no merit
+    free = [one._replace(rewards=[paid + 0.5 for paid in one.rewards], penalties=()) for one in group]
+    assert pool(fined) == near(pool(free))
+
+
+def test_an_end_that_saves_later_penalties_is_no_merit() -> None:
+    dies = Turns([0.0], ["start"], penalties=[0.0], markov=True)
+    lives = Turns([0.0, -0.2, -0.2], ["start", "path", "path"], penalties=[0.0, 0.2, 0.2], markov=True)
+    group = [dies, lives] * 4
+    assert [row[0] for row in pool(group)] == near([[0.0] * 8])[0]
+    whole = pool([one._replace(penalties=()) for one in group])
+    assert whole[0][0] > 0.1 > -0.1 > whole[1][0]
+    mixed = [lives, Turns([0.0, 0.0], ["start", "path"], penalties=[0.0, 0.0], markov=True)] * 4
+    assert pool(mixed)[1][1] > 0.05 > -0.05 > pool(mixed)[0][1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Expected gradients
+# ---------------------------------------------------------------------------------------------------------------------
+
+UNBIASED: dict[str, tuple[Estimator, Key, bool]] = {
+    "return_to_go": (return_to_go, lambda turn, state: state, False),
+    "pool with Markov keys": (pool, lambda turn, state: (turn, state), True),
+    "pool with keys that are not Markov": (pool, lambda turn, state: state, False),
+    "pool with one key for all states": (pool, lambda turn, state: 0, False),
 }
 
 
-@pytest.fixture(scope="module", params=training_ways.WAYS)
-def trained(request, tmp_path_factory):
-    """On two processes of six rows each, the second group of four straddles them."""
-    return training_ways.run(request.param, SCRIPT, tmp_path_factory.mktemp("trained"))
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize(("horizon", "size"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize("name", UNBIASED)
+def test_the_expected_gradient_is_the_exact_one(name: str, horizon: int, size: int, stops: bool) -> None:
+    estimator, key, markov = UNBIASED[name]
+    for seed in range(2):
+        mdp = SmallMDP(np.random.default_rng(seed), horizon, stops=stops)
+        expected = mdp.gradient(estimator, size, key, markov=markov)
+        assert expected == pytest.approx(mdp.exact_gradient(), abs=1e-12)
 
 
-def test_every_token_has_the_advantage_of_its_turn_whoever_pays(trained):
-    for report in trained:
-        for name, found in report["advantages"].items():
-            assert found["wrong"] == 0, name
-            assert found["turns"] > 0
-        assert report["advantages"]["num_iterations"]["seen"] == 4 * given.GROUPS * given.SIZE // len(trained)
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_expected_gradient_of_grpo_is_the_exact_one_times_a_number(stops: bool) -> None:
+    mdp = SmallMDP(np.random.default_rng(0), 2, stops=stops)
+    expected = mdp.gradient(episode, 3, lambda turn, state: state, markov=False)
+    assert expected == pytest.approx(mdp.exact_gradient() * float(Fraction(2, 3)), abs=1e-12)
 
 
-def test_logs_have_the_company_and_spread_of_turns_over_all_processes(trained):
-    turns, company = 8, 5  # all first turns, and the two at "a"
-    for report in trained:
-        for log in report["logs"]:
-            assert log["credit/company"] == pytest.approx(company / turns)
-            spread = sum(map(pstdev, given.BY_HAND)) / len(given.BY_HAND) * (1 + 2 + 3) / 3
-            assert log["credit/spread"] == pytest.approx(spread)
+def by_turn(group: Sequence[Turns]) -> list[list[float]]:
+    """Return the rewards from a turn on, each less the mean at the same turn: biased where lengths differ."""
+    columns = zip_longest(*(one.rewards for one in group))
+    at = [fmean(paid for paid in column if paid is not None) for column in columns]
+    merits = [[paid - mean for paid, mean in zip(one.rewards, at, strict=False)] for one in group]
+    return [[sum(row[turn:]) for turn in range(len(row))] for row in merits]
 
 
-def guess(credit, folder, *, adopted=False, reward_funcs=None, options=None, **grpo):
-    """Train on a game; return the weights and the columns that reward functions were given."""
-    seen = []
-
-    def look(completion_ids, **columns):
-        seen.append({"completion_ids": completion_ids, **columns})
-        return [None] * len(completion_ids)
-
-    torch.manual_seed(0)
-    spec = tiny_trainer.plain_spec(**GUESS | (options or {}), credit=credit)
-    trainer = tiny_trainer.make(
-        folder,
-        spec,
-        GRPOTrainer if adopted else GymGRPOTrainer,
-        grpo={"per_device_train_batch_size": 8, "max_steps": 1, "learning_rate": 1e-2, **grpo},
-        reward_funcs=[*spec.reward_funcs, look, *(reward_funcs or [])],
-    )
-    if adopted:
-        adopt(trainer)
-    trainer.train()
-    return tiny_trainer.weights_of(trainer), seen
+def test_the_enumeration_notices_a_bias() -> None:
+    mdp = SmallMDP(np.random.default_rng(1), 2, stops=True)
+    unlike = mdp.gradient(pool, 3, lambda turn, state: 0, markov=True)  # declared Markov, and is not
+    assert np.abs(unlike - mdp.exact_gradient()).max() > 1e-3
+    expected, exact = mdp.gradient(by_turn, 3, lambda turn, state: 0, markov=False), mdp.exact_gradient()
+    assert float((expected * exact).sum() / np.sqrt((expected**2).sum() * (exact**2).sum())) < 0.995
 
 
-def arbitrary(completion_ids, **_):
-    return [sum(ids) % 7 / 7 for ids in completion_ids]
+# ---------------------------------------------------------------------------------------------------------------------
+# Groups
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "scale", ["group", *(pytest.param(name, marks=pytest.mark.full) for name in ("batch", "none"))]
-)
-def test_credit_per_episode_is_the_trainers_own_up_to_rounding(tmp_path, scale):
-    """With another reward function and weights."""
-    grpo = {"scale_rewards": scale, "reward_weights": [2.0, 1.0, 0.5]}
-    own, _ = guess("episode", tmp_path, reward_funcs=[arbitrary], **grpo)
-    ours, _ = guess(ESTIMATORS["episode"], tmp_path, reward_funcs=[arbitrary], **grpo)
-    assert float((own - ours).abs().max()) < 1e-4
-    assert float((own - tiny_trainer_weights()).abs().max()) > 5e-3
+def compared(batch: Sequence[Sequence[Turns]], estimator: Estimator, how: str = "none", keys: str = "") -> Any:
+    return advantages_of(batch, estimator, how, task_keys=keys or [str(number) for number in range(len(batch))])
 
 
-def runs_of_ones(mask):
-    edges = [place for place, (before, now) in enumerate(zip([0, *mask], [*mask, 0], strict=True)) if before != now]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+@pytest.mark.parametrize("how", ["group", "batch", "none"])
+@given(returns=st.lists(st.lists(st.integers(-9, 9).map(float), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_episode_is_scaled_as_trl_does(returns: list[list[float]], how: str) -> None:
+    found = compared([[Turns([0.0, value], "ab") for value in group] for group in returns], episode, how)
+    for group, rows in zip(returns, found, strict=True):
+        others = group if how == "group" else [value for values in returns for value in values]
+        deviation = float(np.std(others, ddof=1)) + 1e-4 if len(others) > 1 else 1e-4
+        scale = 1.0 if how == "none" else deviation
+        assert rows == near([[(value - fmean(group)) / scale] * 2 for value in group])
 
 
-def tiny_trainer_weights():
-    model = tiny_model(tiny_tokenizer())
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("how", ["group", "batch"])
+@given(batch=st.lists(groups(), max_size=4))
+def test_scaled_advantages_are_bounded_whatever_is_paid(name: str, how: str, batch: list[list[Turns]]) -> None:
+    for group, rows in zip(batch, compared(batch, ESTIMATORS[name], how), strict=True):
+        episodes = sum(map(len, batch)) if how == "batch" else len(group)
+        for one, row in zip(group, rows, strict=True):
+            assert max(map(abs, row)) <= math.sqrt(episodes * len(one.rewards)) + 1e-9
 
 
-def test_credit_of_an_adopted_trainer_and_of_one_made_with_it_is_the_same(tmp_path):
-    first, _ = guess("pool", tmp_path, reward_funcs=[arbitrary])
-    rollouts: list[Any] = []
-    options = {"on_rollout": rollouts.append}
-    before, seen = guess("pool", tmp_path, reward_funcs=[arbitrary], adopted=True, options=options)
-    episode, _ = guess("episode", tmp_path, reward_funcs=[arbitrary])
-    assert torch.equal(first, before)
-    assert not torch.equal(first, episode)
-    for columns in seen:
-        rows = ("completion_ids", "turn_spans", "turn_rewards", "turn_keys", "episode_return", "num_turns")
-        for ids, spans, rewards, keys, worth, turns in zip(*(columns[name] for name in rows), strict=True):
-            assert len(spans) == len(rewards) == len(keys) - 1 == turns > 0
-            assert sum(rewards) == pytest.approx(worth)
-            assert spans[-1][1] == len(ids)
-            assert all(start < stop for start, stop in spans)
-        played = rollouts.pop(0).episodes
-        assert columns["turn_keys"] == [list(one.state_keys) for one in played]
-        assert columns["turn_spans"] == [runs_of_ones(one.mask) for one in played]
-        for start in range(0, 8, 4):  # a group begins in one state, and no two in the same
-            assert len({keys[0] for keys in columns["turn_keys"][start : start + 4]}) == 1
+def test_equal_returns_of_unequal_turns_do_not_explode_and_rounding_is_no_advantage() -> None:
+    unequal = [Turns([0.0, 1.0], "ab", markov=True), Turns([1.0, 0.0], "ac", markov=True)] * 8
+    [values] = compared([unequal], pool, "group")
+    assert 0.1 < max(abs(value) for row in values for value in row) < 3
+    same = [Turns([0.1, 0.2, 0.3], "abc"), Turns([0.3, 0.2, 0.1], "abc"), Turns([0.1 + 0.2 + 0.3], "a")]
+    assert compared([same, unequal], episode, "group")[0] == [[0.0] * 3, [0.0] * 3, [0.0]]
 
 
-@pytest.mark.parametrize("across", [True, False])
-def test_groups_of_one_task_are_compared_where_the_estimator_gains(tmp_path, monkeypatch, across):
-    given = []
-
-    def look(group):
-        given.append(group)
-        return pool(group)
-
-    monkeypatch.setattr(groups, "ACROSS_GROUPS", frozenset({look} if across else ()))
-    guess(look, tmp_path, options={"env_kwargs": {"high": 2, "turns": 2}}, max_steps=3)
-    assert {len(group) for group in given} == ({4, 8} if across else {4})  # two groups of four in each of three steps
-    assert sum(map(len, given)) == 3 * 8
-    for group in given:
-        assert len({one.keys[0] for one in group}) == 1
-        assert {one.left[0] for one in group} == {2}
+def test_pool_compares_all_groups_of_a_task_and_other_estimators_do_not() -> None:
+    lost, won = (Turns([paid], ["start"], markov=True) for paid in (0.0, 1.0))
+    batch = [[lost, lost], [won, won]]
+    assert compared(batch, pool, keys="aa") == near_groups([[-2 / 3] * 2, [2 / 3] * 2])
+    for estimator, keys in ((pool, "ab"), (return_to_go, "aa"), (episode, "aa")):
+        assert compared(batch, estimator, keys=keys) == near_groups([[0.0] * 2] * 2)
+    for other in (won._replace(markov=False), won._replace(keys=["elsewhere"])):  # not known to be the same state
+        assert compared([[lost, lost], [other, other]], pool, keys="aa") == near_groups([[0.0] * 2] * 2)
 
 
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory):
-    spec = tiny_trainer.plain_spec(**GUESS)
-    return tiny_trainer.make(tmp_path_factory.mktemp("trainer"), spec, grpo={"per_device_train_batch_size": 4})
+def near_groups(values: Sequence[Sequence[float]]) -> list[list[Any]]:
+    """Return what is near to groups of episodes of one turn."""
+    return [near([[value] for value in row]) for row in values]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("importance_sampling_level", "sequence", "importance_sampling_level='sequence'"),
-        ("multi_objective_aggregation", "normalize_then_sum", "multi_objective_aggregation='normalize_then_sum'"),
-        ("loss_type", "gspo", "loss_type='gspo', which may reduce a row to one number; use one of bnpo, cispo"),
-    ],
-)
-def test_a_setting_that_needs_one_number_per_row_is_refused_by_name(trainer, monkeypatch, name, value, told):
-    monkeypatch.setattr(trainer, name, value)
-    with pytest.raises(ConfigError, match=f"credit per turn is not possible with {told}"):
-        TurnCredit("pool").trainer_part().check(trainer)
+def test_an_estimator_of_a_user_is_called_with_each_group_and_its_form_is_checked() -> None:
+    batch, given_groups = [[Turns([1.0], "a")], [Turns([0.0, 2.0], "ab"), Turns([0.0], "a")]], []
+
+    def last(group: Sequence[Turns]) -> list[list[float]]:
+        given_groups.append(list(group))
+        return [list(one.rewards) for one in group]
+
+    assert compared(batch, find_estimator(last)) == [[[1.0]], [[0.0, 2.0], [0.0]]]
+    assert given_groups == batch
+    for wrong in ([], [[1.0], [1.0]], [[math.nan, 0.0], [0.0]]):
+        with pytest.raises(ConfigError):
+            compared(batch[1:], lambda group, wrong=wrong: wrong)
 
 
-def test_a_trainer_with_its_own_loss_is_refused_unless_it_calls_trls(trainer, monkeypatch):
-    class Own(GRPOTrainer):
-        def _compute_loss(self, model, inputs):
-            return model(inputs["completion_ids"]).logits.sum()
-
-    class More(GRPOTrainer):
-        calls_trl_loss = True
-
-        def _compute_loss(self, model, inputs):
-            return super()._compute_loss(model, inputs) + 1
-
-    spec = tiny_trainer.plain_spec(**GUESS, credit="pool")
-    monkeypatch.setattr(trainer, "rollout_func", spec.rollout_func)
-    monkeypatch.setattr(trainer, "__class__", Own)
-    with pytest.raises(ConfigError, match="Own, which overrides _compute_loss: set calls_trl_loss = True"):
-        adopt(trainer, spec)
-    assert type(trainer) is Own
-    monkeypatch.setattr(trainer, "__class__", More)
-    assert [part.name for part in adopt(trainer, spec).gym_trl.parts] == ["credit"]
-    assert isinstance(trainer, More)
+@pytest.mark.parametrize("credit", ["pol", 3, None])
+def test_an_estimator_that_does_not_exist_is_refused(credit: Any) -> None:
+    """Law 22."""
+    with pytest.raises(ConfigError, match="credit"):
+        find_estimator(credit)
 
 
-@pytest.mark.parametrize(
-    ("credit", "told"),
-    [
-        ("pol", "'episode', 'return_to_go', 'pool' or a function"),
-        (3, "'episode', .* or a function or its name module:function, got 3"),
-        ((), ""),
-    ],
-)
-def test_an_estimator_that_does_not_exist_is_refused(credit, told):
-    with pytest.raises(ConfigError, match=f"credit must be {told}"):
-        GymSpec("TrlEnv/GuessNumber-v0", credit=credit)
+def played(states: Sequence[StateName], **about: Any) -> Episode:
+    one = Episode(Task("Some-v0", seed=3), markov_keys=True, **about)
+    one.begin(StepResult("go", state=states[0], markov_keys=True, task_key="" if not about else "maze"))
+    for state in states[1:]:
+        one.answer("a")
+        one.step(StepResult("on", reward=-0.25, info={"invalid_penalty": 0.5}, state=state))
+    return one
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"turn_spans": [(0, 2), (2, 2)]}, "turn_spans of row 0 must be turns .* none of them empty"),
-        ({"turn_spans": [(0, 2), (1, 3)]}, "turn_spans of row 0 must be turns .* in order"),
-        ({"turn_spans": []}, "turn_spans of row 0"),
-        ({"turn_rewards": [1.0]}, "turn_rewards of row 0 must be of 2 turns, got 1"),
-        ({"turn_keys": ["a", "b"]}, "turn_keys of row 0 must be of 2 turns, got 1"),
-        ({"turns_left": [2]}, "turns_left of row 0 must be of 2 turns, got 1"),
-        ({"turn_keys": ["a", ["b"], "c"]}, r"a state key must be hashable, got \['b'\] in row 0"),
-    ],
-)
-def test_columns_that_say_nothing_about_the_turns_are_refused_by_name(changes, told):
-    row = {"turn_rewards": [0.0, 1.0], "turn_spans": [(0, 2), (4, 6)], "turn_keys": ["a", "b", "c"]}
-    row |= {
-        "markov_keys": False,
-        "turns_left": [],
-        "turn_places": [],
-        "task_key": "",
-        "turn_penalties": [0.0, 0.0],
-        "role": None,
-    }
-    row |= {"unplayed_costs": 0.0}
-    TurnRow.of(row).check("row 0")
-    with pytest.raises(ConfigError, match=told):
-        TurnRow.of(row | changes).check("row 0")
+def test_turns_of_an_episode_are_its_states_before_each_and_weighted_penalties() -> None:
+    timed = [StateName(f"({place}, {left})", str(place), left) for place, left in ((4, 2), (5, 1), (6, 0))]
+    turns = turns_of(played(timed), [1.0, 3.0], weight=2.0)
+    assert turns == Turns([1.0, 3.0], ["(4, 2)", "(5, 1)"], [2, 1], ["4", "5"], [1.0, 1.0], True)
+    assert turns_of(played([StateName("x"), *timed[1:]]), [1.0, 3.0], weight=1.0).left == ()
 
 
-def test_a_second_estimator_is_refused_and_the_same_one_is_not(tmp_path):
-    spec = tiny_trainer.plain_spec(**GUESS, credit="return_to_go")
-    trainer = tiny_trainer.make(tmp_path, spec, grpo={"per_device_train_batch_size": 4})
-    attach(trainer, [TurnCredit("return_to_go").trainer_part()])
-    with pytest.raises(ConfigError, match="credit changes the rows of a batch, and this trainer did not know of it"):
-        attach(trainer, [TurnCredit("pool").trainer_part()])
-
-
-def test_a_resumed_run_keeps_its_credit_and_records_advantages_of_turns(tmp_path):
-    options = choose(
-        credit="pool",
-        steps=1,
-        episodes_per_step=16,
-        num_generations=4,
-        eval_episodes=2,
-    )
-    console = Console(quiet=True)
-    run.train(options, out=tmp_path, console=console)
-    run.resume(tmp_path, steps=2, console=console)
-    logged = list(read_json_lines(tmp_path / "metrics.jsonl"))
-    assert [entry["step"] for entry in logged if "credit/company" in entry] == [1, 2]
-    place = ("step", "split", "group", "attempt")
-    records = {
-        tuple(dict(one)[name] for name in place): one for one in read_records(tmp_path) if one["split"] == "train"
-    }
-    credit = list(read_json_lines(tmp_path / "credit.jsonl"))
-    assert [tuple(one[name] for name in place) for one in credit] == list(records)
-    for one, record in zip(credit, records.values(), strict=True):
-        assert len(one["advantages"]) == record["num_turns"]
-    assert any(any(one["advantages"]) for one in credit)
-    assert read_options(tmp_path).credit == "pool"
-
-
-def test_a_setting_that_credit_cannot_work_with_ends_a_run_before_it_begins(tmp_path):
-    options = choose(
-        credit="pool", grpo={"importance_sampling_level": "sequence"}, steps=1, episodes_per_step=16, eval_episodes=2
-    )
-    with pytest.raises(ConfigError, match="importance_sampling_level='sequence'"):
-        run.train(options, out=tmp_path / "run", console=Console(quiet=True))
-    assert not (tmp_path / "run").exists()
+def test_episodes_share_a_task_key_if_their_states_are_those_of_one_task_and_seat() -> None:
+    states = [StateName("x"), StateName("y")]
+    first, second = (played(states, seat=seat) for seat in (0, 1))
+    assert task_key_of(first) == task_key_of(played(states, seat=0)) != task_key_of(second)
+    assert task_key_of(played(states)) != task_key_of(first)
