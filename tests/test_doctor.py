@@ -92,7 +92,7 @@ def test_groups_whose_members_are_all_alike_teach_nothing(said: Callable[..., Di
     assert flat.verdict is Verdict.PROBLEM
     assert flat.numbers["groups"] == 2
     assert flat.numbers["spread"] == 0.0
-    assert flat.numbers["flat_returns"] == pytest.approx([-0.3])
+    assert flat.numbers["flat_returns"] == pytest.approx([-0.4])  # no better than four invalid actions
     alike = said("<action>4</action><|end|>").finding("groups with spread")
     assert alike.verdict is Verdict.PROBLEM
     assert "easier variant" in alike.fix

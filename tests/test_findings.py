@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from gym_trl.episode import Episode, Segment, Span, Turn
 from gym_trl.report import Finding, Verdict
 from gym_trl.training import findings
 from gym_trl.training.findings import Played
-from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, Turn
+from gym_trl.types import Answer, StopReason, Task
 
 END = 9
 READ, UNREAD = {"action": "5", "action_valid": True}, {"action": None, "action_valid": False}
@@ -19,17 +20,15 @@ READ, UNREAD = {"action": "5", "action_valid": True}, {"action": None, "action_v
 def episode(reward, *, success=None, said="<action>5</action>", read=READ, ended=True, tokens=4, prompt=5, stop=None):
     """Return an episode of one turn."""
     ids = [*([1] * (tokens - 1)), END if ended else 1]
-    stop = stop or StopReason.TERMINATED
-    turns = () if not stop.scored else (Turn("Guess.", Answer("", said), reward, start=0, stop=tokens, **read),)
-    trace = TokenTrace([1] * prompt, ids, [1] * tokens, [0.0] * tokens)
-    return EpisodeResult(
+    stop = stop or StopReason.ENDED
+    turns = [] if not stop.scored else [Turn("Guess.", Answer("", said), reward, spans=[Span(0, 0, tokens)], **read)]
+    return Episode(
         Task("TrlEnv/GuessNumber-v0", 0),
-        stop,
-        turns,
-        (),
-        trace,
-        terminated=stop is StopReason.TERMINATED,
-        declared=success,
+        segments=[Segment([1] * prompt, ids, [1] * tokens, [0.0] * tokens)],
+        turns=turns,
+        stop_reason=stop,
+        terminated=stop is StopReason.ENDED,
+        success=success,
         error=None if stop.scored else "reset raised ZeroDivisionError",
     )
 
@@ -92,9 +91,9 @@ PLANTED = {
         played(*[episode(0.0, stop=StopReason.TOKEN_LIMIT)] * 2),
         Verdict.PROBLEM,
     ),
-    "the context ends half of them": (
+    "the budget of tokens ends half of them": (
         "episode_length",
-        played(episode(0.0, stop=StopReason.CONTEXT_OVERFLOW), episode(0.0)),
+        played(episode(0.0, stop=StopReason.TOKEN_LIMIT), episode(0.0)),
         Verdict.WARNING,
     ),
     "there is nothing left to learn": ("scores", played(*[episode(1.0, success=True)] * 2), Verdict.WARNING),
