@@ -30,17 +30,17 @@ from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
+from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, PoolError
 from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.grpo.checkpoints import DECLARING
+from gym_trl.grpo.rollout_func import STATE
 from gym_trl.records.files import read_records
-from gym_trl.rollout import History
 from gym_trl.seeding import task_seed
 from gym_trl.training.options import PRETRAINED, choose, read_options
 from gym_trl.training.recording import some_of
 from gym_trl.training.run import train
 from gym_trl.training.run_folder import trained
-from gym_trl.types import Answer, EpisodeResult, StopReason, Task, Turn
+from gym_trl.types import StopReason, Task
 
 pytestmark = pytest.mark.trl
 
@@ -127,8 +127,8 @@ def test_replaced_groups_are_recorded_as_groups_of_their_own_and_marked(tmp_path
     replaced = {number for number, group in groups.items() if all(record.get("replaced") for record in group)}
     assert replaced == {2, 3, 4, 5}
     assert not any("replaced" in record for number in (0, 1) for record in groups[number])
-    [log] = [line for line in lines(tmp_path / "run") if "env/replaced_groups" in line]
-    assert (log["env/replaced_groups"], log["env/replaced_share"]) == (4.0, pytest.approx(2 / 3))
+    [log] = [line for line in lines(tmp_path / "run") if "env/replaced" in line]
+    assert log["env/replaced"] == pytest.approx(2 / 3)
 
 
 def test_greedy_play_is_greedy_and_the_records_say_which_it_was(finished: Path) -> None:
@@ -177,45 +177,30 @@ def test_a_run_that_plays_all_seats_keeps_whole_games(tmp_path: Path, records_pe
 
 
 @given(
-    groups=st.lists(st.sampled_from([("nim", 2), ("auction", 3), ("echo", 1)]), min_size=1, max_size=6),
+    seats=st.lists(st.integers(1, 3), min_size=1, max_size=6),
     games=st.integers(1, 2),
     count=st.integers(0, 40),
-    cut=st.integers(0, 5),
     failed=st.sets(st.integers(0, 70), max_size=3),
 )
 @settings(max_examples=60, deadline=None)
 def test_records_are_whole_games_and_a_failed_one_if_any(
-    groups: list[tuple[str, int]], games: int, count: int, cut: int, failed: set[int]
+    seats: list[int], games: int, count: int, failed: set[int]
 ) -> None:
     size = 6 * games  # of a group: a multiple of all numbers of seats
-    batch = [
-        EpisodeResult(Task(name, group), StopReason.CANCELLED, (), (), error="gone")
-        if place in failed
-        else EpisodeResult(Task(name, group), StopReason.FORFEIT, (), ())
-        for group, (name, _) in enumerate(groups)
-        for place in range(group * size, (group + 1) * size)
-    ]
-    batch = batch[: max(1, len(batch) - cut)]  # another process has the rest
-    batch = [replace(one, turns=(Turn("", Answer("", ""), 0.0, True, 0, 0),)) for one in batch]
-    seats = {name: number for name, number in groups if number > 1}
-    found = some_of(batch, count, size, seats)
-    places = [place for place, _ in found]
-    assert [batch[place] for place in places] == [episode for _, episode in found]
-    assert places == sorted(set(places)) or set(places) & failed
-    for place in places:
-        number = seats.get(batch[place].task.env_id, 1)
-        assert {*range(place // number * number, place // number * number + number)} <= set(places)
-    whole = sum(1 for place in range(len(batch)) if (place // size + 1) * size <= len(batch))
-    assert len(places) >= min(count, whole) - 2 * bool(set(places) & failed)  # a smaller game may be in its place
+    batch, game_of = list[Episode](), list[tuple[int, int]]()
+    for group, number in enumerate(seats):
+        for member in range(size):
+            episode = Episode(Task("game", group), member % number if number > 1 else None)
+            episode.answer("go")
+            episode.stop(StopReason.CANCELLED if len(batch) in failed else StopReason.FORFEIT, "gone")
+            batch.append(episode)
+            game_of.append((group, member // number))
+    places = some_of(batch, count, size)
+    chosen = {game_of[place] for place in places}
+    assert sorted(places) == [place for place, game in enumerate(game_of) if game in chosen]
     assert len(places) <= count + 2
     if count and not set(places) & failed:
-        numbers = [seats.get(one.task.env_id, 1) for one in batch]
-        inside = [place for place in failed if place < len(batch) and _end(place, numbers[place]) <= len(batch)]
-        assert not inside or not places
-
-
-def _end(place: int, number: int) -> int:
-    return place // number * number + number
+        assert not [place for place in failed if place < len(batch)]
 
 
 @pytest.mark.full
@@ -237,16 +222,16 @@ def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: 
 @pytest.mark.full
 def test_a_run_with_a_history_trains_records_and_evaluates_segments(tmp_path: Path) -> None:
     given = {**SMALL, "steps": 1, "eval_episodes": 4}
-    run = choose("TrlEnv/GuessNumber-v0", history={"last": 0, "most": 1}, **given)
+    run = choose("TrlEnv/GuessNumber-v0", history=1, **given)
     train(run, out=tmp_path / "run", console=silent())
     records = lines(tmp_path / "run", "rollouts.jsonl")
     assert {record["step"] for record in records} == {0, 1}
     assert any(record["segments"] for record in records)
     for record in records:
         borders = [border["turn"] for border in record["segments"] or []]
-        assert borders == list(range(2, record["num_turns"], 2))
+        assert borders == list(range(3, record["num_turns"], 2))  # the opening and one turn, and so on
     model = trained(tmp_path / "run")
-    assert model.history == History(last=0, most=1)
+    assert model.options["history"] == 1
     evaluate("TrlEnv/GuessNumber-v0", model, env_kwargs=run.env_kwargs, episodes=2, out=tmp_path / "evaluation")
     played = lines(tmp_path / "evaluation", "rollouts.jsonl")
     assert len(played) == 2
@@ -366,7 +351,7 @@ def test_success_of_a_run_counts_episodes_that_never_reached_the_environment(tmp
     assert all(success == paid for success, paid in rates), rates  # each action is paid 1, and nothing else
     assert any(0 < success < 1 for success, _ in rates), rates
     state = json.loads((tmp_path / "run" / "checkpoints" / "checkpoint-2" / "trainer_state.json").read_text())
-    assert state["stateful_callbacks"][DECLARING] == ["Tests/Declares-v0"]  # a resumed run knows it, too
+    assert state["stateful_callbacks"][STATE]["declaring"] == ["Tests/Declares-v0"]  # a resumed run knows it, too
 
 
 class FailsInEvaluation(Declares):
@@ -397,7 +382,7 @@ def test_a_first_evaluation_without_scores_ends_the_training_with_the_reason(
     error: str, kind: type[Exception], said: str, tmp_path: Path
 ) -> None:
     lacks = {"env_kwargs": {"error": error}, "seed": 7}
-    chosen = options("Tests/FailsInEvaluation-v0", max_unscored=1.0, **lacks)
+    chosen = options("Tests/FailsInEvaluation-v0", **lacks)
     with pytest.raises(kind, match=said):
         train(chosen, out=tmp_path / "run", console=silent())
     assert not (tmp_path / "run" / "model").exists()

@@ -18,7 +18,7 @@ from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.options import WarmStartOptions
 from gym_trl.records.json_lines import read_json_lines
-from gym_trl.rollout.limits import Limits
+from gym_trl.rollout import Limits
 from gym_trl.testing.tiny import save_tiny
 from gym_trl.training.options import choose_warm_start, training_after
 from gym_trl.training.run import resume
