@@ -319,6 +319,11 @@ class TextEnv(Settling, gym.Env[str, str], ABC):
         return 0.0 if self.reward in _PAID_FOR_SUCCESS else self.loss_reward
 
     @property
+    def loss_return(self) -> float:
+        """Lowest reward of the rest of a game that is lost."""
+        return self.settlement
+
+    @property
     def owes(self) -> bool:
         """True if ``settlement`` can differ from 0."""
         return self.reward == "shaped" or (self.reward not in _PAID_FOR_SUCCESS and self.loss_reward != 0)

@@ -48,9 +48,9 @@ class TextGame(gym.Env[str, str]):
     >>> env.reset(seed=0)[0], env.step("pull")[0]
     ('on\n2 turns left.', 'Not a press.\non\n1 turn left.')
 
-    A game has ``presets``, ``instructions``, ``deal``, ``look`` and ``play``. All else has a default: ``legal`` (actions
-    that ``info`` lists) or ``guess`` for random play; ``solve`` for the solver; ``num_instances`` where games can be
-    counted (``deal`` then sets up number ``instance``, without randomness); ``state`` for credit per turn.
+    A game has ``presets``, ``instructions``, ``deal``, ``look`` and ``play``. All else has a default: ``legal`` (listed
+    in ``info``) or ``guess`` for random play; ``solve`` for the solver; ``num_instances`` where games can be counted
+    (``deal`` then sets up number ``instance``, without randomness); ``state`` for credit per turn.
 
     The rest holds for every game. Randomness comes from ``np_random`` alone. An action that is not legal costs a turn.
     A game that is over returns its last text and pays nothing. ``info`` has ``action_valid`` and ``success`` after each
@@ -66,7 +66,7 @@ class TextGame(gym.Env[str, str]):
         ActionTypeError: An action is no text.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
+    metadata: dict[str, Any] = {"render_modes": [], "markov_state_key": True}  # noqa: RUF012 -- as gym.Env has it
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
     """Arguments by difficulty; each difficulty has all of them."""
     ranges: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -83,7 +83,8 @@ class TextGame(gym.Env[str, str]):
     """Return the best action that is known."""
     turns: int = 0
     """Turns of a game; 0 if nothing limits them."""
-    turns_left: int = 0
+    turns_left: int
+    """Turns left, if they are limited."""
     instance: int | None = None
     _last: Step | None = None
 
@@ -151,14 +152,15 @@ class TextGame(gym.Env[str, str]):
 
     def show(self) -> str:
         """Return what the player is shown."""
-        return f"{self.look()}\n{counted(self.turns_left, 'turn')} left."
+        return f"{self.look()}\n{counted(self.turns_left, 'turn')} left." if self.turns else self.look()
 
     def turn(self, message: str = "", *, success: bool = False, done: bool = False, valid: bool = True) -> Step:
         """End a turn: the game is over if it is won, lost (``done``), or no turn is left."""
-        self.turns_left -= 1
+        if self.turns:
+            self.turns_left -= 1
         shown = self.show()
         text = f"{message}{self.between}{shown}" if message else shown
-        return Step(text, done or success or self.turns_left == 0, success, valid)
+        return Step(text, done or success or (self.turns > 0 and self.turns_left == 0), success, valid)
 
     def reject(self, reason: str) -> Step:
         """Return the step of an action that is not legal."""
@@ -168,7 +170,9 @@ class TextGame(gym.Env[str, str]):
         """Start a random game, or number ``options["instance"]``."""
         super().reset(seed=seed)
         self.instance = self._choose_instance(dict(options or {}))
-        self.turns_left, self._last = self.turns, None
+        self._last = None
+        if self.turns:
+            self.turns_left = self.turns
         self.deal()
         self._last = Step(self.show())
         return self._last.text, self._info()

@@ -20,18 +20,19 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
 from gym_trl.options import Envs, EpisodeOptions, ExecutorName, Text, check_seats, has_workers, signed
-from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
-from gym_trl.user_functions import check_arguments, left_to_the_rollout, probe_functions, watched
 from gym_trl.random_play import random_play, solver_play
+from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, find_maker
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
+from gym_trl.user_functions import check_arguments, left_to_the_rollout, probe_functions, watched
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.instructions import Instructions
 from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.parse_action import ParseAction
+from gym_trl.wrappers.reward import InvalidActionPenalty
 from gym_trl.wrappers.seats import Seats, check_seats_are_played
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.traits import layers_of, solver_of, traits
@@ -121,7 +122,7 @@ class EnvSpec(Text):
         """Provide one of the environments, which the ``with`` block closes.
 
         Raises:
-            ConfigError: It cannot be made, or a wrapper rewrites what was shown.
+            ConfigError: It cannot be made.
             NotTextError: Observations or actions cannot be converted to text, and ``observe`` or ``act`` is missing.
         """
         try:
@@ -134,17 +135,6 @@ class EnvSpec(Text):
         with ExitStack() as stack:
             stack.callback(close_env, env)
             stack.enter_context(refused(f"{env_id} cannot be used: it"))
-            if self.seats is not None and traits(env).append_only is not None:
-                raise ConfigError(
-                    f"{env} shows the past of all seats to the one that is to move: leave the wrapper out; each seat "
-                    "has a transcript of its own"
-                )
-            if traits(env).append_only is False:
-                raise ConfigError(
-                    f"{env} shows the model its past again or hides it (append_only is false), so what is trained on "
-                    "would not be what the model saw. A transcript keeps the past by itself: leave the wrapper out. To "
-                    "shorten what the model sees: GymSpec(history=8)"
-                )
             yield env
 
     def probe(self, stepping: ExecutorConfig) -> Probed:
@@ -263,16 +253,12 @@ class EnvSpec(Text):
         if self.instructions:  # before the format's sentence, which the model still needs
             env = Instructions(env, self.instructions)
         # One of the user's wrappers may parse responses already.
-        if self.action_format is not None or self.invalid_penalty or not traits(env).reads_responses:
-            env = ParseAction(
-                env,
-                format=self.action_format,
-                penalty=self.invalid_penalty,
-                end_after=self.end_after_invalid,
-                cut_actions=self.cut_actions,
-            )
+        if self.action_format is not None or not traits(env).reads_responses:
+            env = ParseAction(env, self.action_format, end_after=self.end_after_invalid, cut_actions=self.cut_actions)
         if self.turn_limit is not None:
             env = TurnLimit(env, self.turn_limit)
+        if self.invalid_penalty:
+            env = InvalidActionPenalty(env, self.invalid_penalty)
         return Instructions(env, "") if self.instructions == "" else env
 
     def _wrapped(self, made: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

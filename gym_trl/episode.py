@@ -199,7 +199,7 @@ class Episode:
             reset.raise_mistake()
             self.stop(reset.reason, reset.error)
             return
-        self.last, self.loss_return = reset, reset.settlement
+        self.last, self.loss_return = reset, reset.loss_return
         self.declares = reset.declares_success
         self.markov_keys, self.task_key = reset.markov_keys, reset.task_key
         begun = self.messages.pop().content if self.messages and self.messages[-1].role == "user" else ""

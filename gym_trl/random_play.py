@@ -13,9 +13,9 @@ from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.spaces import holds_numbers, ranges_in, sampler
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.frozen import FrozenAfterEnd
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import baselines_of, layer_of, random_policy_of, solver_of
+from gym_trl.wrappers.text_wrapper import TextWrapper
+from gym_trl.wrappers.traits import layer_of, random_policy_of, solver_of
 
 Actor: TypeAlias = Callable[[str, Mapping[str, Any]], str]
 """Function from an observation and its ``info`` to an action."""
@@ -60,7 +60,9 @@ def solver_play(env: TextEnvironment, seed: int = 0) -> Actor:
     """Return the environment's solver as the policy of one episode; it needs neither the seed nor ``info``.
 
     >>> import gymnasium as gym
-    >>> solver_play(gym.make("TrlEnv/GuessNumber-v0"))("Guess 1 to 50 in 6 tries.", {})
+    >>> env = gym.make("TrlEnv/GuessNumber-v0")
+    >>> observation, info = env.reset(seed=0)
+    >>> solver_play(env)(observation, info)
     '25'
     """
     make = solver_of(env)
@@ -86,15 +88,13 @@ def played_space(env: TextEnvironment) -> spaces.Space[Any]:
 
 
 def own_random_policy(env: TextEnvironment) -> Callable[[int], Policy] | None:
-    """Return an environment's ``random_policy``, or that of its ``baselines``; ``None`` if it has neither.
+    """Return an environment's ``random_policy``; ``None`` if it has none.
 
     >>> import gymnasium as gym
     >>> own_random_policy(gym.make("TrlEnv/Echo-v0")) is None, own_random_policy(gym.make("CartPole-v1")) is None
     (False, True)
     """
-    if (make := random_policy_of(env)) is not None:
-        return make
-    return baselines_of(env).get("random")
+    return random_policy_of(env)
 
 
 def random_policy(env: TextEnvironment, seed: int) -> Policy:
@@ -107,8 +107,8 @@ def random_policy(env: TextEnvironment, seed: int) -> Policy:
     True
     """
     act = random_play(env, seed)
-    last_layer = layer_of(env, FrozenAfterEnd)  # type: ignore[type-abstract]  # none of it is made
-    return lambda observation: act(observation, {} if last_layer is None else last_layer.last_info)
+    last_layer = layer_of(env, TextWrapper)
+    return lambda observation: act(observation, (last_layer and last_layer.last_info) or {})
 
 
 def description_of(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> str:

@@ -238,10 +238,8 @@ class StepResult:
     """Instructions of the environment; set at reset only."""
     declares_success: bool = False
     """The environment declares success (its attribute of this name); set at reset only."""
-    settlement: float = 0.0
-    """Reward of the rest of the episode if it is cut off here; see ``gym_trl.wrappers.settlement``."""
-    action_costs: float = 0.0
-    """Part of the settlement that further actions would cost, as a positive number; 0.0 without ``StateKey``."""
+    loss_return: float = 0.0
+    """Return of an episode that is lost (``gym_trl.wrappers.loss_return``); set at reset only."""
     state: StateName = UNNAMED
     """Names of the state after it."""
     markov_keys: bool = False

@@ -13,8 +13,6 @@ from gym_trl.wrappers.levels import Levels
 from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.parse_action import ParseAction
 from gym_trl.wrappers.reward import (
-    CutoffReturn,
-    Discount,
     InvalidActionPenalty,
     PotentialShaping,
     StepPenalty,
@@ -27,9 +25,7 @@ from gym_trl.wrappers.turn_limit import TurnLimit
 
 __all__ = [
     "AdmissibleActions",
-    "CutoffReturn",
     "DeclareSuccess",
-    "Discount",
     "Instructions",
     "InvalidActionPenalty",
     "Levels",

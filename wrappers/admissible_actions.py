@@ -10,27 +10,23 @@ from gymnasium import spaces
 from gym_trl.errors import check_counts
 from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import action_names
-from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, longest_observation, text_of
+from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
 
 LISTS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 """Entries of ``info`` that list the allowed actions."""
-_SENTENCE = "\nPossible actions: "
-_MORE = " and {} more"
 
 
-class AdmissibleActions(FrozenAfterEnd):
+class AdmissibleActions(TextWrapper):
     r"""Wrapper that appends the currently allowed actions to each observation.
 
-    >>> import gymnasium as gym
-    >>> from gym_trl.wrappers.as_text import as_text
+    >>> from gym_trl.wrappers import as_text
     >>> env = AdmissibleActions(as_text(gym.make("Taxi-v4")))
     >>> env.reset(seed=0)[0].splitlines()[-1]
     'Possible actions: Move south, Move north'
 
     The actions come from ``info``: a list under ``admissible_actions``, ``admissible_commands``, ``valid_actions`` or
-    ``available_actions``, or an ``action_mask``. Nothing else of ``info`` is shown. Without a list the observation is
-    unchanged.
+    ``available_actions``, or an ``action_mask``. Without a list the observation is unchanged.
 
     Args:
         env: Environment whose observations are text.
@@ -45,36 +41,33 @@ class AdmissibleActions(FrozenAfterEnd):
 
     def __init__(self, env: gym.Env[str, Any], max_length: int = 2_000) -> None:
         check_counts(max_length=max_length)
-        check_text(env, "AdmissibleActions", observations=True)
+        check_text(env, "AdmissibleActions", env.observation_space)
         super().__init__(env, max_length=max_length)
         self.max_length = max_length
-        added = len(_SENTENCE) + max_length + len(_MORE.format(10**9))
-        self.observation_space = AnyText(longest_observation(env) + added)
+        self.observation_space = AnyText(longest_observation(env) + max_length + 50)
 
-    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, observation: str, info: dict[str, Any]) -> Reset:
+        """List the actions."""
         return self._with_actions(observation, info), info
 
-    def _step(self, action: Any) -> Step:
+    def act(self, action: Any) -> Step:
+        """Play an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not (terminated or truncated):
             observation = self._with_actions(observation, info)
         return observation, reward, terminated, truncated, info
 
     def _with_actions(self, observation: str, info: Mapping[str, Any]) -> str:
-        actions = listed_actions(self.env, info)
-        return f"{text_of(observation)}{_SENTENCE}{self._fitting(actions)}" if actions else observation
-
-    def _fitting(self, actions: Sequence[str]) -> str:
-        whole = ", ".join(actions)
-        if len(whole) <= self.max_length:
-            return whole
-        kept = whole[: self.max_length + 2].count(", ")
-        shown = ", ".join(actions[:kept])
-        # Commas within an action may have been counted.
-        while len(shown) > self.max_length:
-            kept -= 1
-            shown = ", ".join(actions[:kept])
-        return f"{shown}{_MORE.format(len(actions) - kept)}".strip()
+        actions, shown = listed_actions(self.env, info), ""
+        if not actions:
+            return observation
+        for number, action in enumerate(actions):
+            longer = f"{shown}, {action}" if number else action
+            if len(longer) > self.max_length:
+                shown = f"{shown} and {len(actions) - number} more".strip()
+                break
+            shown = longer
+        return f"{text_of(observation)}\nPossible actions: {shown}"
 
 
 def listed_actions(env: gym.Env[Any, Any], info: Mapping[str, Any]) -> list[str] | None:

@@ -1,8 +1,7 @@
 """Conversion of any environment to text: observations, actions, or both."""
 
-from collections.abc import Callable, Collection
-from functools import partial
-from typing import Any, Literal, SupportsFloat, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -10,24 +9,21 @@ from gymnasium import spaces
 
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.seeding import derive_seed
-from gym_trl.spaces import AnyText, holds, holds_text
+from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text import counted
 from gym_trl.text.discovery import action_names, field_names, marks
 from gym_trl.text.spaces import check, check_actions, explain, parse, render, sampler, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
-from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import changed_by, instructions_of, text_of
 from gym_trl.wrappers.minigrid_text import minigrid_text
-from gym_trl.wrappers.text_wrapper import TextWrapper
-from gym_trl.wrappers.toy_text import toy_text
+from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
 from gym_trl.wrappers.traits import random_policy_of
 
 RENDER = "render"
 """Value of ``observe`` with which the environment's rendering as text is shown."""
 Observe: TypeAlias = Callable[[Any, dict[str, Any]], str] | Literal["render"]
 """Function ``(observation, info) -> str``, or ``"render"``."""
-_Read: TypeAlias = Callable[[Any, dict[str, Any]], str]
 Act = Callable[[str], Any]
 """Function from text to an action; raises ``ValueError`` with a hint if the text is not a valid action."""
 
@@ -35,19 +31,13 @@ Act = Callable[[str], Any]
 def as_text(env: gym.Env[Any, Any], *, observe: Observe | None = None, act: Act | None = None) -> gym.Env[str, str]:
     """Return ``env`` with text observations and text actions; a text environment is returned unchanged.
 
-    >>> import gymnasium as gym
-    >>> env = as_text(gym.make("FrozenLake-v1", is_slippery=False))
-    >>> print(env.reset(seed=0)[0])
-    *FFF
-    FHFH
-    FFFH
-    HFFG
-    >>> env.step("Move down")[0].splitlines()[1]
-    '*HFH'
+    >>> env = as_text(gym.make("FrozenLake-v1", is_slippery=False), observe="render")
+    >>> env.reset(seed=0)[0].splitlines()[0], env.step("Move down")[0].splitlines()[1:3]
+    ('[S|on red]FFF', ['SFFF', '[F|on red]HFH'])
 
     Args:
         env: Any environment.
-        observe: Function ``(observation, info) -> str``. Default: see ``TextObservation``.
+        observe: Function ``(observation, info) -> str``, or ``"render"``. Default: see ``TextObservation``.
         act: Function ``str -> action``. Default: see ``TextAction``.
 
     Raises:
@@ -63,7 +53,6 @@ def as_text(env: gym.Env[Any, Any], *, observe: Observe | None = None, act: Act 
 class TextObservation(TextWrapper):
     """Wrapper that converts an environment's observations to text.
 
-    >>> import gymnasium as gym
     >>> env = TextObservation(gym.make("CartPole-v1"))
     >>> print(env.reset(seed=0)[0])
     Cart Position: 0.013696169
@@ -74,10 +63,9 @@ class TextObservation(TextWrapper):
     >>> env.reset(seed=0)[0]
     'You are on square 0.'
 
-    The first applicable conversion is used: ``observe``; text unchanged; a map or hand for Gymnasium's own toy-text
-    games, and a list of visible objects for MiniGrid; the value as ``gym_trl.text.spaces.render`` shows it, with field
-    names from the docstring. A wrapper that changes the observations is never undone: around it neither the conversions
-    of these games nor names or renderings of the environment are used.
+    Without ``observe`` text is unchanged, MiniGrid is described by a list of visible objects, and any other value is
+    shown as ``gym_trl.text.spaces.render`` does, with field names from the docstring. A wrapper that changes the
+    observations is never undone: around it neither names nor renderings of the environment are used.
 
     Args:
         env: Any environment.
@@ -89,112 +77,67 @@ class TextObservation(TextWrapper):
         NotTextError: The observations cannot be converted to text.
     """
 
+    reads_text = False
+
     def __init__(self, env: gym.Env[Any, Any], observe: Observe | None = None) -> None:
-        gym.utils.RecordConstructorArgs.__init__(self, observe=observe)
-        gym.Wrapper.__init__(self, env)
+        super().__init__(env, observe=observe)
+        self.observe = observe
+        self._changed = changed_by(env)
+        self._game = None if observe or self._changed else minigrid_text(env)
+        self._names = () if self._changed else field_names(env)
+        if observe == RENDER:
+            self._check_renders()
+        elif observe is None and self._game is None:
+            try:
+                check(env.observation_space)
+            except NotTextError as error:
+                hint = "" if self._changed else ', or show its rendering with observe="render" if it renders text'
+                raise NotTextError(f"{env} cannot be converted to text: {error}{hint}") from error
+        elif observe is not None and not callable(observe):
+            raise ConfigError(f'observe must be a function or "{RENDER}", got {observe!r}')
         self.observation_space = AnyText()
-        self._asked = observe
-        self._choose()
-        self._at_start = self._warned = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        self._meet()
-        self._check(observation, "reset")
-        self._at_start = True
-        return self._observe(observation, info), info
+    def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
+        """Show the first observation."""
+        return self._shown(observation, info), info
 
-    def step(self, action: Any) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+    def act(self, action: Any) -> Step:
         """Play an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if self._at_start:  # later ones are rarely of another kind
-            self._check(observation, "step")
-            self._at_start = False
-        return self._observe(observation, info), reward, terminated, truncated, info
+        return self._shown(observation, info), reward, terminated, truncated, info
 
-    def _check(self, observation: Any, where: str) -> None:
-        """Refuse a missing observation, and warn once of one that is not in its space."""
-        space = self.env.observation_space
-        if callable(self._asked) or holds_text(space) or holds(space, observation):
-            return
-        shape = f" of {observation.dtype} {observation.shape}" if isinstance(observation, np.ndarray) else ""
-        got = f"{where} of {self.env} gave {type(observation).__name__}{shape}, which is not in {space}"
+    @property
+    def shown_instead(self) -> str:
+        """What is shown in place of the observation; empty if that is shown."""
+        if self.observe == RENDER:
+            return 'the environment\'s rendering (observe="render")'
+        return "" if self._game is None else "the description of gym_trl.wrappers.minigrid_text"
+
+    def _shown(self, observation: Any, info: dict[str, Any]) -> str:
+        if self.observe == RENDER:
+            return marks(str(self.env.render())).strip("\n")
+        if callable(self.observe):
+            return self.observe(observation, info)
         if observation is None:
-            raise TypeError(f"{got}: return an observation")
-        if not self._warned:
-            self._warned = True
-            gym.logger.warn("%s", f"{got}; the model reads it as it is")
+            raise TypeError(f"{self.env} returned no observation")
+        if self._game is not None:
+            return self._game(observation, info)
+        space = self.env.observation_space
+        return text_of(observation) if holds_text(space) else render(space, observation, self._names)
 
-    def _meet(self) -> None:
-        """Choose the conversion anew if ``Levels`` has switched to another level."""
-        if not callable(self._asked) and self.env.unwrapped is not self._chosen_for:
-            self._choose()
-
-    def _choose(self) -> None:
-        self._chosen_for = self.env.unwrapped
-        self._observe, self.shown_instead = _conversion(self.env, self._asked)
-
-
-def _shown(space: gym.Space[Any], names: tuple[str, ...], observation: Any, info: dict[str, Any]) -> str:
-    return render(space, observation, names)
+    def _check_renders(self) -> None:
+        """Check that the environment renders as text; set the mode ``"ansi"`` if it has none."""
+        own = self.env.unwrapped
+        if self._changed:
+            raise ConfigError(f'observe="{RENDER}" would undo {self._changed}: leave out one of them')
+        if "ansi" not in (own.metadata.get("render_modes") or ()) or own.render_mode not in (None, "ansi"):
+            raise ConfigError(f'observe="{RENDER}" needs the render mode "ansi", which {self.env} has not')
+        own.render_mode = "ansi"
 
 
-def _rendered(env: gym.Env[Any, Any], observation: Any, info: dict[str, Any]) -> str:
-    return marks(str(env.render())).strip("\n")
-
-
-def _same(observation: Any, info: dict[str, Any]) -> str:
-    return text_of(observation)
-
-
-def _conversion(env: gym.Env[Any, Any], observe: Observe | None) -> tuple[_Read, str]:
-    """Return the function that converts observations, and what it shows in place of them, if it does."""
-    if callable(observe):
-        return observe, ""
-    changed = changed_by(env)
-    if observe is not None:
-        if observe != RENDER:
-            raise ConfigError(f'observe must be a function or "{RENDER}", got {observe!r}')
-        _check_renders(env, changed)
-        return partial(_rendered, env), 'the environment\'s rendering (observe="render")'
-    space = env.observation_space
-    if holds_text(space):
-        return _same, ""
-    if not changed:
-        if (game := toy_text(env)) is not None:
-            return game, "the description of gym_trl.wrappers.toy_text"
-        if (grid := minigrid_text(env)) is not None:
-            return grid, "the description of gym_trl.wrappers.minigrid_text"
-    try:
-        check(space)
-    except NotTextError as error:
-        hint = f', or show its rendering with observe="{RENDER}"' if not changed and "ansi" in _modes(env) else ""
-        raise NotTextError(f"{env} cannot be converted to text: {error}{hint}") from error
-    return partial(_shown, space, () if changed else field_names(env)), ""
-
-
-def _check_renders(env: gym.Env[Any, Any], changed: str) -> None:
-    """Check that an environment renders as text; set the mode ``"ansi"`` if it has none."""
-    asked = f'observe="{RENDER}" shows the environment\'s rendering as text'
-    if changed:
-        raise ConfigError(f"{asked}, which would undo {changed}: leave out one of them")
-    if "ansi" not in _modes(env):
-        raise ConfigError(f'{asked}, and {env} has no render mode "ansi": give a function')
-    if env.unwrapped.render_mode is None:
-        env.unwrapped.render_mode = "ansi"
-    if env.unwrapped.render_mode != "ansi":
-        raise ConfigError(f'{asked}, and {env} was made with render_mode={env.unwrapped.render_mode!r}, not "ansi"')
-
-
-def _modes(env: gym.Env[Any, Any]) -> Collection[str]:
-    return env.unwrapped.metadata.get("render_modes") or ()
-
-
-class TextAction(FrozenAfterEnd):
+class TextAction(TextWrapper):
     """Wrapper that plays an environment with text actions.
 
-    >>> import gymnasium as gym
     >>> env = TextAction(gym.make("FrozenLake-v1", is_slippery=False))
     >>> _ = env.reset(seed=0)
     >>> int(env.step("move right")[0])
@@ -247,7 +190,6 @@ class TextAction(FrozenAfterEnd):
     def rewrite(self, text: str) -> str | None:
         """Return an action as ``random_policy`` writes it; ``None`` if the text is not an action.
 
-        >>> import gymnasium as gym
         >>> env = TextAction(gym.make("FrozenLake-v1"))
         >>> env.rewrite("move UP"), env.rewrite("3"), env.rewrite("fly")
         ('Move up', 'Move up', None)
@@ -269,29 +211,25 @@ class TextAction(FrozenAfterEnd):
         draw, rng = sampler(self.env.action_space, seed), np.random.default_rng(derive_seed(seed, "listed"))
 
         def act(observation: str) -> str:
-            if listed := listed_actions(self.env, self.last_info):
+            if listed := listed_actions(self.env, self.last_info or {}):
                 return listed[int(rng.integers(len(listed)))]
-            action = draw([self.instructions, observation], self.last_info.get("action_mask"))
+            action = draw([self.instructions, observation], (self.last_info or {}).get("action_mask"))
             return str(action) if self._takes_text else write(self.env.action_space, action, self.names)
 
         return act
 
-    def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
+        """List the allowed actions by their names."""
         return observation, self._named(info)
 
-    def _step(self, action: str) -> Step:
+    def act(self, action: str) -> Step:
+        """Play the action that a text stands for."""
         try:
             made = self._read(action)
         except ValueError as error:
             return str(error), 0.0, False, False, {"action_valid": False}
         observation, reward, terminated, truncated, info = self.env.step(made)
-        return (
-            observation,
-            reward,
-            terminated,
-            truncated,
-            self._named({"action_valid": True, **info}),
-        )
+        return observation, reward, terminated, truncated, self._named({"action_valid": True, **info})
 
     def _read(self, action: str) -> Any:
         if self._act is not None:

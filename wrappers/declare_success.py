@@ -1,13 +1,13 @@
 """Wrapper that declares success, for environments that do not declare it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import check_option, expected, load_function
-from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
+from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
 from gym_trl.wrappers.traits import traits
 
 Success: TypeAlias = Annotated[
@@ -16,7 +16,7 @@ Success: TypeAlias = Annotated[
 """Threshold of the return, ``"info"``, or a function of the last ``info`` and the return (or ``"module:function"``)."""
 
 
-class DeclareSuccess(FrozenAfterEnd):
+class DeclareSuccess(TextWrapper):
     """Wrapper that declares in ``info["success"]`` if an episode was solved.
 
     >>> import gymnasium as gym
@@ -52,11 +52,17 @@ class DeclareSuccess(FrozenAfterEnd):
         self._function = load_function(success) if isinstance(success, str) and success != "info" else success
         self._return = 0.0
 
-    def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def part(self) -> Hashable:
+        """Return the sum of the rewards, on which success may depend."""
+        return self._return or None
+
+    def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
+        """Start to count."""
         self._return = 0.0
         return observation, info
 
-    def _step(self, action: Any) -> Step:
+    def act(self, action: Any) -> Step:
+        """Play an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._return += float(reward)
         own = info.get("success") is not None and not self.over_info

@@ -1,4 +1,4 @@
-"""Helpers for wrappers: the inner environment's rules and texts, and checks of arguments."""
+"""Helpers for wrappers: the rules and texts of the environment inside, and checks of arguments."""
 
 import math
 from typing import Any
@@ -8,7 +8,7 @@ import gymnasium as gym
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import MAX_LENGTH, holds_text
 from gym_trl.text.discovery import published_rules
-from gym_trl.wrappers.traits import declared_instructions
+from gym_trl.wrappers.traits import attribute_of
 
 
 def instructions_of(env: gym.Env[Any, Any]) -> str:
@@ -19,11 +19,12 @@ def instructions_of(env: gym.Env[Any, Any]) -> str:
     >>> instructions_of(gym.make("FrozenLake-v1"))[:37]
     'Frozen lake involves crossing a froze'
 
-    One rule for all environments: they are the attribute ``instructions`` of the environment or of one of its wrappers.
-    Without it they are empty, except for environments of Gymnasium and MiniGrid (``published_rules``): the docstring of
-    a class is not the rules of a game.
+    They are the attribute ``instructions`` of the environment or of its outermost wrapper that has one. Without it they
+    are empty, except for environments of Gymnasium and MiniGrid: the docstring of a class is not the rules of a game.
     """
-    rules = declared_instructions(env)
+    rules = attribute_of(env, "instructions")
+    if rules is not None and not isinstance(rules, str):
+        raise ConfigError(f"{env}: instructions must be text, got {rules!r:.80}")
     return published_rules(env) if rules is None else rules
 
 
@@ -64,18 +65,15 @@ def longest_observation(env: gym.Env[Any, Any]) -> int:
     return int(getattr(env.observation_space, "max_length", MAX_LENGTH))
 
 
-def check_text(env: gym.Env[Any, Any], name: str, *, observations: bool = False, actions: bool = False) -> None:
-    """Check that the spaces of ``env`` are text, as the wrapper called ``name`` requires.
+def check_text(env: gym.Env[Any, Any], name: str, *spaces: gym.Space[Any]) -> None:
+    """Check that spaces of ``env`` are text, as the wrapper called ``name`` requires.
 
     Raises:
         NotTextError: They are not; the message explains how to convert the environment to text.
     """
-    for kind, asked, space in (
-        ("observations", observations, env.observation_space),
-        ("actions", actions, env.action_space),
-    ):
-        if asked and not holds_text(space):
-            raise NotTextError(f"{env} has {space} as {kind}; {name} needs text; wrap as_text(env)")
+    for space in spaces:
+        if not holds_text(space):
+            raise NotTextError(f"{env} has {space}; {name} needs text; wrap as_text(env)")
 
 
 def check_penalty(penalty: float) -> None:

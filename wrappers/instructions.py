@@ -12,7 +12,6 @@ from gym_trl.wrappers.text_wrapper import TextWrapper
 class Instructions(TextWrapper):
     r"""Wrapper that replaces an environment's instructions or appends to them.
 
-    >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/Echo-v0")
     >>> Instructions(env, "Say it again.").instructions
     'Say it again.'
@@ -31,11 +30,12 @@ class Instructions(TextWrapper):
         ConfigError: ``text`` is not a string.
     """
 
+    reads_text = False
+
     def __init__(self, env: gym.Env[Any, Any], text: str, append: bool = False) -> None:
         if not isinstance(text, str):
             raise ConfigError(f"instructions must be text, got {type(text).__name__}: {text!r:.80}")
-        gym.utils.RecordConstructorArgs.__init__(self, text=text, append=append)
-        gym.Wrapper.__init__(self, env)
+        super().__init__(env, text=text, append=append)
         self.text = text
         self.append = append
 

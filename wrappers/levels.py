@@ -1,7 +1,7 @@
 """Wrapper with several difficulty levels, chosen by the task."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 import gymnasium as gym
 
@@ -12,7 +12,6 @@ from gym_trl.wrappers.text_wrapper import TextWrapper
 class Levels(TextWrapper):
     """Wrapper that plays the level in ``options["level"]`` of ``reset``; each level has its own ``gym.make`` arguments.
 
-    >>> import gymnasium as gym
     >>> env = Levels(gym.make("TrlEnv/GuessNumber-v0"), [{"high": 10}, {"high": 1000, "turns": 10}])
     >>> env.reset(seed=0)[0], env.reset(seed=0, options={"level": 1})[0]
     ('Guess 1 to 10 in 6 tries.', 'Guess 1 to 1000 in 10 tries.')
@@ -31,8 +30,7 @@ class Levels(TextWrapper):
         ConfigError: ``levels`` is empty, or the environment has no spec; at reset, the level does not exist.
     """
 
-    swaps_env = True
-    """The level is part of the task, and no state of this wrapper."""
+    reads_text = False
 
     def __init__(
         self,
@@ -45,8 +43,7 @@ class Levels(TextWrapper):
             raise ConfigError("levels must be a list of arguments with at least one level")
         if make is None and env.spec is None:
             raise ConfigError(f"{env} has no spec to make its levels from: it must be made by gym.make, or have make=")
-        gym.utils.RecordConstructorArgs.__init__(self, levels=levels, level=level, make=make)
-        gym.Wrapper.__init__(self, env)
+        super().__init__(env, levels=levels, level=level, make=make)
         self.levels = [dict(arguments) for arguments in levels]
         self.level = self._checked(level)
         self._make = make
@@ -59,11 +56,7 @@ class Levels(TextWrapper):
         """Start an episode on ``options["level"]``."""
         options = dict(options or {})
         self.env = self._at(self._checked(options.pop("level", self.level)))
-        return self.env.reset(seed=seed, options=options or None)
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Play an action."""
-        return self.env.step(action)
+        return super().reset(seed=seed, options=options or None)
 
     def close(self) -> None:
         """Close the environments of all levels."""

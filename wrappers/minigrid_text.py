@@ -1,6 +1,6 @@
-"""Text observations and state keys of MiniGrid and BabyAI environments."""
+"""Text observations of MiniGrid and BabyAI environments."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -17,22 +17,6 @@ def minigrid_text(env: gym.Env[Any, Any]) -> Callable[[Any, dict[str, Any]], str
     True
     """
     return _MiniGrid() if _is_minigrid(env) else None
-
-
-def minigrid_key(env: gym.Env[Any, Any]) -> Hashable | None:
-    """Return a key of the current state of a MiniGrid or BabyAI environment; ``None`` for any other.
-
-    >>> minigrid_key(gym.make("FrozenLake-v1")) is None
-    True
-
-    The key is the whole grid, the agent's position and direction, and what it carries. It is not Markov: the agent sees
-    a part of the grid, and what it does depends on what it has seen before. A baseline may use it.
-    """
-    if not _is_minigrid(env):
-        return None
-    grid: Any = env.unwrapped
-    carried = None if grid.carrying is None else tuple(map(int, grid.carrying.encode()))
-    return grid.grid.encode().tobytes(), tuple(map(int, grid.agent_pos)), int(grid.agent_dir), carried
 
 
 def _is_minigrid(env: gym.Env[Any, Any]) -> bool:

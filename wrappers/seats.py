@@ -27,8 +27,8 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError, SeatError
-from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
-from gym_trl.wrappers.traits import layer_of, observer_of, traits
+from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
+from gym_trl.wrappers.traits import attribute_of, layer_of, traits
 
 MOST_IN_A_ROW = 100
 """Number of valid actions in a row after which a seat is taken to keep the turn forever while others wait."""
@@ -47,8 +47,8 @@ def _shows_as_it_is(env: gym.Env[Any, Any]) -> bool:
 def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
     """Return whether whoever steps an environment plays several seats, which ``Seats`` does not tell apart.
 
-    >>> [plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0", opponent=other)) for other in ("self", "nash")]
-    [True, False]
+    >>> plays_all_seats(gym.make("TrlEnv/KuhnPoker-v0")), plays_all_seats(gym.make("TrlEnv/Echo-v0"))
+    (True, False)
 
     The environment is reset, because an attribute of this name may mean something else.
     """
@@ -60,7 +60,7 @@ def plays_all_seats(env: gym.Env[Any, Any]) -> bool:
 def check_seats_are_played(env: gym.Env[Any, Any]) -> None:
     """Check that whoever steps an environment plays one seat of it, or that ``Seats`` tells them apart.
 
-    >>> check_seats_are_played(gym.make("TrlEnv/KuhnPoker-v0", opponent="self"))
+    >>> check_seats_are_played(gym.make("TrlEnv/KuhnPoker-v0"))
     Traceback (most recent call last):
         ...
     gym_trl.errors.ConfigError: ... has 2 seats, and its reward is that of none of them: ...
@@ -76,10 +76,10 @@ def check_seats_are_played(env: gym.Env[Any, Any]) -> None:
         )
 
 
-class Seats(FrozenAfterEnd):
+class Seats(TextWrapper):
     r"""Wrapper for an environment of several seats that checks its protocol and pays each seat for its own actions.
 
-    >>> env = Seats(gym.make("TrlEnv/KuhnPoker-v0", opponent="self"))
+    >>> env = Seats(gym.make("TrlEnv/KuhnPoker-v0"))
     >>> observation, info = env.reset(seed=1)
     >>> info["to_move"], observation
     (0, 'You are player 1.\nYour card: Q. Played: nothing.')
@@ -112,14 +112,15 @@ class Seats(FrozenAfterEnd):
                 "info['payoffs'] (see gym_trl.wrappers.seats)"
             )
         self._zero_sum = traits(env).zero_sum
-        self._observe = observer_of(env) if _shows_as_it_is(env) else None
+        self._observe = attribute_of(env, "observe") if _shows_as_it_is(env) else None
         self._next = 0
         self._turns = 0
         self._in_a_row = 0
         self._asked: set[int] = set()
         self._paid: list[float] = []
 
-    def _restart(self, observation: Any, info: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
+        """Check who begins."""
         self._turns = self._in_a_row = 0
         self._paid = [0.0] * self.num_seats
         self._next = self._seat(info, "at reset")
@@ -127,7 +128,8 @@ class Seats(FrozenAfterEnd):
         self._check_shown(observation, "at reset")
         return observation, info
 
-    def _step(self, action: Any) -> Step:
+    def act(self, action: Any) -> Step:
+        """Play an action of the seat to move."""
         player, self._turns = self._next, self._turns + 1
         where = f"in turn {self._turns}, of seat {player}"
         observation, reward, terminated, truncated, info = self.env.step(action)

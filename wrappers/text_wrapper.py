@@ -1,90 +1,102 @@
-"""Base class of wrappers: what a wrapper tells of itself, beside what Gymnasium's interface does."""
+"""Base class of wrappers: a wrapper says what it does to an episode, and this class what every episode keeps."""
 
-import math
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat, TypeAlias
 
 import gymnasium as gym
+from gymnasium.error import ResetNeeded
 
-from gym_trl.bases import Settling
+from gym_trl.errors import ActionTypeError
+
+Step: TypeAlias = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+Reset: TypeAlias = tuple[Any, dict[str, Any]]
 
 
-class TextWrapper(Settling, gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Base class of this library's wrappers, and of yours that change rewards, limit turns or keep a state.
+class TextWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Wrapper that defines ``act`` in place of ``step``, and ``begin`` to reset its own state.
 
-    >>> class Fee(TextWrapper):  # a first action costs 0.5
-    ...     due = 0.0
-    ...     def reset(self, **options):
+    >>> class Fee(TextWrapper):  # the first action costs 0.5
+    ...     def begin(self, observation, info):
     ...         self.due = 0.5
-    ...         return self.env.reset(**options)
-    ...     def step(self, action):
+    ...         return observation, info
+    ...     def act(self, action):
     ...         observation, reward, *rest = self.env.step(action)
     ...         reward, self.due = reward - self.due, 0.0
     ...         return observation, reward, *rest
-    ...     def settle(self, inside, turns):
-    ...         return inside - self.due
-    ...     @property
-    ...     def state_part(self):
+    ...     def lost(self, inside, turns):
+    ...         return inside - 0.5
+    ...     def part(self):
     ...         return self.due
-    >>> from gym_trl.wrappers.settlement import settlement
     >>> env = Fee(gym.make("TrlEnv/GuessNumber-v0"))
     >>> _ = env.reset(seed=0)
-    >>> settlement(env)
+    >>> env.step("1")[1]
     -0.5
 
-    Two questions are put to each layer of an environment. Each has an answer here that is right for a wrapper that does
-    nothing of the kind, and a plain ``gymnasium.Wrapper`` is treated in the same way.
+    After the end of an episode every action returns the last observation, with a reward of 0. A terminated episode is
+    not truncated as well. A subclass passes its arguments to ``__init__``, so that ``gym.make(env.spec)`` rebuilds it.
 
-    * *What does the rest of the episode cost, if it is cut off now?* An environment answers with its ``settlement``,
-      and each wrapper around it, from the inside out, turns that into its own: ``settle``. It may depend on the number
-      of actions that can still follow: the smallest ``turns_left`` of all layers, times ``actions_per_turn``. That is
-      counted only if ``settles_turns`` is true of a layer, and a stack of which no layer ``owes`` anything is not asked
-      again after each step. A class that defines ``settle`` owes, and settles turns, unless it says otherwise. See
-      ``gym_trl.wrappers.settlement``.
-    * *Which state is this?* The environment's key is completed by the ``state_part`` of each wrapper and by the turns
-      left, except where a limit only ends the episode (``limit_only_ends``). See ``gym_trl.wrappers.state_key``.
+    A wrapper that changes rewards defines ``lost``. One that remembers what later steps depend on defines ``part``, for
+    credit per turn.
 
-    A wrapper that has an environment of its own for each task says so with ``swaps_env``: nothing is remembered of it.
+    Raises:
+        ActionTypeError: An action is not text.
+        gymnasium.error.ResetNeeded: ``step`` is called before the first ``reset``.
     """
 
-    limit_only_ends: ClassVar[bool] = False
-    """True if ``turns_left`` does nothing but end the episode."""
-    actions_per_turn: int = 1
-    """Maximum number of the wrapped environment's actions in one action."""
-    swaps_env: ClassVar[bool] = False
-    """True if ``env`` is another one in some episodes."""
+    reads_text: ClassVar[bool] = True
+    """True if actions that are not text are refused."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Let a class that defines ``settle`` settle turns, unless it says otherwise."""
-        super().__init_subclass__(**options)
-        if "settle" in vars(cls) and "settles_turns" not in vars(cls):
-            cls.settles_turns = True  # type: ignore[method-assign, assignment]  # a constant, in place of a property
+    def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, **arguments)
+        gym.Wrapper.__init__(self, env)
+        self.last_info: dict[str, Any] | None = None
+        """``info`` of the last reset or step."""
+        self._end: Step | None = None
 
-    @property
-    def owes(self) -> bool:
-        """True if ``settle`` can return anything else than the settlement of the wrapped environment."""
-        return False
+    def begin(self, observation: Any, info: dict[str, Any]) -> Reset:
+        """Reset the wrapper's own state, and return what a reset shows."""
+        return observation, info
 
-    @property
-    def settles_turns(self) -> bool:
-        """True if ``settle`` depends on the number of remaining actions."""
-        return False
+    def act(self, action: Any) -> Step:
+        """Play an action in an episode that is not over."""
+        return self.env.step(action)
 
-    @property
-    def turns_left(self) -> float:
-        """Maximum number of actions that can follow."""
-        return math.inf
-
-    @property
-    def state_part(self) -> Hashable:
-        """State of its own that later observations, rewards or ends depend on; ``None`` if there is none."""
-        return None
-
-    def settle(self, inside: float, turns: float) -> float:
-        """Return the settlement of an episode that is cut off now.
+    def lost(self, inside: float | None, turns: float) -> float | None:
+        """Return the lowest reward of the rest of an episode that is lost (``gym_trl.wrappers.loss_return``).
 
         Args:
-            inside: The settlement of the wrapped environment.
-            turns: Maximum number of remaining actions; 1 if nothing limits it.
+            inside: That of the wrapped environment; ``None`` if it is not known.
+            turns: Most turns of the rest.
         """
         return inside
+
+    def part(self) -> Hashable:
+        """Return what later steps depend on, beside the state inside; ``None`` if there is nothing.
+
+        Raises:
+            AttributeError: It is not known.
+        """
+        return None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._end = None
+        observation, self.last_info = self.begin(observation, info)
+        return observation, self.last_info
+
+    def step(self, action: Any) -> Step:
+        """Play an action."""
+        if self.reads_text and not isinstance(action, str):
+            raise ActionTypeError(f"{type(self).__name__} reads text, got {type(action).__name__}: {action!r:.100}")
+        if self.last_info is None:
+            raise ResetNeeded(f"{type(self).__name__} has not been reset: call reset() before step()")
+        if self._end is not None:
+            observation, _, terminated, truncated, info = self._end
+            return observation, 0.0, terminated, truncated, dict(info)
+        observation, reward, terminated, truncated, info = self.act(action)
+        truncated = truncated and not terminated
+        self.last_info = info
+        if terminated or truncated:
+            self._end = observation, 0.0, terminated, truncated, dict(info)
+        return observation, reward, terminated, truncated, info

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from os import getpid
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,9 +14,9 @@ from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, ch
 from gym_trl.kinds import load_function
 from gym_trl.spaces import AnyText
 from gym_trl.text.thoughts import split_thinking
-from gym_trl.wrappers.frozen import FrozenAfterEnd, Step
 from gym_trl.wrappers.inner import check_text, instructions_of, longest_observation
 from gym_trl.wrappers.mcp_server import MCPServer
+from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
 from gym_trl.wrappers.tool import Tool, function_tool
 
 if TYPE_CHECKING:
@@ -31,10 +31,9 @@ Source: TypeAlias = Callable[..., Any] | str | MCPServer
 """Function, MCP server, or the name of either."""
 
 
-class Tools(FrozenAfterEnd):
+class Tools(TextWrapper):
     r"""Wrapper that lets the model call functions before an action; their result is the next observation.
 
-    >>> import gymnasium as gym
     >>> def middle(low: int, high: int) -> int:
     ...     "The middle of two integers."
     ...     return (low + high) // 2
@@ -82,7 +81,7 @@ class Tools(FrozenAfterEnd):
         check_counts(max_calls=max_calls, max_length=max_length)
         if isinstance(tools, str) or not tools:
             raise ConfigError(f"tools must be a list of functions or servers with at least one, got {tools!r:.80}")
-        check_text(env, "Tools", observations=True, actions=True)
+        check_text(env, "Tools", env.observation_space, env.action_space)
         super().__init__(env, tools=tools, max_calls=max_calls, max_length=max_length)
         self.max_calls = max_calls
         self.max_length = max_length
@@ -103,23 +102,25 @@ class Tools(FrozenAfterEnd):
         how = f"You can call tools, at most {often}. For that write {_FORM} as your action."
         return "\n".join(part for part in (instructions_of(self.env), how, *map(str, self._tools().values())) if part)
 
-    @property
-    def state_part(self) -> int:
-        """Number of calls so far."""
+    def part(self) -> Hashable:
+        """Return the number of calls so far.
+
+        Raises:
+            AttributeError: There are servers, whose state is not known.
+        """
+        if self._servers:
+            raise AttributeError("the state of a server of tools is not known")
         return self._calls
 
-    @property
-    def markov_state_key(self) -> bool:
-        """False if there are servers, whose state is unknown."""
-        return not self._servers
-
-    def _restart(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, observation: str, info: dict[str, Any]) -> Reset:
+        """Begin to count, and replace servers that do not respond."""
         self._calls = 0
         if any(connection.failed for connection in self._connections):
             self._disconnect()
         return observation, info
 
-    def _step(self, action: str) -> Step:
+    def act(self, action: str) -> Step:
+        """Call a tool, or play an action."""
         body = find_call(split_thinking(action).text)
         if body is None:
             return self.env.step(action)

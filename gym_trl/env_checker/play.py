@@ -120,7 +120,7 @@ def play_one(
         witness.error = witness.error or error
         episode.stop(StopReason.ENV_ERROR, described(error))
     if episode.stop_reason is None:  # cut off here
-        episode.earn(episode.last.settlement)
+        episode.earn(min(0.0, episode.loss_return - episode.paid))
         episode.stop(StopReason.TURN_LIMIT)
     if episode.error is not None:
         game.exception = witness.error

@@ -26,7 +26,7 @@ from gym_trl.random_play import (
 from gym_trl.seeding import derive_seed
 from gym_trl.text.spaces import holds_numbers, numbers_within, ranges_in, spread, write
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import attribute_of, constant_action_of, solver_of
+from gym_trl.wrappers.traits import attribute_of, solver_of
 
 MANY = 64
 """Number of offered actions from which on only the best ones are in the pool."""
@@ -174,8 +174,6 @@ class Pool:
             for action, valid in zip(episode.actions, episode.valid, strict=True):
                 mentions[action] += won if valid else 0
         mentions.update(self.offered if len(self.offered) <= MANY else ())
-        if (constant := constant_action_of(self.arena.env)) is not None:
-            mentions[constant] += 1
         return mentions
 
 

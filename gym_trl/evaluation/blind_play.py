@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
         One that goes on is cut off here. ``tail`` is the return of its rest, if it is known.
         """
         if episode.stop_reason is None:
-            episode.earn(episode.last.settlement if tail is None else tail)
+            episode.earn(min(0.0, episode.loss_return - episode.paid) if tail is None else tail)
             episode.stop(StopReason.TURN_LIMIT)
         paid = episode.episode_return
         return None if paid is None else cls(episode.success, paid, len(episode.turns))
@@ -156,7 +156,7 @@ class Arena(Closing):
                 if self._idle_tail is not None:
                     return Outcome.of(episode, tail=self._idle_tail)
                 if idle >= most_idle:
-                    self._idle_tail = episode.last.settlement
+                    self._idle_tail = min(0.0, episode.loss_return - episode.paid)
                     break
         return self._seen(Outcome.of(episode))
 

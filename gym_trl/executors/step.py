@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import current_thread, main_thread
 from time import perf_counter
@@ -25,7 +24,7 @@ from gym_trl.types import (
 )
 from gym_trl.wrappers.admissible_actions import LISTS
 from gym_trl.wrappers.inner import instructions_of, text_of
-from gym_trl.wrappers.settlement import settlement
+from gym_trl.wrappers.loss_return import loss_return_of
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.traits import traits
 
@@ -82,7 +81,7 @@ def begin(env: TextEnvironment, task: Task) -> StepResult:
         info={name: info[name] for name in _TOLD_AT_RESET if name in info},
         instructions=instructions_of(env),
         declares_success=bool(traits(env).declares_success),
-        settlement=settlement(env),
+        loss_return=loss_return_of(env) or 0.0,
         state=state_of(env),
         markov_keys=isinstance(env, StateKey) and env.markov_state_key,
         task_key=env.task_key if isinstance(env, StateKey) else "",
@@ -140,8 +139,6 @@ class Witness(gym.Wrapper[Any, Any, Any, Any]):
 def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
     """Step an environment and check the result; an exception or a malformed result becomes a failure.
 
-    If the step truncates the episode, its reward includes the settlement (``gym_trl.wrappers.settlement``).
-
     >>> env = gym.make("TrlEnv/Echo-v0")
     >>> _ = env.reset(seed=0)
     >>> take_step(env, "woadw").reward
@@ -158,13 +155,9 @@ def take_step(env: TextEnvironment, action: str) -> StepResult | EnvFailure:
         raise_interrupt(error)
         return failed(action, error)
     try:
-        result = read_step(*returned, state=state_of(env))
-        if result.truncated and not result.terminated:
-            owed = settlement(env, turns=0.0)  # the episode is over, and no further action can cost anything
-            result = replace(result, reward=result.reward + owed) if owed else result
+        return read_step(*returned, state=state_of(env))
     except Exception as error:  # a malformed result is the environment's own fault
         return EnvFailure(f"step raised {described(error)}")
-    return result
 
 
 def state_of(env: gym.Env[Any, Any]) -> StateName:

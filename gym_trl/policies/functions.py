@@ -13,18 +13,19 @@ from gym_trl.policies.protocol import TextPolicy
 from gym_trl.random_play import random_policy
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import baselines_of, solver_of
+from gym_trl.wrappers.traits import solver_of
 
 NamedPolicy: TypeAlias = TextPolicy | Model
-_BASELINES = ("solver", "random", "constant", "garbage", "noop")
+_OWN = ("solver", "random")
 
 
 def environment_policy(name: str) -> TextPolicy:
-    """Return a policy that environments provide: ``"solver"``, ``"random"``, and those in their ``baselines``.
+    """Return a policy that environments provide: ``"solver"`` or ``"random"``.
 
     >>> import gymnasium as gym
     >>> env = gym.make("TrlEnv/GuessNumber-v0")
-    >>> environment_policy("solver").make(env, 0)("Guess 1 to 50 in 6 tries.")
+    >>> observation, _ = env.reset(seed=0)
+    >>> environment_policy("solver").make(env, 0)(observation)
     '25'
     """
     return TextPolicy(name, partial(_own_policy, name), of_environment=True)
@@ -33,11 +34,9 @@ def environment_policy(name: str) -> TextPolicy:
 def _own_policy(name: str, env: TextEnvironment, seed: int) -> Policy:
     if name == "random":
         return random_policy(env, seed)
-    baselines = baselines_of(env)
-    if name == "solver" and name not in baselines and (solver := solver_of(env)) is not None:
-        return solver()
-    policy: Policy = baselines[name](seed)
-    return policy
+    solver = solver_of(env)
+    assert solver is not None  # the policy was checked
+    return solver()
 
 
 def _without_seed(function: Callable[[TextEnvironment], Policy], env: TextEnvironment, seed: int) -> Policy:
@@ -92,7 +91,7 @@ def as_policy(policy: "str | Callable[[TextEnvironment], Policy] | NamedPolicy")
         if not callable(policy):
             raise ConfigError(f"policy must be a name, a function, a Model or a server, got {policy!r:.200}")
         return TextPolicy(getattr(policy, "__name__", type(policy).__name__), partial(_without_seed, policy))
-    if policy in _BASELINES:
+    if policy in _OWN:
         return environment_policy(policy)
     if policy.startswith(("http://", "https://")):
         raise ConfigError(f"{policy} is a server: give gym_trl.policies.server({policy!r}), or --base-url")

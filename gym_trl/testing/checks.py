@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from gym_trl.errors import ActionTypeError, described, safe_str
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.doubles import expect, play
-from gym_trl.wrappers.traits import declared_instructions, optimal_return, optimal_success, random_policy_of, solver_of
+from gym_trl.wrappers.traits import attribute_of, optimal_return, optimal_success, random_policy_of, solver_of
 
 EnvMaker: TypeAlias = Callable[[], gym.Env[str, str]]
 
@@ -80,7 +80,7 @@ def _check_gymnasium(maker: EnvMaker) -> None:
 
 
 def _check_instructions(maker: EnvMaker) -> None:
-    instructions = declared_instructions(maker())
+    instructions = attribute_of(maker(), "instructions")
     expect(instructions is not None and instructions.strip(), "instructions must be text that is not empty")
 
 

@@ -29,7 +29,7 @@ from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import declared_instructions, solver_of, traits
+from gym_trl.wrappers.traits import attribute_of, solver_of, traits
 
 _T = TypeVar("_T")
 
@@ -238,7 +238,7 @@ def _declared(make: MakeEnv, blank: Card) -> Card:
         return replace(
             blank,
             summary=description(env),
-            instructions=rules or declared_instructions(env) or "",
+            instructions=rules or attribute_of(env, "instructions") or "",
             observations=str(env.observation_space),
             actions=str(env.action_space),
             num_seats=traits(env).num_seats,

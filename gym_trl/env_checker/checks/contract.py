@@ -13,7 +13,7 @@ from gym_trl.spaces import holds_text
 from gym_trl.text.discovery import action_names, marks
 from gym_trl.text.spaces import explain
 from gym_trl.wrappers.as_text import TextObservation
-from gym_trl.wrappers.traits import declared_instructions, layer_of
+from gym_trl.wrappers.traits import attribute_of, layer_of
 
 SLOW_START_S = 5.0
 """Seconds from which on construction or a reset is slow."""
@@ -101,7 +101,7 @@ def _actions(subject: Subject) -> Finding:
         number = int(space.n) if isinstance(space, gym.spaces.Discrete) else 0
         if isinstance(space, gym.spaces.MultiDiscrete):
             number = int(space.nvec.max())
-        declared = action_names(bare) or declared_instructions(bare)
+        declared = action_names(bare) or attribute_of(bare, "instructions")
         explained = declared or subject.options.keys() & {"act", "instructions"}
         if number > _MANY_ACTIONS and not explained:
             fix = "name them (action_names), explain them in instructions, or read other texts with GymSpec(act=...)"

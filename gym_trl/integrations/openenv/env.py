@@ -66,7 +66,7 @@ class OpenEnv(gym.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 -- as gym.Env has it
     preferred_executor: ClassVar[str] = "thread"
     """Default executor of ``GymSpec``: a step waits for the server."""
-    settlement: float = 0.0
+    loss_return: float | None = None
     """Return of a loss in this episode, as reported by ``gym-trl serve``."""
 
     def __init__(
@@ -111,7 +111,7 @@ class OpenEnv(gym.Env[str, str]):
         fields = _fields(result.observation)
         if fields.keys() >= _OURS:
             self.instructions = self.instructions or fields["instructions"]
-            self.settlement = float(fields.get("loss_return", 0.0))
+            self.loss_return = fields.get("loss_return")
         return self._text(result.observation), _info(fields)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -20,7 +20,7 @@ from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.chat_client import bearer
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.settlement import settlement
+from gym_trl.wrappers.loss_return import loss_return_of
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ def _classes(env_id: str, kwargs: dict[str, Any]) -> tuple[type[Any], type[Any],
     class TextObservation(Observation):  # type: ignore[misc]
         text: str = Field(description="What the environment says")
         instructions: str = Field(default="", description="The rules, with the first observation")
-        loss_return: float = Field(default=0.0, description="The return of a loss, with the first observation")
+        loss_return: float | None = Field(default=None, description="The return of a loss, with the first observation")
         terminated: bool = Field(default=False, description="The game is over by its own rules")
         truncated: bool = Field(default=False, description="The game was cut off")
         info: dict[str, Any] = Field(default_factory=dict, description="What else the environment says")
@@ -154,7 +154,7 @@ def _classes(env_id: str, kwargs: dict[str, Any]) -> tuple[type[Any], type[Any],
             return TextObservation(
                 text=_encodable(text),
                 instructions=_encodable(instructions_of(self._env)),
-                loss_return=settlement(self._env),
+                loss_return=loss_return_of(self._env),
                 info=_as_json(info),
             )
 
