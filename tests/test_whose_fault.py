@@ -10,7 +10,6 @@ import socket
 import ssl
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ import gymnasium as gym
 import pytest
 from support.command_line import error, gym_trl_
 
+from gym_trl.bases import run
 from gym_trl.env_checker.checks import CHECKS
 from gym_trl.env_checker.inspector import Inspector
 from gym_trl.envspec import EnvSpec
@@ -36,18 +36,14 @@ from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import make_pool
-from gym_trl.executors.process import ProcessPool
-from gym_trl.executors.protocol import EnvFactory
-from gym_trl.executors.thread import ThreadPool
+from gym_trl.play import Limits
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.registration import make_env
 from gym_trl.report import PROBLEM
-from gym_trl.rollout.episode import Episode
-from gym_trl.rollout.limits import Limits
-from gym_trl.rollout.loop import run_episodes
+from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, ScriptedEngine
-from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.testing.faults import EXCEPTIONS, FailingEnv
+from gym_trl.types import StopReason, Task
 from gym_trl.wrappers import Discount, ParseAction, TurnLimit
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.tools import Tools
@@ -153,8 +149,8 @@ def ends(pool, action, **options):
     """Return the end of an episode that plays ``on`` and then ``action``."""
     answers = iter(["on", action])
     engine = ScriptedEngine(lambda request: CHAT.say(next(answers)))
-    episode = Episode(Task("Breaks", 0, options), chat=CHAT, limits=Limits(tokens_per_turn=99))
-    [played] = run_episodes([episode], pool=pool, engine=engine)
+    limits = Limits(tokens_per_turn=99)
+    [[played]] = run(rollout([Task("Breaks", 0, options)], pool=pool, engine=engine, chat=CHAT, limits=limits))
     return played
 
 
@@ -172,29 +168,20 @@ def quiet():
     gym.logger.min_level = before
 
 
-def gather(pool, number):
-    """Return so many results by their episodes."""
-    results: dict[str, StepResult | EnvFailure] = {}
-    while len(results) < number:
-        results.update(pool.collect(block=True))
-    return results
-
-
 @pytest.mark.parametrize("action", RAISED)
 def test_an_exception_of_a_step_is_scored_if_the_model_caused_it(pool, action):
     error, by_model = RAISED[action]
     played = ends(pool, action)
     assert played.stop_reason is (StopReason.CRASHED if by_model else StopReason.ENV_ERROR)
     assert type(error).__name__ in played.error
-    assert (played.episode_return, len(played.turns)) == ((0.25, 2) if by_model else (None, 1))
-    assert played.mask[-1] == 1
+    assert played.episode_return == (0.0 if by_model else None)  # a loss, whatever was paid before
+    assert played.row.mask[-1] == 1
 
 
 @pytest.mark.parametrize("raised", ENDS)
 def test_an_exception_of_close_is_a_warning(raised):
     pool = InlinePool(lambda env_id: Breaks())
-    pool.reset("a", Task("Breaks", 0, {"at_close": raised}))
-    gather(pool, 1)
+    run(pool.execute("a", Task("Breaks", 0, {"at_close": raised})))
     with pytest.warns(UserWarning, match=f"closing .* raised {type(RAISED[raised][0]).__name__}"):
         pool.close()
 
@@ -214,29 +201,6 @@ def test_an_exception_of_a_signal_handler_ends_the_rollout():
             ends(pool, "on")
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("kind", [InlinePool, ThreadPool, ProcessPool])
-@pytest.mark.parametrize("way", ["return", "raise"])
-def test_a_fork_that_leaves_a_step_ends_there(kind, way, tmp_path):
-    class Forking(Breaks):
-        def step(self, action):
-            if (child := os.fork()) == 0:
-                (tmp_path / str(os.getpid())).touch()
-                if way == "raise":
-                    raise ValueError("in the fork")
-                return "fork", 9.0, True, False, {}
-            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-            return str(child), 0.0, False, False, {}
-
-    with warnings.catch_warnings(), kind(lambda env_id: Forking()) as pool:
-        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-        pool.reset("a", Task("Forking", 0))
-        gather(pool, 1)
-        pool.step("a", "on")
-        result = gather(pool, 1)["a"]
-        assert [path.name for path in tmp_path.iterdir()] == [result.observation]  # one fork, which has ended
 
 
 @pytest.mark.processes
@@ -280,14 +244,9 @@ def test_the_place_of_an_exception_is_the_last_line_of_the_users_own_code():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Every failure (``gym_trl.testing.faults``), at every place, in every executor
+# Evaluations, checks, commands and tools
 # ---------------------------------------------------------------------------------------------------------------------
 
-POOLS: dict[str, Callable[[EnvFactory], Any]] = {
-    "inline": InlinePool,
-    "thread": partial(ThreadPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
-    "process": partial(ProcessPool, workers=2, step_timeout=0.5, reset_timeout=0.5),
-}
 ATTRIBUTES = ["instructions", "action_space", "observation_space", "declares_success"]
 NAME = "gym_trl.testing.faults:FailingEnv"
 
@@ -296,70 +255,8 @@ def blamed(place: str, failure: str) -> StopReason | None:
     """Return how an episode with a failure ends; ``None`` if it is played to its end."""
     if place in ("close", "render", "optimal_return"):
         return None
-    if failure == "hang":
-        return StopReason.CRASHED if place == "step" else StopReason.TIMEOUT
-    by_model = failure == "exit" or (failure in EXCEPTIONS and caused_by_model(EXCEPTIONS[failure]()))
+    by_model = failure in EXCEPTIONS and caused_by_model(EXCEPTIONS[failure]())
     return StopReason.CRASHED if place == "step" and by_model else StopReason.ENV_ERROR
-
-
-def failures(executor: str) -> list[tuple[str, str]]:
-    """Return all places and failures of an executor."""
-    ends = {"inline": (), "thread": ("hang",), "process": ("hang", "exit")}[executor]
-    found = [("step", one) for one in (*EXCEPTIONS, *MALFORMED, *ends)]
-    found += [("reset", one) for one in (*EXCEPTIONS, *MALFORMED, *ends) if not one.startswith("reward")]
-    places = ("make", "instructions", "declares_success", "close", "render", "optimal_return")
-    return found + [(place, one) for place in places for one in EXCEPTIONS]
-
-
-def named(name):
-    """Make an environment whose id names where and how it fails."""
-    place, _, failure = name.partition("/")
-    return FailingEnv(place, failure, hang_s=2.0)
-
-
-def results_of(pool, place, failure):
-    """Return the last result of six episodes with one step each."""
-    keys = [f"{place}/{failure}/{seed}" for seed in range(6)]
-    last: dict[str, StepResult | EnvFailure] = {}
-
-    def collect(expected):
-        found: dict[str, StepResult | EnvFailure] = {}
-        while len(found) < len(expected):
-            for key, result in pool.collect(block=True):
-                assert key not in found
-                found[key] = result
-        assert sorted(found) == sorted(expected)
-        last.update(found)
-
-    for seed, key in enumerate(keys):
-        pool.reset(key, Task(f"{place}/{failure}", seed))
-    collect(keys)
-    alive = [key for key in keys if isinstance(last[key], StepResult)]
-    for key in alive:
-        pool.step(key, "on")
-    collect(alive)
-    for key in keys:
-        pool.release(key)
-    return [last[key] for key in keys]
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("executor", POOLS)
-def test_a_failure_is_the_result_of_its_episode_alone_and_blamed_by_the_table(executor):
-    with POOLS[executor](named) as pool:
-        for place, failure in failures(executor):
-            for seed, result in enumerate(results_of(pool, place, failure)):
-                fails = place not in ("step", "reset") or seed % 3 == 2
-                reason = blamed(place, failure) if fails else None
-                assert (result.reason if isinstance(result, EnvFailure) else None) is reason, (place, failure, seed)
-                if reason is not None and failure in EXCEPTIONS:
-                    assert described(EXCEPTIONS[failure]()) in result.error
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Evaluations, checks, commands and tools
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quiet")
@@ -459,9 +356,6 @@ def test_an_interrupt_passes_through_all_that_plays():
     for play in plays:
         with pytest.raises(KeyboardInterrupt):
             play()
-    for make in POOLS.values():
-        with make(lambda env_id: Interrupted()) as pool, pytest.raises(KeyboardInterrupt):
-            ends(pool, "on")
     with pytest.raises(KeyboardInterrupt), refused("the environment"):
         raise KeyboardInterrupt
 
