@@ -28,13 +28,12 @@ def ours() -> dict[str, float]:
     import gymnasium as gym
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-    import gym_trl
+    from gym_trl import TextVectorEnv
 
-    assert gym_trl
     game = "TrlEnv/GuessNumber-v0"
     envs: list[Any] = [gym.make(game) for _ in range(COUNT)]
     games: list[Any] = [gym.make(game).unwrapped for _ in range(COUNT)]
-    vector, sync = gym.make_vec(game, COUNT), SyncVectorEnv([lambda: gym.make(game)] * COUNT)
+    vector, sync = TextVectorEnv.make(game, COUNT), SyncVectorEnv([lambda: gym.make(game)] * COUNT)
     for env in (*envs, *games, vector, sync):
         env.reset(seed=0)
 

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+from gym_trl.bases import run
 from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
@@ -87,8 +88,7 @@ def make_shout(turns: int = 1) -> gym.Env[str, str]:
 def first_observation(spec: GymSpec) -> str:
     task = next(spec.tasks("train"))
     with spec.make_pool() as pool:
-        pool.reset("a", task)
-        [(_, reply)] = pool.collect(block=True)
+        reply = run(pool.execute("a", task))
     return str(getattr(reply, "observation", reply))
 
 

@@ -17,6 +17,7 @@ from gym_trl import wrappers
 from gym_trl.registration import GAMES
 from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.spaces import AnyText
+from gym_trl.vector import TextVectorEnv
 
 GUESS = "TrlEnv/GuessNumber-v0"
 TOY_TEXT = ("FrozenLake", "Taxi", "CliffWalking", "Blackjack")
@@ -86,7 +87,7 @@ def vectors():
     """Check our vectors in every mode, and Gymnasium's own with text, also in shared memory."""
     actions = ["25", "12", "40"]
     for mode in ("NextStep", "SameStep", "Disabled"):
-        envs: Any = gym.make_vec(GUESS, 3, autoreset_mode=mode, turns=2)
+        envs: Any = TextVectorEnv.make(GUESS, 3, autoreset_mode=mode, turns=2)
         observations, _ = envs.reset(seed=7, group_size=3)
         assert len(set(observations)) == 1
         envs.step(actions)
