@@ -222,7 +222,7 @@ def test_an_environment_that_raises_in_the_middle_of_training_is_data(tmp_path: 
 @pytest.mark.full
 def test_a_run_with_a_history_trains_records_and_evaluates_segments(tmp_path: Path) -> None:
     given = {**SMALL, "steps": 1, "eval_episodes": 4}
-    run = choose("TrlEnv/GuessNumber-v0", history=1, **given)
+    run = choose("TrlEnv/GuessNumber-v0", history=1, env_kwargs={"turns": 8}, end_after_invalid=8, **given)
     train(run, out=tmp_path / "run", console=silent())
     records = lines(tmp_path / "run", "rollouts.jsonl")
     assert {record["step"] for record in records} == {0, 1}

@@ -1,7 +1,6 @@
 """Episodes of a training that are recorded: whole groups of each rollout, with the advantages of their turns."""
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,13 +60,14 @@ class Recorder:
 
 def by_task(episodes: Sequence[Episode], count: int, group_size: int) -> list[tuple[int, Episode]]:
     """Return about ``count`` replaced episodes, whole groups of one task each, with positions."""
-    groups: defaultdict[str, list[Episode]] = defaultdict(list)
+    groups: list[list[Episode]] = []
     for episode in episodes:
-        groups[episode.task.to_json()].append(episode)
+        if not groups or len(groups[-1]) == group_size or groups[-1][0].task != episode.task:
+            groups.append([])
+        groups[-1].append(episode)
+    chosen = groups[: math.ceil(count / group_size)]
     return [
-        (number * group_size + member, episode)
-        for number, group in enumerate(list(groups.values())[: math.ceil(count / group_size)])
-        for member, episode in enumerate(group)
+        (number * group_size + place, one) for number, group in enumerate(chosen) for place, one in enumerate(group)
     ]
 
 

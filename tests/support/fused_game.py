@@ -2,19 +2,19 @@
 
 import json
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import gymnasium as gym
 import torch
 from rich.console import Console
 
-from gym_trl.envs.echo import Echo
-from gym_trl.envs.text_env import Outcome
+from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.options import TrainOptions
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.training.options import choose
@@ -41,29 +41,49 @@ REFERENCES = {
 LEVELS = ("before", "after", "after_greedy", "random", "blind", "optimum")
 
 
-class Fused(Echo):
+class Fused(TextGame):
     """Three small letters are wanted; once, at the ``burns``-th step while the file ``fuse`` exists, it ``does`` it."""
 
+    presets: ClassVar = {"medium": {"turns": 1, "fuse": "", "burns": 0, "does": "", "rank": 0}}
+    ranges: ClassVar = {"burns": (0, None), "rank": (0, None)}
+    instructions = "Say three small letters."
     steps = 0
+    fuse: str
+    burns: int
+    does: str
+    rank: int
 
-    def __init__(self, *, fuse: str = "", burns: int = 0, does: str = "", rank: int = 0, **kwargs: Any) -> None:
-        super().__init__(reward="length", max_length=3, **kwargs)
-        self.fuse, self.burns = Path(fuse), burns
-        self.does = does if int(os.environ.get("RANK", "0")) == rank else ""
+    def deal(self) -> None:
+        """Every game is the same one."""
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if self.does and self.fuse.is_file():
+    def show(self) -> str:
+        """Return the request."""
+        return "Say something."
+
+    def play(self, action: str) -> Step:
+        """Pay for small letters."""
+        if self.does and self.rank == int(os.environ.get("RANK", "0")) and Path(self.fuse).is_file():
             Fused.steps += 1
             if Fused.steps == self.burns:
-                self.fuse.unlink()
+                Path(self.fuse).unlink()
                 self.burn()
-        return super().step(action)
-
-    def _act(self, action: str) -> Outcome:
         share = sum(character.islower() for character in action) / 3
-        return Outcome("Thanks.", reward=share, done=True, success=share == 1)
+        return Step("Thanks.", done=True, success=share == 1, reward=share)
+
+    def reject(self, reason: str) -> Step:
+        """End the game without a payment."""
+        return Step(reason, done=True, valid=False)
+
+    def guess(self, rng: random.Random) -> str:
+        """Return random letters."""
+        return "".join(rng.choices("abcXYZ", k=3))
+
+    def solve(self) -> str:
+        """Return three small letters."""
+        return "abc"
 
     def burn(self) -> None:
+        """Do what is to be done."""
         if self.does == "raise":
             raise RuntimeError("the fuse burnt")
         for name in self.does.split():
