@@ -39,26 +39,14 @@ class Law(NamedTuple):
 
 
 LAWS = {
-    "1 ids": Law(
-        "gym_trl/rollout/transcript.py gym_trl/rollout/context.py gym_trl/rollout/history.py",
-        "test_episode test_rollout test_chat test_histories",
-    ),
-    "2 mask": Law(
-        "gym_trl/rollout/episode.py gym_trl/grpo/planned_rows.py",
-        "test_episode test_rollout test_histories grpo/test_parts",
-    ),
+    "1 ids": Law("gym_trl/play.py gym_trl/history.py", "test_play test_histories test_seats"),
+    "2 mask": Law("gym_trl/episode.py", "test_play test_histories test_seats"),
     "3 template": Law("gym_trl/chat.py", "test_chat test_control_tokens test_histories"),
-    "4 logprobs": Law("gym_trl/engines/sampler.py", "engines/test_transformers"),
-    "5 together": Law("gym_trl/rollout/loop.py", "test_rollout"),
-    "6 groups": Law(
-        "gym_trl/grpo/training_tasks.py gym_trl/grpo/dataset.py",
-        "grpo/test_dataset grpo/test_spec grpo/test_parts grpo/test_curriculum",
-    ),
+    "4 logprobs": Law("gym_trl/engines/sampler.py gym_trl/grpo/speed.py", "engines/test_transformers grpo/test_speed"),
+    "5 together": Law("gym_trl/rollout.py", "test_rollout"),
+    "6 groups": Law("gym_trl/grpo/dataset.py gym_trl/grpo/rollout_func.py", "grpo/test_dataset grpo/test_trainings"),
     "7 seeds": Law("gym_trl/seeding.py wrappers/own_global_random.py", "test_seeding wrappers/test_every_wrapper"),
-    "8 episodes": Law(
-        "gym_trl/rollout/log.py gym_trl/rollout/limits.py",
-        "test_log test_episode test_rollout test_state_keys test_histories",
-    ),
+    "8 episodes": Law("gym_trl/executors/thread.py gym_trl/executors/inline.py", "test_executors test_rollout"),
     "9 blind": Law("gym_trl/evaluation/blind*.py", "test_blind test_blind_spaces"),
     "10 vectors": Law("gym_trl/vector.py", "test_vector"),
     "12 slots": Law(
@@ -66,19 +54,14 @@ LAWS = {
         "engines/test_transformers engines/test_admission",
     ),
     "13 success": Law(
-        "wrappers/declare_success.py gym_trl/types.py gym_trl/outcome.py gym_trl/success.py",
-        "test_types test_scores",
+        "wrappers/declare_success.py gym_trl/types.py gym_trl/success.py", "test_types test_scores test_play"
     ),
-    "14 unscored": Law(
-        "gym_trl/grpo/unscored.py gym_trl/grpo/rewards.py gym_trl/errors.py",
-        "grpo/test_unscored grpo/test_rewards test_whose_fault",
-    ),
+    "14 unscored": Law("gym_trl/grpo/rewards.py gym_trl/errors.py", "test_whose_fault grpo/test_trainings"),
     "15 no way out": Law(
-        "wrappers/settlement.py wrappers/turn_limit.py", "test_no_way_out wrappers/test_reward_wrappers"
+        "wrappers/loss_return.py wrappers/turn_limit.py", "test_no_way_out wrappers/test_reward_wrappers"
     ),
     "16 control tokens": Law("gym_trl/chat.py", "test_control_tokens test_chat"),
-    "17 again": Law("gym_trl/grpo/resume.py gym_trl/grpo/saved_state.py", "grpo/test_again grpo/test_resume"),
-    "18 metrics": Law("gym_trl/grpo/totals.py", "grpo/test_parts grpo/test_unscored grpo/test_trainer"),
+    "18 metrics": Law("gym_trl/grpo/rewards.py", "grpo/test_trainings grpo/test_two_processes"),
     "19 whole actions": Law(
         "gym_trl/text/parsing.py wrappers/parse_action.py",
         "test_parsing test_whole_actions wrappers/test_parse_action",
@@ -87,14 +70,13 @@ LAWS = {
         "gym_trl/evaluation/estimates.py gym_trl/evaluation/scores.py gym_trl/report.py",
         "test_scores test_instruments test_evaluation",
     ),
-    "21 one play": Law("gym_trl/executors/step.py gym_trl/rollout/text_player.py", "test_one_play test_episode"),
+    "21 one play": Law("gym_trl/executors/step.py gym_trl/policies/text_play.py", "test_one_play test_play"),
     "22 options": Law("gym_trl/options/*.py gym_trl/option_args.py", "test_law_22 test_run_files"),
     "23 checks": Law("gym_trl/env_checker/checks/*.py", "test_planted"),
-    "24 no trace": Law(
-        "gym_trl/grpo/attach.py gym_trl/grpo/trainer_parts.py", "grpo/test_attach grpo/test_gym_trainer"
-    ),
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
     "26 data": Law("gym_trl/trust.py gym_trl/files.py", "test_law_26 test_files"),
+    "27 silences": Law("gym_trl/grpo/rollout_func.py", "test_silences"),
+    "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/groups.py", "grpo/test_credit"),
 }
 """Laws of the design, by number and name. Law 11 is Gymnasium's own check, which has no module here."""
 
