@@ -96,7 +96,7 @@ class TextGame(gym.Env[str, str]):
         cls.__signature__ = Signature(named)  # type: ignore[attr-defined]
 
     def __init__(self, difficulty: str = "medium", **arguments: Any) -> None:
-        if difficulty not in self.presets:
+        if difficulty not in list(self.presets):  # also of what is not hashable
             raise ConfigError(f"difficulty must be one of {list(self.presets)}, got {difficulty!r}")
         usual = self.presets[difficulty]
         for name in arguments:

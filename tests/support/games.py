@@ -9,35 +9,48 @@ from typing import Any
 import gymnasium as gym
 
 import gym_trl
-from gym_trl.envs.text_env import TextEnv
+from gym_trl.envs.seat_game import SeatGame
+from gym_trl.envs.text_game import TextGame
 from gym_trl.testing import play
 from gym_trl.types import Policy
+from gym_trl.wrappers import StateKey, as_text
 
-IDS = sorted(gym_trl.GAMES)
 
-
-def game_class(env_id: str) -> type[TextEnv]:
+def game_class(env_id: str) -> Any:
     """Return the class of a registered game."""
     module, _, name = str(gym.spec(env_id).entry_point).partition(":")
-    game: type[TextEnv] = getattr(import_module(module), name)
-    assert issubclass(game, TextEnv)
-    return game
+    return getattr(import_module(module), name)
 
 
-def game(name: str, **arguments: Any) -> TextEnv:
+IDS = [env_id for env_id in sorted(gym_trl.GAMES) if issubclass(game_class(env_id), TextGame)]
+"""Games that are played by the rules of ``TextGame``."""
+SEATS = [env_id for env_id in IDS if issubclass(game_class(env_id), SeatGame)]
+
+
+def game(name: str, **arguments: Any) -> Any:
     """Return the game ``TrlEnv/<name>-v0`` without Gymnasium's wrappers."""
-    env = gym.make(f"TrlEnv/{name}-v0", **arguments).unwrapped
-    assert isinstance(env, TextEnv)
-    return env
+    return gym.make(f"TrlEnv/{name}-v0", **arguments).unwrapped
 
 
-def fewest_actions(env: TextEnv) -> int | None:
+def states_played(env_id: str) -> str:
+    """Return trajectories and names of states."""
+    env, seen = StateKey(as_text(gym.make(env_id))), []
+    for seed in range(5):
+        guess, (observation, _), over = env.get_wrapper_attr("random_policy")(seed), env.reset(seed=seed), False
+        while not over:
+            observation, reward, terminated, truncated, _ = env.step(guess(observation))
+            seen.append((observation, float(reward), terminated, truncated, tuple(env.state)))
+            over = terminated or truncated
+    return ascii(seen)
+
+
+def fewest_actions(env: Any) -> int | None:
     """Return the fewest actions that win from here, of all that are listed, or ``None`` if no actions win."""
     seen, ring, actions = {env.state_key}, [pickle.dumps(env)], 0
     while ring:
         actions, outer = actions + 1, []
         for saved in ring:
-            for action in pickle.loads(saved).admissible_actions():
+            for action in pickle.loads(saved).legal():
                 after = pickle.loads(saved)
                 _, _, over, _, info = after.step(action)
                 if info["success"]:
@@ -49,12 +62,12 @@ def fewest_actions(env: TextEnv) -> int | None:
     return None
 
 
-def success(env: TextEnv, make_policy: Callable[[int], Policy], episodes: int) -> float:
+def success(env: Any, make_policy: Callable[[int], Policy], episodes: int) -> float:
     """Return the share of episodes that a policy wins, with the seeds from 0."""
     return fmean(play(env, make_policy(seed), seed=seed)[-1][-1]["success"] for seed in range(episodes))
 
 
-def mean_return(env: TextEnv, make_policy: Callable[[int], Policy], instances: Iterable[int]) -> float:
+def mean_return(env: Any, make_policy: Callable[[int], Policy], instances: Iterable[int]) -> float:
     """Return the mean return of a policy over these instances."""
     return fmean(
         sum(step[2] for step in play(env, make_policy(instance), options={"instance": instance})[1:])
