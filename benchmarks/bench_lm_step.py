@@ -30,15 +30,14 @@ GAMES: dict[str, dict[str, Any]] = {
     "for a GPU": {"env_kwargs": {"high": 8, "turns": 4}, "turn_limit": 4, "sizes": (256, 16, 32)},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "TRL's defaults": {"lockstep": True, "unmerged": True, "all_positions": True, "padded": True},
-    "keys and values kept, the adapter merged": {"all_positions": True, "padded": True},
-    "and scores at sampled positions only": {"padded": True},
-    "and little padding: the default": {},
+    "TRL's defaults": {"lockstep": True, "unmerged": True, "whole": True},
+    "keys and values kept, the adapter merged": {"whole": True},
+    "and sampled positions only, little padding: the default": {},
 }
 MEASURED = [
     ("up to 4 turns", "TRL's defaults"),
-    ("up to 4 turns", "and little padding: the default"),
-    ("groups of 16", "and little padding: the default"),
+    ("up to 4 turns", "and sampled positions only, little padding: the default"),
+    ("groups of 16", "and sampled positions only, little padding: the default"),
     *(("1 to 10 turns", name) for name in VARIANTS if name != "TRL's defaults" and not QUICK),
 ]
 """Whole prompts in lockstep would take most of the benchmark's time in long episodes."""
@@ -66,16 +65,14 @@ def step(game: str, variant: str, folder: str | None = None) -> dict[str, float]
     from trl import GRPOConfig
 
     from gym_trl import GymGRPOTrainer, GymSpec
-    from gym_trl.grpo import passes, trainer_engine
+    from gym_trl.grpo import speed, trainer_engine
     from gym_trl.testing import pretrained_folder
     from gym_trl.training.models import ModelChoice, load_model
 
     made, played_game = VARIANTS[variant], dict(GAMES[game])
     episodes, group, at_once = played_game.pop("sizes", (8, 4, 2))
-    if made.get("all_positions"):
-        vars(passes)["sampled_scores"] = lambda trainer: None
-    if made.get("padded"):
-        vars(passes)["_why_padding_stays"] = lambda trainer: "it is compared with"
+    if made.get("whole"):
+        vars(speed)["can_score"] = lambda model: False
     if made.get("unmerged"):
         vars(trainer_engine)["merged_adapter"] = lambda model: nullcontext()
     model, tokenizer = load_model(ModelChoice(model=folder or str(pretrained_folder()), lora=16, dtype="bfloat16"))

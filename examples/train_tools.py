@@ -1,4 +1,4 @@
-"""Train a tool-calling model in TRL's own loop to guess a number with calls of guess(number).
+"""Train a tool-calling model in TRL's own loop to guess a number with calls of act(action).
 
 $ python examples/train_tools.py --learning_rate 2e-6 --use_vllm true --vllm_mode colocate   # any field of GRPOConfig
 
