@@ -20,9 +20,8 @@ env: TrlEnv/Echo-v0
 env_kwargs: {word_length: 2}
 learning-rate: 1e-6
 turn_limit: 3
-cutoff:
-  episode-s: 60
-  rollout_s: 90
+episode-timeout: 60
+curriculum: [{turns: 1}, {turns: 2}]
 grpo: {beta: 0.1}
 """
 TOML = """
@@ -30,8 +29,8 @@ env = "TrlEnv/Echo-v0"
 env_kwargs = {word_length = 2}
 learning-rate = 1e-6
 turn_limit = 3
-cutoff.episode-s = 60
-cutoff.rollout_s = 90
+episode-timeout = 60
+curriculum = [{turns = 1}, {turns = 2}]
 [grpo]
 beta = 0.1
 """
@@ -39,7 +38,8 @@ OPTIONS: dict[str, Any] = {
     "env_kwargs": {"word_length": 2},
     "learning_rate": 1e-6,
     "turn_limit": 3,
-    "cutoff": {"episode_s": 60, "rollout_s": 90},
+    "episode_timeout": 60,
+    "curriculum": [{"turns": 1}, {"turns": 2}],
     "grpo": {"beta": 0.1},
 }
 FORMS = {"yaml": YAML, "yml": YAML, "toml": TOML, "json": json.dumps({"env": ECHO, **OPTIONS})}
@@ -69,10 +69,10 @@ def test_a_file_sets_the_options_of_its_names_and_flags_override_it(suffix: str)
     expected = choose(ECHO, **OPTIONS)
     assert expected.env_kwargs == {"alphabet": "abcd", "word_length": 2}  # with the preset of the environment
     assert shown(file) == expected
-    words = "--turn-limit 4 --cutoff.rollout-s 5 --env-kwargs word_length=1 --grpo beta=0.2 --workers 2"
+    words = "--turn-limit 4 --episode-timeout 5 --env-kwargs word_length=1 --grpo beta=0.2 --workers 2"
     changes: dict[str, Any] = {
         "turn_limit": 4,
-        "cutoff": {"episode_s": 60, "rollout_s": 5},
+        "episode_timeout": 5,
         "env_kwargs": {"word_length": 1},
         "grpo": {"beta": 0.2},
         "workers": 2,
@@ -84,9 +84,9 @@ def test_a_file_sets_the_options_of_its_names_and_flags_override_it(suffix: str)
     "words",
     [
         "",
-        "FrozenLake-v1 --cutoff.episode-s 1e-3 --success json:loads --grpo beta=1e-5",
+        "FrozenLake-v1 --episode-timeout 1e-3 --success json:loads --grpo beta=1e-5",
         "TrlEnv/TicTacToe-v0 --seats self",
-        "TrlEnv/GuessNumber-v0 --model org/name --lora 8 --history.last 8",
+        "TrlEnv/GuessNumber-v0 --model org/name --lora 8 --history 8",
     ],
 )
 def test_a_printed_file_has_the_same_options_with_the_presets(words: str) -> None:

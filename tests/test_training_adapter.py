@@ -1,12 +1,14 @@
 """A run that trains an adapter is resumed, evaluated, trained further and exported like any other."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
+from support.fused_game import registered
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -30,14 +32,19 @@ SMALL: dict[str, Any] = {
     "max_tokens_per_turn": 3,
     "action_format": "plain",
     "lora": 4,
-    "env_kwargs": {"reward": "length", "max_length": 3},
     "success": 0.5,
     "grpo": {"max_completion_length": 16, "learning_rate": 1e-2, "save_steps": 2},
 }
 
 
 def options(base: Path, **changes: Any) -> TrainOptions:
-    return choose("TrlEnv/Echo-v0", model=str(base), **{**SMALL, **changes})
+    return choose("Tests/Fused-v0", model=str(base), **{**SMALL, **changes})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _game() -> Iterator[None]:
+    with registered():
+        yield
 
 
 @pytest.fixture(scope="module")

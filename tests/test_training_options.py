@@ -87,7 +87,7 @@ def test_what_cannot_be_trained_is_said_before_a_folder_is_made(
 def test_training_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch", "trl"):
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("training.run", "grpo.resume"):
+    for name in ("training.run", "grpo.trainer"):
         monkeypatch.delitem(sys.modules, f"gym_trl.{name}")
         monkeypatch.delattr(f"gym_trl.{name}")
     result = CliRunner().invoke(app, ["train"])

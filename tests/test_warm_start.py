@@ -26,6 +26,7 @@ from gym_trl.training.run_folder import wrapping
 from gym_trl.training.supervised import (
     WarmStart,
     resume_warm_start,
+    sft_rows,
     warm_start,
 )
 
@@ -74,14 +75,7 @@ def test_batches_are_the_transcripts_with_a_loss_where_the_mask_is_1(
     warm_start(options, out=tmp_path / "run", console=silent())
     spec = spec_of(num_tasks=24, max_tokens_per_turn=2, **wrapping(training_after(options)))
     kept = play(policy, spec, limits=Limits(2, 128, 2048), episodes=24).kept
-    expected = sorted(
-        (
-            [*result.prompt_ids, *result.completion_ids],
-            [-100] * len(result.prompt_ids)
-            + [id_ if bit else -100 for id_, bit in zip(result.completion_ids, result.mask, strict=True)],
-        )
-        for result in kept
-    )
+    expected = sorted((row["input_ids"], row["labels"]) for result in kept for row in sft_rows(result))
     rows = []
     for batch in batches:
         columns = (batch[name] for name in ("input_ids", "labels", "attention_mask"))
@@ -99,7 +93,6 @@ def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
 ) -> None:
     from trl.trainer import utils
 
-    from gym_trl.grpo.sampled_logprobs import score_sampled
     from gym_trl.training import sft_trainer
 
     scored: list[int] = []
@@ -109,12 +102,7 @@ def test_the_head_is_applied_where_there_is_a_label_and_the_loss_is_the_same(
         scored.append(len(hidden))
         return apply(hidden, *rest)
 
-    def counting(model: Any, rows: Any, **options: Any) -> Any:
-        scored.append(int(rows.sampled.sum()))
-        return score_sampled(model, rows, **options)
-
     monkeypatch.setattr(utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=counted))
-    monkeypatch.setattr(sft_trainer, "score_sampled", counting)
     warm_start(options_of(), out=tmp_path / "some", console=silent())
     labels = [sum(label != -100 for row in batch["labels"] for label in row) for batch in batches]
     assert scored == labels
