@@ -26,7 +26,7 @@ policy that is evaluated. Of all other failures the cause decides whether the ep
 
 * **The model** (``StopReason.CRASHED``, scored): while an environment executed the model's action, ``step`` raised, did
   not return within ``step_timeout``, or its process ended by itself (a segmentation fault, an abort, ``os._exit``).
-* **The infrastructure** (``ENV_ERROR``, ``TIMEOUT``, ``STRAGGLER``, ``CANCELLED``, unscored): everything else. This
+* **The infrastructure** (``ENV_ERROR``, ``CANCELLED``, unscored): everything else. This
   includes making and resetting, the engine, cutoffs, a worker that was killed from outside (SIGKILL, SIGTERM), an
   episode of a lost worker that a new instance does not repeat exactly, malformed results (an observation that is not
   text, a reward that is not a finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``,

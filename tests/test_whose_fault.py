@@ -44,7 +44,7 @@ from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.testing.faults import EXCEPTIONS, FailingEnv
 from gym_trl.types import StopReason, Task
-from gym_trl.wrappers import Discount, ParseAction, TurnLimit
+from gym_trl.wrappers import ParseAction, StepPenalty, TurnLimit
 from gym_trl.wrappers.state_key import StateKey
 from gym_trl.wrappers.tools import Tools
 
@@ -142,7 +142,7 @@ class Breaks(gym.Env):
 
 def stack(env_id):
     """An environment with wrappers around it, which let pass what it raises."""
-    return TurnLimit(Discount(Breaks(), gamma=1.0), turns=9)
+    return TurnLimit(StepPenalty(Breaks(), penalty=0.0), turns=9)
 
 
 def ends(pool, action, **options):
