@@ -15,7 +15,7 @@ from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.text.parsing import CUT, ActionFormat
 from gym_trl.types import StepResult, StopReason, Task, UnfinishedResponse
-from gym_trl.wrappers import ParseAction, TurnLimit
+from gym_trl.wrappers import InvalidActionPenalty, ParseAction, TurnLimit
 
 CHAT = ByteChat()
 FORMATS = ["tag", "boxed", "json:move", "plain", r"regex:move (\d+)", None]
@@ -99,7 +99,7 @@ def test_a_response_that_is_refused_costs_what_any_invalid_action_costs() -> Non
     """Its penalty, its place in the row of invalid ones, and its turn."""
     for format_ in ("tag", None):
         env = Heard()
-        one = played(ParseAction(env, format_, penalty=0.25), "<action>4242</action>", 10, turns=3)
+        one = played(InvalidActionPenalty(ParseAction(env, format_), 0.25), "<action>4242</action>", 10, turns=3)
         assert (one.episode_return, len(one.turns), one.stop_reason) == (-0.75, 3, StopReason.TURN_LIMIT)
         one = played(ParseAction(env, format_, end_after=2), "<action>4242</action>", 10, turns=9)
         assert (len(one.turns), one.stop_reason) == (2, StopReason.INVALID)

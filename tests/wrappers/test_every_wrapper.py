@@ -30,23 +30,14 @@ ENV_ID = "TrlEnv/GuessNumber-v0"
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "AdmissibleActions": [{}, {"max_length": 20}],
     "DeclareSuccess": [{"success": 0.5}, {"success": "info"}],
-    "Discount": [{}, {"gamma": 0.5}],
-    "CutoffReturn": [{"most": -1.0}],
     "Instructions": [{"text": ""}, {"text": "Think.", "append": True}],
     "InvalidActionPenalty": [{}, {"penalty": 0.5}],
     "Levels": [
         {"levels": [{"turns": 4}, {"high": 8}]},
         {"levels": [{"turns": 4}, {"high": 8, "turns": 5}], "level": 1},
     ],
-    "Opponent": [
-        {"policy": "support.wrapper_arguments:Guesser"},
-        {"policy": "support.wrapper_arguments:Guesser", "seat": None},
-    ],
-    "ParseAction": [{}, {"format": "boxed", "penalty": 0.5, "end_after": 2}],
-    "PotentialShaping": [
-        {"potential": "support.wrapper_arguments:guesses_made"},
-        {"potential": "support.wrapper_arguments:guesses_made", "gamma": 0.5},
-    ],
+    "ParseAction": [{}, {"format": "boxed", "end_after": 2}],
+    "PotentialShaping": [{"potential": "support.wrapper_arguments:guesses_made"}],
     "StateKey": [{}, {"key": "support.wrapper_arguments:guesses_made"}],
     "StepPenalty": [{}, {"penalty": 0.5}],
     "SuccessReward": [{}],
@@ -77,31 +68,29 @@ every_wrapper = pytest.mark.parametrize(
     [
         pytest.param(partial(getattr(gym_trl.wrappers, name), **arguments), id=f"{name}-{index}")
         for name in gym_trl.wrappers.__all__
-        # For games of several seats: its own tests have the same rules.
-        if name != "Seats"
+        if name not in ("Seats", "Opponent")  # for games of several seats
         for index, arguments in enumerate(ARGUMENTS[name])
     ],
 )
 Wrap = Callable[..., gym.Wrapper[str, str, str, str]]
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
+REFUSED: list[tuple[str, dict[str, Any]]] = [
     *(
-        (name, {argument: value}, f"{argument} must be an integer of at least 1")
+        (name, {argument: value})
         for name, argument in (("AdmissibleActions", "max_length"), ("TurnLimit", "turns"))
         for value in (0, -1, 1.5, "3", True, None)
     ),
-    ("Instructions", {"text": None}, "instructions must be text, got NoneType"),
-    *(("Opponent", {"seat": value}, "seat must be an integer from 0 to 1 or None") for value in (2, -1, True, "first")),
-    ("ParseAction", {"format": "xml"}, "format"),
-    ("ParseAction", {"end_after": 0}, "end_after must be"),
-    *(
-        (name, {"penalty": value}, "penalty must not be negative")
-        for name in ("ParseAction", "StepPenalty", "InvalidActionPenalty")
-        for value in (-0.1, float("inf"), float("nan"))
-    ),
-    *(("Discount", {"gamma": value}, "gamma must be between 0 and 1") for value in (1.1, float("nan"))),
-    ("PotentialShaping", {"potential": len, "gamma": -0.1}, "gamma must be between 0 and 1"),
+    ("Instructions", {"text": None}),
+    ("Opponent", {}),
+    ("ParseAction", {"format": "xml"}),
+    ("ParseAction", {"end_after": 0}),
+    ("ParseAction", {"cut_actions": 1}),
+    *((name, {"penalty": -0.1}) for name in ("StepPenalty", "InvalidActionPenalty")),
+    *((name, {"penalty": float("nan")}) for name in ("StepPenalty", "InvalidActionPenalty")),
+    *(("PotentialShaping", {"potential": name}) for name in ("nowhere", "no_module:at_all", "math:nothing", 3)),
+    ("Seats", {}),
+    ("Tools", {"tools": []}),
 ]
-READS_TEXT = {"Opponent", "ParseAction", "TextAction", "Tools"}
+READS_TEXT = {"ParseAction", "TextAction", "Tools"}
 NEEDS_TEXT = (READS_TEXT - {"TextAction"}) | {"AdmissibleActions"}
 
 
@@ -185,23 +174,23 @@ def test_any_response_is_data(wrap: Wrap, response: str) -> None:
         assert isinstance(info["action_valid"], bool)
 
 
-@pytest.mark.parametrize(("name", "arguments", "reason"), REFUSED)
-def test_arguments_that_cannot_work_are_refused(name: str, arguments: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+@pytest.mark.parametrize(("name", "arguments"), REFUSED)
+def test_arguments_that_cannot_work_are_refused(name: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
         getattr(gym_trl.wrappers, name)(gym.make(ENV_ID), **arguments)
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_TEXT))
 def test_an_environment_without_text_is_refused(name: str) -> None:
-    with pytest.raises(NotTextError, match=rf"Discrete.* {name} needs text; wrap as_text\(env\)"):
+    with pytest.raises(NotTextError):
         getattr(gym_trl.wrappers, name)(gym.make("FrozenLake-v1"), **ARGUMENTS[name][0])
 
 
 @pytest.mark.parametrize("name", sorted(READS_TEXT))
 def test_a_step_needs_a_text_and_a_reset_before_it(name: str) -> None:
     env = getattr(gym_trl.wrappers, name)(gym.make(ENV_ID), **ARGUMENTS[name][0])
-    with pytest.raises(ResetNeeded, match=f"{name} has not been reset"):
+    with pytest.raises(ResetNeeded):
         env.step("1")
     env.reset(seed=0)
-    with pytest.raises(ActionTypeError, match=f"{name} reads text, got bytes: b'31'"):
+    with pytest.raises(ActionTypeError):
         env.step(b"31")

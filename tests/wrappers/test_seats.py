@@ -6,12 +6,13 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from support.games import SEATS
 
 from gym_trl.errors import ConfigError, SeatError, caused_by_model
 from gym_trl.spaces import AnyText
 from gym_trl.wrappers import Seats
 
-GAMES = ("TicTacToe", "ConnectFour", "KuhnPoker")
+GAMES = [env_id.removeprefix("TrlEnv/").removesuffix("-v0") for env_id in SEATS]
 
 
 class Scripted(gym.Env[str, str]):
@@ -46,12 +47,12 @@ def played(env: gym.Env[str, str]) -> list[Any]:
 
 @pytest.mark.parametrize("name", GAMES)
 def test_each_seat_of_a_game_is_paid_what_the_game_says(name: str) -> None:
-    env = Seats(gym.make(f"TrlEnv/{name}-v0", opponent="self"))
+    env = Seats(gym.make(f"TrlEnv/{name}-v0"))
     for seed in range(20):
         _, info = env.reset(seed=seed)
         seats, done = [info["to_move"]], False
         while not done:
-            legal = env.get_wrapper_attr("admissible_actions")()
+            legal = env.get_wrapper_attr("legal")()
             observation, reward, done, _, info = env.step(legal[seed % len(legal)])
             assert info["player"] == seats[-1]
             assert reward == info["payoffs"][info["player"]]
@@ -65,13 +66,13 @@ def test_each_seat_of_a_game_is_paid_what_the_game_says(name: str) -> None:
 
 
 def test_who_makes_too_many_mistakes_loses_and_the_other_wins() -> None:
-    env = Seats(gym.make("TrlEnv/TicTacToe-v0", opponent="self", mistakes=2))
+    env = Seats(gym.make("TrlEnv/KuhnPoker-v0", mistakes=2))
     env.reset(seed=0)
-    for action in ("none", "1", "none", "5", "none"):
+    for action in ("none", "pass", "none", "bet", "none"):
         observation, reward, done, _, info = env.step(action)
     assert done
-    assert (reward, info["payoffs"], info["player"]) == (-1.0, (-1.0, 1.0), 0)
-    assert info["observations"][1] == "X played 2 illegal actions. You won."
+    assert (reward, info["payoffs"], info["player"]) == (-2.0, (-2.0, 2.0), 0)
+    assert info["observations"][1] == "player 1 played 2 illegal actions. You won."
     assert "You lost." in observation
 
 
@@ -149,18 +150,18 @@ def test_who_begins_must_be_a_seat() -> None:
 
 def test_an_environment_of_one_seat_is_refused() -> None:
     with pytest.raises(ConfigError, match="has one seat"):
-        Seats(gym.make("TrlEnv/TicTacToe-v0"))
+        Seats(gym.make("TrlEnv/Echo-v0"))
 
 
 @pytest.mark.parametrize("name", GAMES)
 def test_a_game_can_be_pickled_between_any_two_steps_and_rebuilt_from_its_spec(name: str) -> None:
-    env: Any = Seats(gym.make(f"TrlEnv/{name}-v0", opponent="self"))
+    env: Any = Seats(gym.make(f"TrlEnv/{name}-v0"))
     again: Any = gym.make(env.spec)
     assert isinstance(again, Seats)
     assert env.reset(seed=4) == again.reset(seed=4)
     done = False
     while not done:
-        action = env.get_wrapper_attr("admissible_actions")()[0]
+        action = env.get_wrapper_attr("legal")()[0]
         copied = pickle.loads(pickle.dumps(env))
         step = env.step(action)
         assert copied.step(action) == step == again.step(action)
