@@ -4,6 +4,7 @@ TRL's own loop gathers prompts at every turn, which hangs or mixes completions u
 many turns they play (trl#6673).
 """
 
+import asyncio
 import json
 import warnings
 from hashlib import blake2b
@@ -91,10 +92,13 @@ def trainer(url, *, correction=True, **sampling):
 
 
 def ask(of, changes=None):
-    with trainer_engine(of, ByteChat(), changes) as engine:
+    async def sample(engine):
         assert isinstance(engine, ServerEngine)
-        engine.submit(Request("0", [1, 2], 5, 0, turn=1))
-        return engine.collect(block=True)
+        async with engine:
+            return [await engine.sample(Request("0", [1, 2], 5, 0, turn=1))]
+
+    with trainer_engine(of, ByteChat(), changes) as engine:
+        return asyncio.run(sample(engine))
 
 
 @pytest.fixture

@@ -73,12 +73,12 @@ class TestTraining:
 
     def test_segments_with_credit_per_turn_are_trained_on_as_they_were_sampled(self, tmp_path):
         """Also with the ratio of a whole episode (``sequence_mask``), TRL's default."""
-        report = run(tmp_path, spec={"history": {"last": 0, "most": 1}, "credit": "pool"})
+        report = run(tmp_path, spec={"history": "rendered", "system_prompt": "Play.", "credit": "pool"})
         assert all(rollout["difference"] < 1e-5 for rollout in report["rollouts"])
-        assert all(sum(map(len, rollout["segments"])) > 4 for rollout in report["rollouts"])
+        assert all(sum(rollout["segments"]) > 8 for rollout in report["rollouts"])
         assert len(report["losses"]) == 3
         for loss, rollout in zip(report["losses"], report["rollouts"], strict=False):
-            assert loss["rows"] == 8 + sum(map(len, rollout["segments"]))
+            assert loss["rows"] == sum(rollout["segments"])
             assert loss["ratios"] == [loss["rows"], 1]
             assert loss["furthest"] < 0.02
             assert loss["advantages"][0] == loss["rows"]

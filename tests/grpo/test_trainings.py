@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import tiny_trainer
 from support.gradient_grid import Ragged, RaggedGame
+from support.law_4 import difference
 from trl import GRPOTrainer
 
 from gym_trl import GymGRPOTrainer, GymSpec, StopReason, env_reward, last_turns
@@ -122,6 +123,17 @@ def watch_engine(patch: pytest.MonkeyPatch, see: Any) -> None:
 
     patch.setattr(TransformersEngine, "submit", submitted)
     patch.setattr(TransformersEngine, "collect", collected)
+
+
+@pytest.mark.parametrize("grpo", [{}, {"temperature": 0.5, "top_k": 5}], ids=str)
+@pytest.mark.parametrize("name", ["plain", "notes", "seats"])
+def test_logprobs_are_those_of_the_model_in_training(name: str, grpo: Any, tmp_path: Path) -> None:
+    """Law 4."""
+    kind, env, options = KINDS[name]
+    recorder = Recorder(env, **options)
+    trainer = recorder.trainer(tmp_path, kind, grpo={"max_steps": 1, "learning_rate": 0.0, **grpo})
+    trainer.train()
+    assert difference(trainer.model, recorder.rollouts[0].episodes, **grpo) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["plain", "credit", "history", "resampled", "seats"])

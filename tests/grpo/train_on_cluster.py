@@ -17,8 +17,6 @@ from support import tiny_trainer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 from trl.generation import vllm_client, vllm_generation
 
-KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "messages", "task", "stop_reason", "error")
-
 # The client needs no vLLM in its own process, except for the weights.
 vllm_client.is_vllm_available = vllm_generation.is_vllm_available = lambda *_, **__: True
 vllm_client.VLLMClient.init_communicator = lambda *_, **__: None
@@ -72,7 +70,7 @@ def main(folder: Path, options):
     def rollout_func(prompts, trainer):
         (folder / f"begun-{rank}-{len(rollouts)}").touch()
         columns = spec.rollout_func(prompts, trainer)
-        rollouts.append({name: columns[name] for name in KEPT})
+        rollouts.append(tiny_trainer.columns_of(columns["episode"]))
         return columns
 
     server = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": options["urls"][rank]}

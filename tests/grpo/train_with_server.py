@@ -31,8 +31,8 @@ def main(folder: Path, url, options):
     def rollout_func(prompts, trainer):
         start = time.monotonic()
         columns = spec.rollout_func(prompts, trainer)
-        names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "task", "num_turns", "stop_reason", "error")
-        rollouts.append({"seconds": time.monotonic() - start, **{name: columns[name] for name in names}})
+        played = tiny_trainer.columns_of(columns["episode"])
+        rollouts.append({"seconds": time.monotonic() - start, **played})
         return columns
 
     server = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": url}

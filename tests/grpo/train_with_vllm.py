@@ -8,15 +8,12 @@ import copy
 import json
 import os
 import sys
+from functools import wraps
 from pathlib import Path
 
 from support import tiny_trainer, vllm_cpu
 from support.law_4 import difference
 from transformers import Qwen2ForCausalLM
-
-from gym_trl import adopt
-
-KEPT = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "stop_reason", "error", "task", "num_turns")
 
 
 def small_ids(completion_ids, **_):
@@ -103,16 +100,16 @@ def main(folder: Path, options):
     )
     rollouts = []
 
+    @wraps(spec.rollout_func)
     def rollout_func(prompts, trainer):
         columns = spec.rollout_func(prompts, trainer)
         rollouts.append(
             {
                 "split": "train" if trainer.model.training else "eval",
-                "difference": difference(trainer.model, columns),
-                "difference_to_first": difference(first, columns),
+                "difference": difference(trainer.model, columns["episode"]),
+                "difference_to_first": difference(first, columns["episode"]),
                 "unfinished": trainer.vllm_generation.llm.llm_engine.get_num_unfinished_requests(),
-                **{name: columns[name] for name in KEPT},
-                "segments": columns.get("segments", []),
+                **tiny_trainer.columns_of(columns["episode"]),
             }
         )
         return columns
@@ -138,7 +135,6 @@ def main(folder: Path, options):
     )
     sleeper = Sleeper(trainer) if options.get("sleep") else None
     params = note_params(trainer)
-    adopt(trainer, spec)
     losses = watch_losses(trainer)
     trainer.train()
     evaluation = trainer.evaluate()

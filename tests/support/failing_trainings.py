@@ -15,8 +15,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from gym_trl import GymGRPOTrainer
-from gym_trl.options import History
+from gym_trl import GymGRPOTrainer, env_reward
 from support import tiny_trainer
 
 BATCHES: dict[str, Any] = {
@@ -28,9 +27,9 @@ BATCHES: dict[str, Any] = {
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "credit": {"credit": "pool"},
-    "history": {"history": History(last=1, most=2)},
+    "history": {"history": 1},
     "stock": {},
-    "both": {"credit": "return_to_go", "history": History(last=1, most=2)},
+    "both": {"credit": "return_to_go", "history": 1},
 }
 OWN = "_CAN_RECORD_REGISTRY"  # Transformers notes in it the classes of models that were made
 LIBRARIES = ("accelerate", "peft", "transformers", "trl", "vllm")
@@ -70,7 +69,7 @@ def train(folder, feature, place, error, *, evaluates=False):
     if place == "rollout":
         options["on_rollout"] = fail(error)
     if place == "reward":
-        changes["reward_funcs"] = [fail(error)]
+        changes["reward_funcs"] = [env_reward, fail(error)]
     if place == "step":
         changes["callbacks"] = [Step(error)]
     grpo = {**BATCHES, "max_completion_length": 48}

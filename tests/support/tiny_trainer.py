@@ -66,3 +66,20 @@ def end(folder, report):
     """Write the report of this process, which ``warm.run_ranks`` reads, and leave the others."""
     Path(folder, f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(report))
     leave_process_group()
+
+
+def columns_of(episodes):
+    """Return what the tests of scripts read of episodes, by name, with a value for each."""
+    rows = [one.row for one in episodes]
+    return {
+        "prompt_ids": [row.prompt_ids for row in rows],
+        "completion_ids": [row.completion_ids for row in rows],
+        "env_mask": [row.mask for row in rows],
+        "logprobs": [row.logprobs for row in rows],
+        "segments": [len(one.segments) for one in episodes],
+        "messages": [[message.as_dict() for message in one.messages] for one in episodes],
+        "task": [one.task.to_json() for one in episodes],
+        "num_turns": [len(one.turns) for one in episodes],
+        "stop_reason": [str(one.stop_reason) for one in episodes],
+        "error": [one.error for one in episodes],
+    }
