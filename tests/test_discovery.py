@@ -105,11 +105,11 @@ def test_colours_tell_the_states_of_the_frozen_lake_apart():
     [
         ("plain", "plain"),
         ("\x1b[31mred\x1b[0m", "[red|red]"),
-        ("\x1b[1;97;44mx\x1b[m", "[x|on blue]"),
+        ("\x1b[1;97;44mx\x1b[m", "[x|white on blue]"),
         ("\x1b[7mx", "[x|reversed]"),
         ("\x1b[31ma\nb\x1b[0m", "[a|red]\n[b|red]"),
         ("\x1b[2J\x1b[Hhome\x07", "home"),
-        ("\x1b[41m \x1b[0m", " "),
+        ("\x1b[41m \x1b[0m", "[ |on red]"),
     ],
 )
 def test_colours_become_words_and_other_codes_go(text, words):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from gym_trl.envs.kuhn_poker import KuhnPoker
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import make_pool
@@ -16,7 +17,16 @@ from gym_trl.rollout import Episode, rollout, run
 from gym_trl.spaces import AnyText
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.types import StopReason, Task
-from gym_trl.wrappers import CutoffReturn, Discount, Opponent, ParseAction, StateKey, Tools, TurnLimit
+from gym_trl.wrappers import (
+    InvalidActionPenalty,
+    Opponent,
+    ParseAction,
+    PotentialShaping,
+    StateKey,
+    SuccessReward,
+    Tools,
+    TurnLimit,
+)
 from gym_trl.wrappers.state_key import as_text_key
 
 
@@ -34,26 +44,28 @@ class Line(gym.Env[str, str]):
         """Return to the start."""
         super().reset(seed=seed)
         self.position = 0
-        return "0", {"state_key": self._key(self.position)}
+        return "0", {}
+
+    @property
+    def state_key(self) -> Any:
+        """Key of the position."""
+        return self._key(self.position)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Go one step."""
         if action == "burst":
             raise ZeroDivisionError("burst")
         self.position += {"left": -1, "right": 1}.get(action, 0)
-        return str(self.position), 0.0, self.position == 3, False, {"state_key": self._key(self.position)}
+        return str(self.position), 0.0, self.position == 3, False, {}
 
 
 class Nameless(Line):
     """The same without a key."""
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Return to the start."""
-        return super().reset(seed=seed)[0], {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Go one step."""
-        return (*super().step(action)[:4], {})
+    @property
+    def state_key(self) -> Any:
+        """Nobody knows it."""
+        raise AttributeError
 
 
 def doubled(env: Any) -> int:
@@ -126,8 +138,11 @@ class TestTheHistory:
 
     def test_includes_the_task(self) -> None:
         env = StateKey(Nameless())
-        keys = [env.reset(seed=seed)[1]["state_key"] for seed in (1, 2)]
-        assert len({*keys, env.reset(seed=1, options={"level": 2})[1]["state_key"]}) == 3
+        names = set()
+        for seed, options in ((1, {}), (2, {}), (1, {"level": 2})):
+            env.reset(seed=seed, options=options)
+            names.add(env.state.key)
+        assert len(names) == 3
 
 
 class TestAKeyOfTheUser:
@@ -187,14 +202,33 @@ class TestTheTextOfAKey:
 
 
 class TestAWrapper:
-    def test_adds_what_it_keeps(self) -> None:
-        env = StateKey(CutoffReturn(Discount(TurnLimit(Line(), 5), gamma=0.5), most=-1.0))
-        keys = [env.reset(seed=0)[1]["state_key"], env.step("left")[4]["state_key"]]
-        assert keys == ["(0, 5, 1.0, 0.0)", "(-1, 4, 0.5, 0.0)"]
+    def test_adds_what_it_keeps_and_the_turns_that_are_left(self) -> None:
+        env = StateKey(SuccessReward(TurnLimit(ParseAction(Line(), "plain", end_after=3), 5)))
+        env.reset(seed=0)
+        assert env.state == ("((0, False, (0, 0)), 5)", "(0, False, (0, 0))", 5)
+        env.step("left")
+        assert env.state == ("((-1, False, (0, 0)), 4)", "(-1, False, (0, 0))", 4)
 
     def test_of_gymnasium_that_counts_time_adds_it(self) -> None:
         env = StateKey(gym.wrappers.TimeLimit(Line(), 4))
-        assert [env.reset(seed=0)[1]["state_key"], env.step("left")[4]["state_key"]] == ["(0, 4)", "(-1, 3)"]
+        env.reset(seed=0)
+        assert env.state == ("(0, 4)", "0", 4)
+
+    @pytest.mark.parametrize(
+        ("wrap", "left"),
+        [
+            (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 9), 4), 4),  # one of them never applies
+            (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 4), 9), None),  # both do, if a response is unreadable
+            (lambda env: InvalidActionPenalty(TurnLimit(env, 4)), 4),
+            (lambda env: PotentialShaping(TurnLimit(env, 4), lambda line: line.position), None),
+            (lambda env: TurnLimit(PotentialShaping(env, lambda line: line.position), 4), None),
+        ],
+    )
+    def test_hides_the_place_if_there_are_several_limits_or_an_end_by_one_pays(self, wrap: Any, left: Any) -> None:
+        env = StateKey(wrap(Line()))
+        env.reset(seed=0)
+        assert (env.state.turns_left, env.state.place) == (left, "0" if left else "")
+        assert env.markov_state_key
 
     @pytest.mark.parametrize(
         ("wrap", "markov"),
@@ -202,8 +236,8 @@ class TestAWrapper:
             (ParseAction, True),
             (lambda env: Tools(env, [max_of]), True),
             (lambda env: Tools(env, ["mcp:python"]), False),
-            (lambda env: Opponent(env, lambda seed: lambda seen: "left"), False),
-            (Opponent, True),
+            (lambda env: Opponent(KuhnPoker(), lambda seed: lambda seen: "pass"), False),
+            (lambda env: Opponent(KuhnPoker()), True),
             (lambda env: gym.wrappers.TransformReward(env, float), True),
             (lambda env: gym.wrappers.StickyAction(env, 0.5), False),
         ],

@@ -9,6 +9,7 @@ import gymnasium as gym
 from gym_trl.types import Policy
 
 _Layer = TypeVar("_Layer")
+_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,10 @@ def attribute_of(env: gym.Env[Any, Any], name: str, default: Any = None) -> Any:
     >>> attribute_of(gym.make("TrlEnv/GuessNumber-v0"), "high"), attribute_of(gym.make("FrozenLake-v1"), "high", 0)
     (50, 0)
     """
-    while not hasattr(env, name):
-        if not isinstance(env, gym.Wrapper):
-            return default
+    # A property such as instructions may ask the layers inside in turn, so it is read once.
+    while (found := getattr(env, name, _MISSING)) is _MISSING and isinstance(env, gym.Wrapper):
         env = env.env
-    return getattr(env, name)
+    return default if found is _MISSING else found
 
 
 def layers_of(env: gym.Env[Any, Any]) -> list[Any]:

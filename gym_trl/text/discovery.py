@@ -119,13 +119,19 @@ def marks(text: str) -> str:
     'S[F|on red]F[G|green]'
     """
     first, *rest = _SGR.split(text)
-    parts, style = [first], ""
+    parts, ink, ground = [first], "", ""
     for codes, piece in zip(rest[::2], rest[1::2], strict=True):
         for code in (int(code or 0) for code in codes.split(";")):
-            if code in (0, 7):
-                style = "reversed" if code else ""
-            elif code % 10 < 8 and code // 10 in (3, 4, 9, 10):
-                style = ("on " if code // 10 in (4, 10) else "") + _COLOURS[code % 10]
-        lines = piece.split("\n") if style else []
-        parts.append("\n".join(f"[{line}|{style}]" if line.strip() else line for line in lines) if lines else piece)
+            if code == 0:
+                ink = ground = ""
+            elif code == 7:
+                ground = "reversed"
+            elif code % 10 < 8 and code // 10 in (3, 9):
+                ink = _COLOURS[code % 10]
+            elif code % 10 < 8 and code // 10 in (4, 10):
+                ground = f"on {_COLOURS[code % 10]}"
+        style = " ".join(filter(None, (ink, ground)))
+        lines = piece.split("\n") if style else [piece]
+        shown = [f"[{line}|{style}]" if style and (line if ground else line.strip()) else line for line in lines]
+        parts.append("\n".join(shown))
     return _CONTROL.sub("", "".join(parts))

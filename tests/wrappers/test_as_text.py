@@ -71,11 +71,19 @@ def test_every_id_takes_a_hundred_random_actions_in_words(env_id):
 
 
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1"])
-def test_every_state_looks_different(env_id):
-    env: Any = as_text(gym.make(env_id))
-    observe = env.get_wrapper_attr("_observe")
+@pytest.mark.parametrize("observe", [None, "render"])
+def test_states_that_differ_are_shown_by_texts_that_differ(env_id, observe):
+    """Law 25."""
+
+    class At(gym.Wrapper):
+        def reset(self, *, seed=None, options=None):
+            self.env.reset(seed=seed)
+            self.unwrapped.s, self.unwrapped.lastaction = options["state"], None
+            return options["state"], {}
+
+    env: Any = as_text(At(gym.make(env_id)), observe=observe)
     states = range(env.unwrapped.observation_space.n)
-    assert len({observe(state, {}) for state in states}) == len(states)
+    assert len({env.reset(options={"state": state})[0] for state in states}) == len(states)
 
 
 def test_an_environment_that_speaks_text_is_returned_as_it_is():
@@ -105,22 +113,19 @@ def test_users_functions_come_first():
 
 
 def test_what_has_no_words_is_refused_with_what_to_do():
-    with pytest.raises(NotTextError, match="observe="):
+    with pytest.raises(NotTextError):
         as_text(Picture())
 
 
 def test_a_rendering_is_shown_only_where_it_is_asked_for():
     assert as_text(Drawn(), observe="render").reset()[0] == "[#|red]."
-    with pytest.raises(NotTextError, match=r'show its rendering with observe="render"'):
+    with pytest.raises(NotTextError):
         as_text(Drawn())
-    with pytest.raises(ConfigError, match='has no render mode "ansi"'):
-        as_text(Picture(), observe="render")
-    with pytest.raises(ConfigError, match=r'observe must be a function or "render", got 5'):
-        as_text(Drawn(), observe=5)  # type: ignore[arg-type]
     hidden = Drawn()
     hidden.render_mode = "human"
-    with pytest.raises(ConfigError, match="render_mode='human'"):
-        as_text(hidden, observe="render")
+    for env, observe in ((Picture(), "render"), (hidden, "render"), (Drawn(), 5)):
+        with pytest.raises(ConfigError):
+            as_text(env, observe=observe)
 
 
 class Secret(gym.Env):
@@ -154,7 +159,7 @@ def test_a_wrapper_that_changes_observations_is_never_undone(env_id, space):
     changed = TransformObservation(env, lambda observation: zero, space or env.observation_space)
     text = as_text(changed)
     assert (text.reset(seed=0)[0], text.step("0")[0]) == (("[0, 0, 0]",) * 2 if zero else ("0", "0"))
-    with pytest.raises(ConfigError, match="would undo TransformObservation"):
+    with pytest.raises(ConfigError):
         as_text(changed, observe="render")
 
 
@@ -186,7 +191,7 @@ def test_masks_become_the_names_of_what_is_allowed():
 
 @pytest.mark.parametrize("names", [("left",), ("a", "b", "c", "a"), ("a", " a", "b", "c")])
 def test_names_that_do_not_tell_the_actions_apart_are_refused(names):
-    with pytest.raises(ConfigError, match="names must be 4 different names, got"):
+    with pytest.raises(ConfigError):
         TextAction(gym.make("FrozenLake-v1"), names=names)
 
 

@@ -4,7 +4,6 @@ import gymnasium as gym
 import pytest
 
 from gym_trl import GymSpec, as_text
-from gym_trl.wrappers import StateKey
 
 minigrid = pytest.importorskip("minigrid", reason="MiniGrid is not installed")
 pytestmark = pytest.mark.external
@@ -55,12 +54,3 @@ def test_whoever_walks_to_the_goal_is_paid():
     results = [env.step(action) for action in ("forward", "forward", "right", "forward", "forward")]
     assert results[-1][1] > 0.9
     assert results[-1][2]
-
-
-def test_the_grid_and_the_agent_are_its_state_key_and_serve_baselines():
-    env: Any = StateKey(as_text(make("MiniGrid-DoorKey-6x6-v0")))
-    first = env.reset(seed=3)[1]["state_key"]
-    keys = [env.step(action)[4]["state_key"] for action in ("left", "right", "left", "left", "pickup")]
-    assert (env.declared, env.markov_state_key) == (True, False)
-    assert keys[1] == first
-    assert len({first, *keys}) == 4  # looking south, east and north, and with the key

@@ -36,18 +36,12 @@ def test_the_action_is_read_and_played(how: Any, answer: str) -> None:
 
 @pytest.mark.parametrize("answer", ["31", "", "<think><action>31</action></think>", "<think><action>31</action>"])
 def test_an_answer_without_an_action_does_not_reach_the_environment(answer: str) -> None:
-    env = parsed(penalty=0.25)
+    env = parsed()
     observation, reward, terminated, truncated, info = env.step(answer)
     assert observation == "No action found. Put your action between <action> and </action>."
-    assert (reward, terminated, truncated) == (-0.25, False, False)
-    assert info == {"action_valid": False, "parse_error": "No action found.", "invalid_penalty": 0.25}
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info == {"action_valid": False, "parse_error": "No action found."}
     assert env.step("<action>1</action>")[0] == "Higher."
-
-
-def test_the_penalty_also_falls_on_actions_that_the_environment_rejects() -> None:
-    env = parsed(penalty=0.25)
-    assert env.step("<action>51</action>")[1] == -0.25
-    assert env.step("<action>31</action>")[1] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -68,15 +62,6 @@ def test_too_many_in_a_row_end_the_episode(answers: list[str]) -> None:
     _, _, terminated, truncated, info = steps[-1]
     assert (terminated, truncated, info["stop_reason"]) == (True, False, "invalid")
     assert not info.get("success")
-
-
-@pytest.mark.parametrize("last", ["Two.", "<action>two</action>"])
-def test_what_is_paid_for_coming_close_is_taken_back_where_it_ends_the_episode(last: str) -> None:
-    env = ParseAction(gym.make("TrlEnv/GuessNumber-v0", low=1, high=4, reward="shaped"), end_after=1, penalty=0.5)
-    env.reset(options={"instance": 2})
-    paid = float(env.step("<action>1</action>")[1])
-    assert paid > 0
-    assert env.step(last)[1] == pytest.approx(-paid - 0.5)
 
 
 def test_what_is_not_in_a_row_ends_nothing() -> None:
