@@ -29,7 +29,7 @@ def test_eval_prints_a_table_and_resumes(evaluated: Path) -> None:
     ran = gym_trl_("eval", GUESS, "--policy", "solver", "--episodes", "60", "--attempts", "2", "--out", str(evaluated))
     solver = next(line for line in ran.stdout.splitlines() if "solver" in line)
     assert re.search(r"60 +(1\.000 \[0\.8\d\d, 1\.000\]) +\1 ", solver)
-    assert "success 60" in solver
+    assert "ended 60" in solver
     assert "random" in ran.stdout
     assert len((evaluated / "rollouts.jsonl").read_text().splitlines()) == 120
 
@@ -75,12 +75,12 @@ def test_fail_under_makes_an_evaluation_a_gate() -> None:
 
 def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: Path) -> None:
     (tmp_path / "eval.toml").write_text(
-        f'env = "{GUESS}"\npolicy = ["solver", "constant"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n'
+        f'env = "{GUESS}"\npolicy = ["solver", "random"]\nepisodes = 30\nout = "{tmp_path / "out"}"\n'
         "[env_kwargs]\nhigh = 8\n"
     )
     told = json.loads(gym_trl_("eval", str(tmp_path / "eval.toml"), "--episodes", "12", "--json").stdout)
     found = [(row["policy"], row["episodes"], row["env_kwargs"]) for row in told["rows"]]
-    assert found == [("constant", 12, {"high": 8}), ("solver", 12, {"high": 8})]
+    assert found == [("random", 12, {"high": 8}), ("solver", 12, {"high": 8})]
     assert (tmp_path / "out" / "rollouts.jsonl").exists()
 
 
@@ -103,7 +103,7 @@ def test_eval_reads_its_options_from_a_file_and_the_command_line_wins(tmp_path: 
         ([GUESS, "--model", "gym_trl/enginse"], "there is no folder 'gym_trl/enginse'"),
         ([GUESS, "--policy", "solver", "--env-kwargs", "hihg=3"], "has no argument 'hihg'; did you mean 'high'?"),
         (
-            [GUESS, "--policy", "solver", "--history.last", "3"],
+            [GUESS, "--policy", "solver", "--history", "3"],
             "--history requires a model in this process, and 'solver' is none",
         ),
         (["CliffWalking-v1", "--policy", "random", "--success", "info"], "Error: --success must be a return to"),
@@ -129,12 +129,12 @@ def test_a_person_is_evaluated_and_can_go_on_later(tmp_path: Path) -> None:
 
 
 def test_compare_is_paired_and_can_be_a_gate(evaluated: Path, tmp_path: Path) -> None:
-    for name, policy in (("good", "solver"), ("bad", "constant")):
+    for name, policy in (("good", "solver"), ("bad", "random")):
         gym_trl_("eval", GUESS, "--policy", policy, "--episodes", "40", "--out", str(tmp_path / name))
     good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
     worse = gym_trl_("compare", good, bad, "--fail-if-worse")
     assert worse.exit_code == 1
-    assert re.search(r"solver +constant +-0\.\d+ \[-\d.* +40 ", worse.stdout)
+    assert re.search(r"solver +random +-0\.\d+ \[-\d.* +40 ", worse.stdout)
     assert gym_trl_("compare", bad, good, "--fail-if-worse").exit_code == 0
     [row] = json.loads(gym_trl_("compare", str(evaluated), "--json").stdout)["rows"]
     assert (row["policies"], row["tasks"]) == (["random", "solver"], 30)
@@ -164,12 +164,12 @@ from gym_trl.envs.echo import Echo
 
 class Broken(Echo):
     '''A game whose reset fails.'''
-    def _start(self, *options):
+    def deal(self):
         raise IndexError("list index out of range")
 
 class Seldom(Echo):
     '''A game that cannot be scored.'''
-    def _act(self, action):
+    def play(self, action):
         raise ConnectionError("the line was cut")
 """
 

@@ -90,7 +90,7 @@ def test_registered_ids_with_numbers_are_used(env_id: str) -> None:
 
 def test_the_usual_options_of_a_training_are_used(mark: Path) -> None:
     for env in (ECHO, "FrozenLake-v1"):
-        options = choose(env, model="some/model", success=0.5, history={"last": 8}, action_format="regex:a:(.*)")
+        options = choose(env, model="some/model", success=0.5, history=8, action_format="regex:a:(.*)")
         run = write_run(Path(env.partition("/")[2] or env), **options.as_dict())
         assert read_options(run).as_dict() == options.as_dict()
     refuse_code("config.json", {"env": ECHO, "env_kwargs": {"alphabet": "a:b.py"}})  # of a game that only has texts
