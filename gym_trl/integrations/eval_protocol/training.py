@@ -1,30 +1,32 @@
-"""Training with TRL through Eval Protocol's names, and its tests as reward functions."""
+"""Training with TRL through Eval Protocol's names."""
 
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from importlib.util import find_spec
 from math import nan
 from typing import Any
-from urllib.parse import urlsplit
 
 import gymnasium as gym
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.grpo.dataset import read_prompt
-from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
-from gym_trl.grpo.trl_versions import server_url
-from gym_trl.integrations.eval_protocol.environments import ARGUMENTS, ENV_ID, environments
+from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.integrations.eval_protocol.rows import EvaluationTest, as_row, score_of
+from gym_trl.integrations.openenv.env import OpenEnv
 from gym_trl.seeding import task_seed
-from gym_trl.types import Message, Task
+from gym_trl.types import Task
+from gym_trl.wrappers.turn_limit import TurnLimit
+
+_ENV_ID = "OpenEnv"  # id of the environments; with a task, OpenEnv/TASK
 
 
 def create_openenv_vllm_rollout_func(
     env_factory: Callable[[], Any] | None = None,
-    prompt_builder: Callable[[Any, int, list[str]], Any] | None = None,
+    prompt_builder: Callable[[Any, int, list[str]], str] | None = None,
     action_parser: Callable[[str], Any] | None = None,
     vllm_base_url: str | None = None,
     vllm_model: str | None = None,
@@ -32,28 +34,13 @@ def create_openenv_vllm_rollout_func(
     *,
     completion_params: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
-    processor_cls: type[Any] | None = None,
-    processor_kwargs: Mapping[str, Any] | None = None,
     env_path: str | None = None,
     env_client_cls: type[Any] | None = None,
     tasks: Sequence[str] | None = None,
     task_var: str | None = None,
-    miniwob_url: str | None = None,
     docker_image: str | None = None,
-    env_base_url: str | None = None,
-    request_timeout_s: float | None = None,
-    default_headers: Mapping[str, str] | None = None,
-    provider: Any = None,
-    docker_port: int | None = None,
     env_vars: Mapping[str, str] | None = None,
-    benchmark: str | None = None,
-    headless: bool | None = None,
-    viewport_width: int | None = None,
-    viewport_height: int | None = None,
-    timeout_ms: int | None = None,
-    seed: int = 0,
-    on_rollout: Callable[[Rollout], None] | None = None,
-) -> "Rollouts":
+) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
     """Return Eval Protocol's ``rollout_func`` of OpenEnv environments, played by this library.
 
     ::
@@ -64,236 +51,123 @@ def create_openenv_vllm_rollout_func(
         )
         GRPOTrainer(..., rollout_func=rollout_func, reward_funcs=reward_func)
 
-    An episode is one append-only transcript of exactly the sampled tokens, with their logprobs and a mask. All episodes
-    are played concurrently, and a failed one does not affect the others. Tasks rotate from group to group; the members
-    of a group play the same task with the same seed, on every process. The columns for reward functions are those of
-    ``GymSpec`` and ``step_rewards`` (one number per episode: the sum of its steps' rewards, as in Eval Protocol's
-    documentation), ``turn_rewards`` (the list of these rewards) and ``eval_score``. Both ``step_rewards`` and
-    ``eval_score`` are NaN for a failed episode, which TRL ignores. With ``env_path`` the score is the test's; otherwise
-    it is the sum of the rewards. If Eval Protocol is installed, every episode is logged for ``ep logs``.
-
-    The page "Coming from elsewhere" lists what has an effect here and was ignored there, and what is rejected.
+    An episode is one append-only transcript of exactly the sampled tokens, with their logprobs and a mask. Episodes are
+    played concurrently, and a failed one does not affect the others. The members of a group play the same task with the
+    same seed, on every process. Reward functions get the columns of ``GymSpec``, and ``step_rewards`` (one number per
+    episode, the sum of its steps' rewards, as in Eval Protocol's documentation) and ``eval_score`` (the score of the
+    test of ``env_path``; otherwise the same sum), which are NaN for a failed episode, so that TRL ignores it. If Eval
+    Protocol is installed, every episode is logged for ``ep logs``.
 
     Args:
-        env_factory: Function that makes clients with ``reset`` and ``step`` like OpenEnv's. ``None`` to make the client
-            from the following arguments.
+        env_factory: Function that makes clients with ``reset`` and ``step`` like OpenEnv's.
         prompt_builder: Function ``(observation, turn, history) -> text``; ``turn`` counts from 1, and ``history`` is a
             list of lines on the previous turns.
         action_parser: Function from the model's text to an action.
-        vllm_base_url: Address of the trainer's own server, if it has one.
-        vllm_model: Name of the trainer's own model.
+        vllm_base_url: Not used: the trainer's own model generates, as ``GRPOConfig`` says.
+        vllm_model: Not used.
         max_steps: Maximum turns of an episode.
-        completion_params: ``temperature`` and other sampling options by vLLM's names, ``max_tokens`` of a turn (the
-            trainer's ``max_completion_length`` limits the whole episode), ``stop``, and ``system_prompt``.
+        completion_params: ``temperature`` and other sampling options by vLLM's names, and the ``max_tokens`` of a turn
+            (the trainer's ``max_completion_length`` limits the whole episode).
         concurrency: Maximum number of concurrent episodes. Default: no limit.
-        processor_cls: Eval Protocol's own ``OpenEnvRolloutProcessor``, or ``None``.
-        processor_kwargs: Arguments of that class, which override those of the same name here.
-        env_path: Module of an ``@evaluation_test``. Its environment is played if none is given here, and its score is
-            ``eval_score``; ``"module::test"`` if the module has several.
-        env_client_cls: Subclass of OpenEnv's ``EnvClient``.
-        tasks: Values of the variable ``task_var``; one container is started per task.
+        env_path: Module of an ``@evaluation_test``. Its environment is played if neither ``env_factory`` nor
+            ``env_client_cls`` is given.
+        env_client_cls: Class of clients, whose ``from_docker_image`` starts a container for each concurrent episode.
+        tasks: Values of the variable ``task_var``, of which every group gets one.
         task_var: Name of that variable.
-        miniwob_url: ``MINIWOB_URL`` of the container.
-        docker_image: Image of the container. Default: Eval Protocol's ``"browsergym-env:latest"`` if no other argument
-            defines the environment.
-        env_base_url: Address of a running server.
-        request_timeout_s: Maximum seconds for each request. Default: 15.
-        default_headers: Headers sent when a session is opened.
-        provider: Provider that starts containers. Default: OpenEnv's for Docker.
-        docker_port: Port of the container.
-        env_vars: Environment variables of the container.
-        benchmark: ``BROWSERGYM_BENCHMARK`` of the container.
-        headless: ``BROWSERGYM_HEADLESS`` of the container.
-        viewport_width: ``BROWSERGYM_VIEWPORT_WIDTH`` of the container.
-        viewport_height: ``BROWSERGYM_VIEWPORT_HEIGHT`` of the container.
-        timeout_ms: ``BROWSERGYM_TIMEOUT`` of the container.
-        seed: Seed of the tasks and of the sampling.
-        on_rollout: Callback that receives every finished rollout.
+        docker_image: Image of the containers. Default: ``"browsergym-env:latest"``.
+        env_vars: Environment variables of the containers.
 
     Raises:
-        ConfigError: An argument is invalid; reported immediately if possible, otherwise at the first rollout.
-        MissingDependencyError: ``env_path`` without Eval Protocol, or a client without OpenEnv.
+        ConfigError: An argument is missing or cannot be used.
+        MissingDependencyError: ``env_path`` without Eval Protocol.
     """
-    arguments: dict[str, Any] = {name: value for name, value in locals().items() if name in ARGUMENTS}
-    if processor_cls is not None and processor_cls.__name__ != "OpenEnvRolloutProcessor":
-        raise ConfigError(
-            f"processor_cls={processor_cls.__name__} cannot be used: episodes are played here, token by token; put "
-            "what it does into prompt_builder, action_parser or the environment"
-        )
-    arguments |= processor_kwargs or {}
-    if unknown := sorted(set(arguments) - ARGUMENTS):
-        raise ConfigError(f"processor_kwargs has {unknown[0]!r}, which OpenEnvRolloutProcessor's rollouts do not have")
     test = EvaluationTest(env_path) if env_path is not None else None
-    make, played_tasks = environments(arguments, test, max_steps)
-    make(ENV_ID).close()  # report errors now; nothing is opened or started before a reset
-    return Rollouts(
-        make, played_tasks, test, vllm_base_url, vllm_model, completion_params, concurrency, seed, on_rollout
+    processor: Any = test.rollout_processor if test is not None else None
+    if env_factory is not None and (tasks or docker_image or env_vars):
+        raise ConfigError("env_factory makes the clients by itself: leave out tasks, docker_image and env_vars")
+    if env_factory is None and env_client_cls is None:
+        if not hasattr(processor, "env_factory"):
+            raise ConfigError("give env_factory, env_client_cls, or env_path with an OpenEnvRolloutProcessor")
+        tasks, task_var = tasks or processor._tasks, task_var or processor._task_var
+    prompt_builder = prompt_builder or getattr(processor, "prompt_builder", None)
+    action_parser = action_parser or getattr(processor, "action_parser", None)
+    if prompt_builder is None or action_parser is None:
+        raise ConfigError("give prompt_builder and action_parser: they translate observations and the model's words")
+    if tasks and task_var is None:
+        raise ConfigError("tasks need task_var, the name of the environment variable that says which one to play")
+
+    def client(task: str) -> Any:
+        variables = {**(env_vars or {}), **({str(task_var): task} if task else {})}
+        if env_factory is not None:
+            return env_factory()
+        if env_client_cls is not None:
+            return env_client_cls.from_docker_image(docker_image or "browsergym-env:latest", env_vars=variables)
+        one: Any = copy(processor)  # it rotates by itself, and a group has one task
+        one._tasks, one._env_vars = [], {**processor._env_vars, **variables}
+        one._docker_image = docker_image or processor._docker_image
+        return one._build_env_factory()()
+
+    def make(env_id: str) -> gym.Env[str, str]:
+        task = env_id.removeprefix(_ENV_ID).removeprefix("/")
+        env = OpenEnv(client=partial(client, task), prompt_builder=prompt_builder, action_parser=action_parser)
+        return TurnLimit(env, max_steps)
+
+    def assign(split: str, number: int) -> Task:
+        task = f"/{tasks[number % len(tasks)]}" if tasks else ""
+        return Task(f"{_ENV_ID}{task}", task_seed(0, split, number))
+
+    sampling = dict(completion_params or {})
+    pool = ThreadPool(make, workers=concurrency or 64)  # environments wait for a server
+    play = RolloutFunc(
+        pool,
+        assign=assign,
+        max_tokens_per_turn=sampling.pop("max_tokens", None),
+        sampling=sampling,
+        max_alive=concurrency,
     )
 
-
-class Rollouts:
-    """``rollout_func`` that numbers the groups, plays them and scores them with the test."""
-
-    def __init__(
-        self,
-        make: Callable[[str], gym.Env[Any, Any]],
-        tasks: Sequence[str],
-        test: EvaluationTest | None,
-        vllm_base_url: str | None,
-        vllm_model: str | None,
-        completion_params: Mapping[str, Any] | None,
-        concurrency: int | None,
-        seed: int,
-        on_rollout: Callable[[Rollout], None] | None,
-    ) -> None:
-        sampling = dict(completion_params or {})
-        self._system_prompt: str | None = sampling.pop("system_prompt", None)
-        self._model = sampling.pop("model", vllm_model)
-        per_turn = sampling.pop("max_tokens", None) or sampling.pop("max_completion_tokens", None)
-        for name in ("n", "seed"):
-            if sampling.pop(name, None) is not None:
-                raise ConfigError(f"completion_params has {name!r}: every episode is sampled once, from its own seed")
-        self._tasks, self._test, self._seed = list(tasks), test, seed
-        self._base_url = vllm_base_url
-        self._sampling = sampling
-        self._played: Sequence[Episode] = ()
-        self._on_rollout = on_rollout
-        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._log = _logger()
-        pool = ThreadPool(make, workers=concurrency or 64)  # environments wait for a server
-        self._play = RolloutFunc(
-            pool,
-            seed=seed,
-            sampling=sampling,
-            max_tokens_per_turn=per_turn,
-            max_alive=concurrency,
-            on_rollout=self._keep,
-        )
-        weakref.finalize(self, pool.close)
-        self._evaluation: tuple[Any, int] = None, 0  # the one that is running, and its rollouts so far
-
-    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
         """Play the prompts, and return TRL's columns with Eval Protocol's."""
-        if trainer not in self._checked:
-            self._check(trainer)
-            self._checked.add(trainer)
-        columns = self._play(self._with_tasks(prompts, trainer), trainer)
-        played, self._played = self._played, ()
-        rows = self._judged(played, trainer)
-        scores = [
-            nan if not episode.scored else score_of(row) if self._test else episode.paid
-            for episode, row in zip(played, rows, strict=True)
-        ]
-        _warn_of_failures(played, rows)
-        return {
-            **columns,
-            "turn_rewards": [[turn.reward for turn in episode.turns] for episode in played],
-            "step_rewards": [nan if not episode.scored else episode.paid for episode in played],
-            "eval_score": scores,
-        }
+        _check_temperature(sampling, trainer)
+        columns = play(prompts, trainer)
+        played: Sequence[Episode] = columns["episode"]
+        returns = [one.paid if one.scored else nan for one in played]
+        rows = _rows(played, test, {"temperature": trainer.args.temperature, **sampling})
+        scores = returns
+        if test is not None:
+            scores = [score_of(row) if one.scored else nan for one, row in zip(played, rows, strict=True)]
+        return {**columns, "step_rewards": returns, "eval_score": scores}
 
-    def _keep(self, rollout: Rollout) -> None:
-        self._played = rollout.episodes
-        if self._on_rollout is not None:
-            self._on_rollout(rollout)
-
-    def _judged(self, played: Sequence[Episode], trainer: Any) -> list[Any]:
-        """Return rows judged by the test, and log them if Eval Protocol is installed."""
-        if self._test is None and self._log is None:
-            return [None] * len(played)
-        name = self._test.name if self._test is not None else "gym_trl_openenv_training"
-        params = {"model": _name(trainer), "temperature": trainer.args.temperature, **self._sampling}
-        rows = [as_row(episode, name=name, completion_params=params) for episode in played]
-        if self._test is not None:
-            judged = self._test.judge(rows)
-        else:
-            from eval_protocol.models import EvaluationRow
-
-            judged = [EvaluationRow.model_validate(row) for row in rows]
-        if self._log is not None:
-            for row in judged:
-                if not isinstance(row, BaseException):
-                    self._log(row)
-        return judged
-
-    def _with_tasks(self, prompts: list[Any], trainer: Any) -> list[list[dict[str, str | None]]]:
-        """Return prompts with the task of their group; groups are numbered over all processes and steps."""
-        split, size = (
-            ("train", trainer.num_generations) if trainer.model.training else ("eval", trainer.num_generations_eval)
-        )
-        processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
-        earlier = self._rollouts_before(split, trainer) * -(-processes * len(prompts) // size)
-        prepared: list[list[dict[str, str | None]]] = []
-        for row, prompt in enumerate(prompts, start=rank * len(prompts)):
-            messages, task = read_prompt(prompt)
-            task = task or self._task(split, earlier + row // size)
-            if self._system_prompt is not None and not any(message.role == "system" for message in messages):
-                messages = [Message("system", self._system_prompt), *messages]
-            before: list[dict[str, str | None]] = [{**message.as_dict(), "task": None} for message in messages]
-            prepared.append([*before, {"role": "user", "content": "", "task": task.to_json()}])
-        return prepared
-
-    def _rollouts_before(self, split: str, trainer: Any) -> int:
-        """Count a rollout, and return the number of those before it in the training, or in the evaluation."""
-        if split == "train":  # checkpoints hold it
-            counts = trainer.state.stateful_callbacks.setdefault("eval_protocol", {"rollouts": 0})
-            counts["rollouts"] += 1
-            return int(counts["rollouts"]) - 1
-        running = trainer.callback_handler.eval_dataloader, trainer.state.global_step  # every evaluation is the same
-        before = self._evaluation[1] if self._evaluation[0] == running else 0
-        self._evaluation = running, before + 1
-        return before
-
-    def _task(self, split: str, number: int) -> Task:
-        env_id = f"{ENV_ID}/{self._tasks[number % len(self._tasks)]}" if self._tasks else ENV_ID
-        return Task(env_id, task_seed(self._seed, split, number))
-
-    def _check(self, trainer: Any) -> None:
-        """Check that model and server are the trainer's, and warn if the sampling temperature is not the trainer's."""
-        own = _name(trainer)
-        if self._model is not None and own and self._model != own:
-            raise ConfigError(f"vllm_model={self._model!r} is not {own!r}, the trainer's own, which is what learns")
-        if self._base_url is not None and trainer.use_vllm and trainer.args.vllm_mode == "server":
-            theirs = server_url(trainer.vllm_generation)
-            if _address(self._base_url) != _address(theirs):
-                raise ConfigError(
-                    f"vllm_base_url={self._base_url!r} is not {theirs!r}, the trainer's own server, to which TRL sends "
-                    "the weights: set GRPOConfig(vllm_server_base_url=...)"
-                )
-        asked = self._sampling.get("temperature")
-        if asked is not None and asked != trainer.args.temperature:
-            warnings.warn(
-                f"completion_params samples at temperature {asked}, GRPOConfig trains at {trainer.args.temperature}: "
-                f"set GRPOConfig(temperature={asked}), so that the policy that plays is the one that learns",
-                stacklevel=3,
-            )
+    weakref.finalize(rollout_func, pool.close)
+    return rollout_func
 
 
-def _name(trainer: Any) -> str:
-    return str(getattr(trainer.model.config, "_name_or_path", "") or "")
+def _rows(played: Sequence[Episode], test: EvaluationTest | None, completion_params: Mapping[str, Any]) -> list[Any]:
+    """Return the episodes as rows that the test has judged and Eval Protocol has logged; none without its package."""
+    if find_spec("eval_protocol") is None:
+        return []
+    from eval_protocol.dataset_logger import default_logger
+    from eval_protocol.models import EvaluationRow
 
-
-def _address(url: str) -> tuple[str, int | None, str]:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    host = parts.hostname or ""
-    here = host in ("localhost", "0.0.0.0", "127.0.0.1", "::1")  # noqa: S104 -- compared, not bound
-    return ("localhost" if here else host), parts.port, parts.path.rstrip("/")
-
-
-def _warn_of_failures(played: Sequence[Episode], rows: Sequence[Any]) -> None:
-    errors = [f"{episode.stop_reason}: {episode.error}" for episode in played if not episode.scored]
-    if played and len(errors) == len(played):
-        warnings.warn(f"none of {len(played)} episodes could be scored; the first: {errors[0]}", stacklevel=3)
-    raised = [row for row in rows if isinstance(row, BaseException)]
+    name = test.name if test is not None else "gym_trl_openenv_training"
+    rows: list[Any] = [
+        EvaluationRow.model_validate(as_row(one, name=name, completion_params=completion_params)) for one in played
+    ]
+    judged = test.judge(rows) if test is not None else rows
+    raised = [row for row in judged if isinstance(row, BaseException)]
     if raised:
         warnings.warn(f"the evaluation test raised for {len(raised)} of {len(rows)} rows: {raised[0]!r}", stacklevel=3)
+    for row in judged:
+        if not isinstance(row, BaseException):
+            default_logger.log(row)
+    return judged
 
 
-def _logger() -> Callable[[Any], None] | None:
-    """Return the function that logs for ``ep logs``, or ``None`` without Eval Protocol."""
-    if find_spec("eval_protocol") is None:
-        return None
-    from eval_protocol.dataset_logger import default_logger
-
-    log: Callable[[Any], None] = default_logger.log
-    return log
+def _check_temperature(sampling: Mapping[str, Any], trainer: Any) -> None:
+    asked = sampling.get("temperature", trainer.args.temperature)
+    if asked != trainer.args.temperature:
+        warnings.warn(
+            f"completion_params samples at temperature {asked}, GRPOConfig trains at {trainer.args.temperature}: "
+            f"set GRPOConfig(temperature={asked}), so that the policy that plays is the one that learns",
+            stacklevel=3,
+        )
