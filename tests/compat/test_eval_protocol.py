@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import gym_trl
 from gym_trl.episode import Episode, Segment
 from gym_trl.errors import ConfigError
 from gym_trl.integrations.eval_protocol import as_row, create_openenv_vllm_rollout_func
@@ -170,7 +171,7 @@ def report(tmp_path_factory):
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("EP_", "PYTEST_"))},
-        "PYTHONPATH": str(PEER),
+        "PYTHONPATH": os.pathsep.join([str(Path(gym_trl.__file__).parents[1]), str(PEER)]),
         "HOME": str(folder),
         "OMP_NUM_THREADS": "1",
         "EP_DISABLE_AUTO_BROWSER": "1",
@@ -222,7 +223,7 @@ def test_a_row_tells_the_whole_episode():
     assert row["input_metadata"]["dataset_info"] == {"env_id": "TrlEnv/Echo-v0", "seed": 4, "options": {"instance": 3}}
     tokens = {"prompt_ids": [9], "completion_ids": [0, 1], "logprobs": [-1.0, -1.0], "env_mask": [1, 1]}
     assert row["execution_metadata"]["extra"] == {"step_rewards": [0.25], **tokens}
-    assert [message.get("reasoning_content") for message in row["messages"]] == [None, "hm"]
+    assert [message.get("reasoning_content") for message in row["messages"]] == [None, "hm", None]
 
 
 @pytest.mark.parametrize(("reason", "code"), [(StopReason.ENV_ERROR, 13), (StopReason.CANCELLED, 1)])

@@ -9,12 +9,10 @@ import os
 import random
 import re
 import sys
-import threading
-import time
 import types
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
@@ -25,7 +23,6 @@ from support.free_port import free_port
 from trl import GRPOConfig, GRPOTrainer
 
 import gym_trl.integrations.trl_env as ours
-from gym_trl.integrations.eval_protocol import create_openenv_vllm_rollout_func
 from gym_trl.integrations.legacy_rollout import legacy_rollout_func
 from gym_trl.integrations.trl_env import (
     Action,
@@ -212,134 +209,6 @@ def legacy(folder):
         max_completion_length=12,
     )
     return {**report, "asked": seen}
-
-
-class Seen:
-    def __init__(self, observation, reward=None, done=False):
-        self.observation, self.reward, self.done = observation, reward, done
-
-
-class Page:
-    """Client with OpenEnv's calls: a page with one button, whose number the seed draws."""
-
-    opened = closed = 0
-
-    def __init__(self):
-        Page.opened += 1
-
-    def reset(self, seed=None):
-        self.button = seed % 7
-        return Seen(type("Observation", (), {"goal": f"click {self.button}", "url": "", "text": "buttons 0 to 6"})())
-
-    def step(self, action):
-        pressed = re.fullmatch(r"click\('(\d)'\)", action)
-        done = pressed is not None and int(pressed[1]) == self.button
-        return Seen(
-            type("Observation", (), {"goal": "", "url": "", "text": action[:20]})(), float(pressed is not None), done
-        )
-
-    def close(self):
-        Page.closed += 1
-
-
-def build_prompt(obs, step, history):
-    goal = getattr(obs, "goal", "") or ""
-    return f"Step {step}\nGoal: {goal}\n{len(history)} before.\nReply with an action."
-
-
-def parse_action(text):
-    match = re.search(r"\d", text)
-    return f"click('{match.group(0)}')" if match else "noop()"
-
-
-def eval_protocol(folder):
-    rollout_func = create_openenv_vllm_rollout_func(
-        env_factory=Page,
-        prompt_builder=build_prompt,
-        action_parser=parse_action,
-        vllm_base_url="http://localhost:8000",
-        max_steps=3,
-        completion_params={"temperature": 0.7, "max_tokens": 4, "system_prompt": "Click."},
-        concurrency=2,
-    )
-
-    def reward_func(completions, **kwargs):
-        """Average of the documentation's page: one number for each episode."""
-        step_rewards = kwargs.get("step_rewards", [])
-        avg_reward = sum(step_rewards) / len(step_rewards) if step_rewards else 0.0
-        print(f"Average reward: {avg_reward:.2f}")  # noqa: T201 -- as on the page
-        return [float(r) for r in step_rewards]
-
-    dataset = Dataset.from_dict({"prompt": ["Start task"] * 6})
-    return {**go(folder, rollout_func, reward_func, dataset, max_completion_length=300), "opened": Page.opened}
-
-
-class Servers:
-    """Provider whose containers are real OpenEnv servers in threads, with the task of their variables."""
-
-    started: ClassVar[list[dict[str, str]]] = []
-    seeds: ClassVar[list[int]] = []
-
-    def start_container(self, image, port=None, env_vars=None):
-        import uvicorn
-        from openenv.core.env_server import Action, Environment, Observation, State, create_app
-
-        class Said(Action):
-            message: str
-
-        class Heard(Observation):
-            text: str
-
-        class Task(Environment):
-            SUPPORTS_CONCURRENT_SESSIONS = True
-            state = State()
-
-            def reset(self, seed=None, episode_id=None, **kwargs):
-                Servers.seeds.append(seed)
-                return Heard(text=f"{env_vars['TASK']} on {env_vars['BROWSERGYM_BENCHMARK']}")
-
-            def step(self, action, timeout_s=None, **kwargs):
-                return Heard(text="next", reward=len(set(action.message)) / 10)
-
-        Servers.started.append({"image": image, **env_vars})
-        number = free_port()
-        app = create_app(Task, Said, Heard, env_name="tasks", max_concurrent_envs=32)
-        self.server = uvicorn.Server(uvicorn.Config(app, port=number, log_level="error"))
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
-        self.thread.start()
-        return f"http://127.0.0.1:{number}"
-
-    def wait_for_ready(self, url, timeout_s=30.0):
-        deadline = time.monotonic() + timeout_s
-        while not self.server.started:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def stop_container(self):
-        self.server.should_exit = True
-        self.thread.join(5)
-
-
-def tasks(folder):
-    rollout_func = create_openenv_vllm_rollout_func(
-        prompt_builder=lambda obs, step, history: f"{step}: {obs.text}",
-        action_parser=lambda text: {"message": text},
-        tasks=["click-test", "click-button", "click-link"],
-        task_var="TASK",
-        docker_image="tasks:latest",
-        provider=Servers,
-        benchmark="miniwob",
-        headless=False,
-        max_steps=2,
-        completion_params={"max_tokens": 3},
-    )
-    dataset = Dataset.from_dict({"prompt": ["Start task"] * 6})
-    report = go(folder, rollout_func, make_reward_of_steps, dataset, max_completion_length=100)
-    return {**report, "started": Servers.started, "seeds": Servers.seeds}
-
-
-def make_reward_of_steps(completions, **kwargs):
-    return [float(reward) for reward in kwargs["step_rewards"]]
 
 
 def real_trl_env(folder):
