@@ -8,7 +8,7 @@ from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 from gym_trl.text import counted
 
-_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,999}\s*")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,999}")
 
 
 class GuessNumber(TextGame):
@@ -65,7 +65,8 @@ class GuessNumber(TextGame):
 
     def play(self, action: str) -> Step:
         """Compare a guess with the secret."""
-        guess = int(action) if _INTEGER.fullmatch(action) else None
+        said = action.strip()
+        guess = int(said) if _INTEGER.fullmatch(said) else None
         if guess is None or not self.low <= guess <= self.high:
             return self.reject(f"Not {self.low} to {self.high}.")
         if guess == self.secret:

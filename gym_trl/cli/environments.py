@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from gym_trl.envs.text_env import TextEnv
 from gym_trl.errors import GymTRLError, refused
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
@@ -28,8 +27,6 @@ def make_text_env(env_id: str, kwargs: Mapping[str, Any], *, observe: Observe | 
     except GymTRLError:
         close_env(env)
         raise
-    if isinstance(env.unwrapped, TextEnv):
-        env.unwrapped.render_mode = None  # in mode "human" it would print everything twice
     return text_env
 
 

@@ -11,7 +11,6 @@ from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.options import DebugOption, EnvKwargsOption
 from gym_trl.cli.terminal import say
 from gym_trl.cli.values import read_pairs
-from gym_trl.envs.text_env import TextEnv
 from gym_trl.errors import refused
 from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.protocol import TextEnvironment
@@ -72,7 +71,7 @@ def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list
     best = optimum(env)
     chance = random_reference(lambda _: make_text_env(env_id, kwargs), env_id)
     count = traits(env).num_instances
-    presets = env.unwrapped.presets if isinstance(env.unwrapped, TextEnv) else {}
+    presets = getattr(env.unwrapped, "presets", {})
     return [
         ("id", env_id),
         ("arguments", ", ".join(_arguments(env)) or "none"),
@@ -88,7 +87,7 @@ def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list
 def _arguments(env: TextEnvironment) -> list[str]:
     """Return an environment's arguments with their defaults; with presets, those of the default preset."""
     parameters = inspect.signature(type(env.unwrapped)).parameters
-    presets = env.unwrapped.presets if isinstance(env.unwrapped, TextEnv) else {}
+    presets = getattr(env.unwrapped, "presets", {})
     preset = presets[parameters["difficulty"].default] if presets else {}
     return [
         f"{one.name}=(required)" if one.default is one.empty else f"{one.name}={preset.get(one.name, one.default)!r}"

@@ -44,6 +44,16 @@ def states_played(env_id: str) -> str:
     return ascii(seen)
 
 
+def rows_of(table: list[Any]) -> list[Any]:
+    """Return the rows, of a game's name and its arguments first, whose game is a ``TextGame`` with these arguments."""
+    found = []
+    for row in table:
+        env_id = f"TrlEnv/{row[0]}-v0"
+        if env_id in IDS and row[1].keys() <= {"difficulty", *game_class(env_id).presets["medium"]}:
+            found.append(row)
+    return found
+
+
 def fewest_actions(env: Any) -> int | None:
     """Return the fewest actions that win from here, of all that are listed, or ``None`` if no actions win."""
     seen, ring, actions = {env.state_key}, [pickle.dumps(env)], 0
