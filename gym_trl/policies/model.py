@@ -236,13 +236,16 @@ class LoadedModel:
         talk = Conversation(episode, self.chat, sample, self._limits, history)
 
         def act(observation: str) -> str:
-            if not episode.turns and episode.stop_reason is None:
-                episode.begin(StepResult(observation, instructions=rules))
-            else:
-                episode.show(StepResult(observation))
-            if episode.stop_reason is not None or (action := run(talk.answer())) is None:
-                raise ModelStopped(episode.stop_reason, episode.error)
-            return action
+            shown = StepResult(observation, instructions=rules)
+            if episode.stop_reason is None:
+                if episode.turns:
+                    episode.show(shown)
+                else:
+                    episode.begin(shown)
+                if (action := run(talk.answer())) is not None:
+                    return action
+            assert episode.stop_reason is not None
+            raise ModelStopped(episode.stop_reason, episode.error or "")
 
         return act
 
