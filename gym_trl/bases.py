@@ -11,12 +11,21 @@ T = TypeVar("T")
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine, also in a notebook, where the thread has a running loop."""
+
+    def in_own_loop() -> T:
+        with asyncio.Runner() as runner:  # whose own run would let Ctrl-C wait until a policy or a step returns
+            return runner.get_loop().run_until_complete(coroutine)
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
+        running = False
+    else:
+        running = True
+    if not running:
+        return in_own_loop()
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
+        return thread.submit(in_own_loop).result()
 
 
 class Closing(ABC):

@@ -110,7 +110,10 @@ async def gather(
 
     tasks = [asyncio.create_task(admitted(number)) for number in range(count)]
     try:
-        return await asyncio.gather(*tasks)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION) if tasks else ((), ())
+        for task in done:
+            task.result()  # or its exception
+        return [task.result() for task in tasks]
     finally:
         for task in tasks:
             task.cancel()
@@ -152,7 +155,9 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
 
     def fail(driver: asyncio.Task[None]) -> None:
         error = None if driver.cancelled() else driver.exception()
-        for future in waiting.values() if error is not None else ():
+        if error is None or isinstance(error, KeyboardInterrupt | SystemExit):  # these end the loop themselves
+            return
+        for future in waiting.values():
             if not future.done():
                 future.set_exception(error)
 

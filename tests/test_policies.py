@@ -2,13 +2,13 @@
 
 import json
 import pickle
+import signal
 import time
 from dataclasses import FrozenInstanceError, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from support import vllm_cpu, vllm_run
 from support.chat_server import said
@@ -28,10 +28,12 @@ GUESS = "TrlEnv/GuessNumber-v0"
 def solve(body: dict[str, Any], times: int) -> tuple[int, Any]:
     """Plays perfectly from nothing but the conversation."""
     time.sleep(0.005)
-    policy = gym.make(GUESS).get_wrapper_attr("solver")()
-    observations = [message["content"] for message in body["messages"] if message["role"] == "user"]
-    action = [policy(observation.rpartition("\n\n")[2]) for observation in observations][-1]
-    return 200, said(f"<think>Half.</think>I say <action>{action}</action>")
+    low, high = 1, 50
+    for message in body["messages"]:
+        hint = message["content"].rpartition("\n\n")[2]
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if hint == "Higher." else (low, middle - 1) if hint == "Lower." else (low, high)
+    return 200, said(f"<think>Half.</think>I say <action>{(low + high) // 2}</action>")
 
 
 def play(player: Any, episodes: int = 12, **options: Any) -> list[Record]:
@@ -164,6 +166,15 @@ def test_a_person_can_leave_in_the_middle() -> None:
     with pytest.raises(KeyboardInterrupt):
         play(person(lambda _: next(asked), shown.append))
     assert any("Find the secret" in text for text in shown)
+
+
+def test_an_interrupt_ends_a_policy_in_the_middle_of_a_response() -> None:
+    def ask(prompt: str) -> str:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it was not interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        play(person(ask, lambda text: None))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def read_back(tmp_path_factory):
     return AutoTokenizer.from_pretrained(folder)
 
 
-@given(st.text(VISIBLE))
+@given(st.text(VISIBLE).filter(lambda text: "<|" not in text))  # the beginning of marks
 def test_every_character_is_a_token_and_comes_back(text):
     ids = TOKENIZER.encode(text)
     assert len(ids) == len(text)
