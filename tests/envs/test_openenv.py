@@ -5,6 +5,7 @@ import pickle
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import gymnasium as gym
@@ -14,9 +15,11 @@ from gymnasium.utils.env_checker import check_env
 from support import openenv_run
 from support.free_port import free_port
 
-from gym_trl.errors import ConfigError, InfrastructureError, ModelFaultError, caused_by_model
+from gym_trl.errors import ConfigError, ModelFaultError, caused_by_model
 from gym_trl.integrations.openenv import EchoAction, EchoEnv, EnvClient, TextArenaEnv
 from gym_trl.integrations.openenv.env import OpenEnv
+from gym_trl.policies.text_play import play_env
+from gym_trl.types import StopReason, Task
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
 pytestmark = [pytest.mark.openenv, pytest.mark.processes, pytest.mark.timeout(100)]
@@ -234,14 +237,16 @@ def test_a_full_server_is_asked_until_there_is_room(at):
     leaving.join()
 
 
-def test_a_server_that_dies_fails_the_episode_and_is_found_again_when_it_is_back():
+def test_an_episode_whose_server_dies_is_unscored_and_the_next_one_is_played_when_it_is_back():
     port = free_port()
     env = OpenEnv(f"http://127.0.0.1:{port}", timeout=60)
-    with openenv_run.serving("TrlEnv/GuessNumber-v0", port=port):
-        assert env.reset(seed=0)[0] == "Guess 1 to 50 in 6 tries."
-    with pytest.raises((ConnectionError, InfrastructureError)) as raised:
-        env.step("25")
-    assert not caused_by_model(raised.value)
+    with ExitStack() as server:
+        server.enter_context(openenv_run.serving("TrlEnv/GuessNumber-v0", port=port))
+        guesses = iter(["25", "12"])
+        lost = play_env(
+            env, Task("TrlEnv/OpenEnv-v0", 0), lambda env: lambda seen: next(guesses, None) or server.close() or "6"
+        )
+    assert (lost.stop_reason, lost.scored, len(lost.turns)) == (StopReason.ENV_ERROR, False, 3)
     absent = OpenEnv(f"http://127.0.0.1:{port}", timeout=0.1)
     with pytest.raises(ConnectionError):
         absent.reset(seed=0)
