@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,18 +16,14 @@ from gym_trl.grpo.trainer_engine import SAMPLING, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, tokenizer_of
 from gym_trl.integrations.sample_all import sample_all
 from gym_trl.seeding import derive_seed
-from gym_trl.serving.threads import LocalServer, RequestHandler
 from gym_trl.types import Request
 
 LegacyRolloutFunc = Callable[[list[str], Any, Any], Mapping[str, Any]]
 RolloutFunc = Callable[[list[Any], Any], dict[str, list[Any]]]
 
 _NEEDED = ("prompt_ids", "completion_ids", "logprobs")
-_LARGEST_BODY = 2**26
-"""Maximum size of a request body in bytes."""
 _MOST_COMPLETIONS = 2**16
 """Maximum number of completions of a request."""
-"""Seconds in which a request must arrive, from a function in this process, which may be busy."""
 
 
 def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | None = None) -> RolloutFunc:
@@ -123,7 +120,7 @@ def _generating(trainer: Any, url: str | None) -> Iterator[None]:
         raise ConfigError(f"generate_url must say a port, as http://0.0.0.0:8000/generate/ does, got {url!r}")
     handler = type("Handler", (_Handler,), {"generator": _Generator(trainer), "path_served": parts.path.rstrip("/")})
     try:
-        server = LocalServer(("127.0.0.1", parts.port), handler)
+        server = ThreadingHTTPServer(("127.0.0.1", parts.port), handler)
     except OSError as error:
         raise ConfigError(f"nothing can listen at {url}: {error}; is something else there?") from error
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -172,18 +169,18 @@ class _Generator:
         }
 
 
-class _Handler(RequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     generator: _Generator
     path_served: str
-    largest_body = _LARGEST_BODY
+    timeout = 30  # seconds that a client may send nothing
 
-    def do_POST(self) -> None:  # noqa: N802 -- http.server's name
+    def do_POST(self) -> None:
         if self.path.rstrip("/") != self.path_served:
             return self._answer(HTTPStatus.NOT_FOUND, {"detail": f"only {self.path_served} is served"})
         if "Origin" in self.headers:  # a browser's, which sends it for the pages of any site
             return self._answer(HTTPStatus.FORBIDDEN, {"detail": "web pages cannot generate here"})
         try:
-            asked = json.loads(self.body)
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if not isinstance(asked, dict):
                 raise TypeError("the body must be a JSON object")
             return self._answer(HTTPStatus.OK, self.generator(asked))
@@ -192,5 +189,13 @@ class _Handler(RequestHandler):
         except Exception as error:  # without a response the function would wait for ever
             return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, {"detail": described(error)})
 
-    def _answer(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
-        self.answer(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    def _answer(self, status: HTTPStatus, answer: Mapping[str, Any]) -> None:
+        content = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name
+        """Suppress the log of every request."""

@@ -1,1 +1,0 @@
-"""Bounds and deadlines for the connections of servers that this library starts."""
