@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from gym_trl.envs.puzzle import Puzzle
 from gym_trl.envs.text_env import Difficulty, Outcome, Steady
-from gym_trl.sandbox import Isolation, Result, Sandbox, SandboxLimits
+from gym_trl.sandbox import Result, Sandbox, SandboxLimits
 from gym_trl.text import counted
 from gym_trl.types import Policy
 
@@ -133,15 +133,14 @@ class CodeAgent(Puzzle):
     only correct values count. The inputs of an instance include the empty list, and no single value is the result of
     more than a third of its tests.
 
-    Programs start processes: a game costs some 50 ms. Where bubblewrap does not work, ``isolation="limits"`` chooses
-    the weaker sandbox (see ``Sandbox``). Output that depends on the time or on memory addresses is not reproducible;
-    addresses are shown as 0x0.
+    Programs start processes: a game costs some 100 ms. Output that depends on the time or on memory addresses is not
+    reproducible; addresses are shown as 0x0.
 
     The solver submits the program that the sentences describe, in the first turn. ``reward="efficient"`` compares with
     that. The random policy submits a random program of the same kind.
 
     Raises:
-        ConfigError: the ``isolation`` does not work here.
+        ConfigError: bubblewrap does not work here.
     """
 
     presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
@@ -161,12 +160,11 @@ class CodeAgent(Puzzle):
 
     steps: int
 
-    def __init__(self, *, isolation: Isolation = "bubblewrap", **arguments: Any) -> None:
+    def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.isolation: Isolation = isolation
         self._instance = 0
         self._problem = _make(0, self.steps)
-        self._sandbox = Sandbox(_LIMITS, isolation=self.isolation)
+        self._sandbox = Sandbox(_LIMITS)
         self._ran: list[str] = []  # programs that set the variables, for a copy of this environment
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,7 +175,7 @@ class CodeAgent(Puzzle):
         """Restore the state without a process."""
         self.__dict__.update(state)
         self._problem = _make(self._instance, self.steps)
-        self._sandbox = Sandbox(_LIMITS, isolation=self.isolation)
+        self._sandbox = Sandbox(_LIMITS)
 
     @property
     def instructions(self) -> str:
@@ -248,7 +246,7 @@ class CodeAgent(Puzzle):
     def _submit(self, code: str) -> Outcome:
         self._sandbox.close()
         tests = self._problem.cases[_EXAMPLES:]
-        passed, problem = grade(code, "solve", tests, isolation=self.isolation)
+        passed, problem = grade(code, "solve", tests)
         info = {"passed": passed, "tests": len(tests)}
         if passed == len(tests):
             return Outcome("Right.", done=True, success=True, info=info)
@@ -272,9 +270,7 @@ def unfenced(code: str) -> str:
     return fenced[1] if fenced else code
 
 
-def grade(
-    code: str, function: str, tests: Sequence[tuple[Any, Any]], *, isolation: Isolation = "bubblewrap"
-) -> tuple[int, str]:
+def grade(code: str, function: str, tests: Sequence[tuple[Any, Any]]) -> tuple[int, str]:
     """Return the number of tests a program passes, and its output at loading if it could not be loaded.
 
     >>> grade("def double(n): return 2 * n", "double", [(2, 4), (3, 6)])
@@ -285,18 +281,16 @@ def grade(
     The program runs alone in a new sandbox and gets one input at a time. Its return values are compared here, as JSON
     and by type: expected results never enter the sandbox.
     """
-    return grade_calls(code, function, [([given], expected) for given, expected in tests], isolation=isolation)
+    return grade_calls(code, function, [([given], expected) for given, expected in tests])
 
 
-def grade_calls(
-    code: str, function: str, tests: Sequence[tuple[Sequence[Any], Any]], *, isolation: Isolation = "bubblewrap"
-) -> tuple[int, str]:
+def grade_calls(code: str, function: str, tests: Sequence[tuple[Sequence[Any], Any]]) -> tuple[int, str]:
     """Do the same as ``grade`` for a function of any number of arguments.
 
     >>> grade_calls("def add(a, b): return a + b", "add", [((1, 2), 3), ((2, 2), 5)])
     (1, '')
     """
-    with Sandbox(_LIMITS, isolation=isolation) as sandbox:
+    with Sandbox(_LIMITS) as sandbox:
         loaded = sandbox.run(code)
         if loaded.status != "ok":
             return 0, _shown(loaded)

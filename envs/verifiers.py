@@ -10,7 +10,6 @@ from gym_trl.envs.code_agent import grade_calls, unfenced
 from gym_trl.errors import ConfigError
 from gym_trl.kinds import load_function
 from gym_trl.registration import did_you_mean
-from gym_trl.sandbox import Isolation
 from gym_trl.text import verifiers
 
 Verifier: TypeAlias = Callable[[str, Any, Mapping[str, Any]], bool | float]
@@ -31,13 +30,12 @@ class Code:
 
     Args:
         function: Name of the function that the response must define.
-        isolation: See ``Sandbox``.
         tests: Column with the tests: a list of pairs of the arguments, which are a list, and the result, or this list
             as a JSON string.
     """
 
-    def __init__(self, function: str = "solve", *, isolation: Isolation = "bubblewrap", tests: str = "tests") -> None:
-        self.function, self.isolation, self.tests = function, isolation, tests
+    def __init__(self, function: str = "solve", *, tests: str = "tests") -> None:
+        self.function, self.tests = function, tests
 
     def __call__(self, response: str, answer: Any, row: Mapping[str, Any]) -> bool:
         """Return whether the program passes all tests.
@@ -46,7 +44,7 @@ class Code:
             ConfigError: The row has no tests, or they cannot be read.
         """
         tests = self._read(row.get(self.tests))
-        return grade_calls(unfenced(response), self.function, tests, isolation=self.isolation)[0] == len(tests)
+        return grade_calls(unfenced(response), self.function, tests)[0] == len(tests)
 
     def _read(self, tests: Any) -> list[tuple[Sequence[Any], Any]]:
         try:

@@ -10,13 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import gymnasium as gym
 import pytest
 from hypothesis import is_hypothesis_test
 from support import lanes
-from support.isolation import ISOLATION, PROBLEM
 
-from gym_trl.sandbox.isolation import bubblewrap_problem
+from gym_trl.sandbox import bubblewrap_problem
 from gym_trl.testing.pretrained import pretrained_folder
 
 if TYPE_CHECKING:
@@ -49,8 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL if number is signal.SIGHUP else signal.default_int_handler)
-    if PROBLEM is not None:  # chosen by name, as users would, so that the game is tested here too
-        gym.spec("TrlEnv/CodeAgent-v0").kwargs["isolation"] = ISOLATION
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
@@ -58,8 +54,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.DoctestItem) and _runs_programs(item):
             item.add_marker("code")
-            if PROBLEM is not None:
-                item.add_marker(pytest.mark.skip(reason=f"bubblewrap does not work here: {PROBLEM}"))
+        runs_programs = item.get_closest_marker("code") or "CodeAgent" in item.nodeid
+        if runs_programs and (problem := bubblewrap_problem()) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"programs run in bubblewrap, and {problem}"))
         if any(mark.name in NEEDS_MORE for mark in item.iter_markers()):
             item.add_marker("full")
         elif isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
@@ -88,15 +85,6 @@ def _runs_programs(doctest: pytest.DoctestItem) -> bool:
     examples = doctest.dtest.examples if doctest.dtest else []
     makes = re.compile(r"\b(Sandbox|CodeAgent|LocalExecuter|Code|grade|grade_calls)\(")
     return any(makes.search(example.source) for example in examples)
-
-
-@pytest.fixture
-def without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Simulate a machine without bubblewrap."""
-    monkeypatch.setenv("PATH", "/nowhere")
-    bubblewrap_problem.cache_clear()
-    yield
-    bubblewrap_problem.cache_clear()
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ import pytest
 import typer
 import yaml
 from support.free_port import free_port
-from support.isolation import PROBLEM
 
 import gym_trl
 from gym_trl.cli.app import app
@@ -126,7 +125,6 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     examples = [block.body for block in blocks if ">>> " in block.body]
     if any(" Sandbox(" in body or "CodeAgent-v0" in body for body in examples):
         marks += [pytest.mark.code]
-        marks += [pytest.mark.skipif(PROBLEM is not None, reason=f"bubblewrap does not work here: {PROBLEM}")]
     return marks
 
 

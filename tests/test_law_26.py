@@ -122,7 +122,7 @@ def test_a_function_in_any_option_is_refused(name: str, value: Any, mark: Path) 
         ("TrlEnv/OpenEnv-v0", {"base_url": "localhost"}),
         ("TrlEnv/OpenEnv-v0", {"headers": {"key": 1}}),
         ("TrlEnv/QA-v0", {"verify": "stranger:won"}),
-        ("TrlEnv/CodeAgent-v0", {"isolation": "limits"}),
+        ("TrlEnv/CodeAgent-v0", {"difficulty": "hard"}),
         ("External/PettingZoo-v0", {"game": "stranger:make"}),
         ("GymV26Environment-v0", {"make_kwargs": {"id": ["stranger:Game-v0"]}}),
         ("CartPole-v1", {"config": [{"vehicles_type": "os.system"}]}),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from support.isolation import PROBLEM
 from typer.testing import CliRunner, Result
 
 from gym_trl.cli.app import app
@@ -23,12 +22,7 @@ from gym_trl.report import PROBLEM as BROKEN
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 240.0
 NAMES = ["a", "tower-of-thirty-characters-long"[:30]]
-NEEDS = {
-    "code": [
-        pytest.mark.code,
-        pytest.mark.skipif(PROBLEM is not None, reason=f"bubblewrap does not work here: {PROBLEM}"),
-    ]
-}
+NEEDS = {"code": [pytest.mark.code]}
 EACH = [pytest.param(name, marks=NEEDS.get(name, [])) for name in TEMPLATES]
 # The way of a package is the same for all templates: two go it in the full lane, the others in nightly runs.
 WHOLE_WAY = [

@@ -1,28 +1,28 @@
-"""Sandbox for untrusted programs."""
+"""Sandbox for untrusted programs: bubblewrap, limits and a filter of system calls; refused where they do not work."""
 
 import json
 import os
+import platform
 import secrets
 import selectors
-import shutil
-import signal
+import socket
 import subprocess
-import warnings
+import sys
+import sysconfig
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from threading import get_native_id
-from time import monotonic, sleep
+from shutil import which
+from time import monotonic
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from gym_trl.bases import Closing
 from gym_trl.errors import ConfigError
-from gym_trl.sandbox.isolation import Command, Isolation, check_isolation, command, environment
+from gym_trl.sandbox.system_calls import seccomp_filter
 
-__all__ = ["Isolation", "Result", "Sandbox", "SandboxLimits", "Status"]
+__all__ = ["Result", "Sandbox", "SandboxLimits", "Status", "bubblewrap_problem"]
 
 Status: TypeAlias = Literal["ok", "error", "timeout", "flood", "died"]
 """Outcome of a program: completed, raised an exception, exceeded its time, wrote too much output, or its process ended.
@@ -34,12 +34,20 @@ _START_S = 20.0
 _STOP_S = 5.0
 _FLOOD = 2**20
 """Bytes of output or of a reply at which a program is ended."""
-_CHUNK = 2**16
 _ENDED = {
-    "timeout": "[It was ended after {seconds:g} seconds. All variables are lost.]",
-    "flood": "[It was ended because it wrote more than a mebibyte. All variables are lost.]",
-    "died": "[Its process ended, at a limit or by itself. All variables are lost.]",
+    "timeout": "[It was ended after {seconds:g} seconds. All variables are lost.]\n",
+    "flood": "[It was ended because it wrote more than a mebibyte. All variables are lost.]\n",
+    "died": "[Its process ended, at a limit or by itself. All variables are lost.]\n",
 }
+_TMP = "/tmp"  # noqa: S108 -- the sandbox's own
+_ENVIRONMENT = {"HOME": _TMP, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+_LIBRARIES = (
+    "import bz2, ctypes, decimal, hashlib, lzma, socket, sqlite3, ssl, uuid, zlib\n"
+    "print(open('/proc/self/maps').read())"
+)
+_LIKELIEST_VICTIM = 'echo 1000 > /proc/self/oom_score_adj; exec "$@"'
+"""If memory runs out, the kernel should end a sandbox before the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +78,6 @@ class SandboxLimits:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, got {getattr(self, name)!r}")
 
-    def _settings(self) -> dict[str, Any]:
-        file_bytes = self.file_mb * 2**20
-        limits = {
-            "AS": self.memory_mb * 2**20,
-            "CPU": self.cpu_seconds,
-            "NPROC": self.processes,
-            "FSIZE": file_bytes,
-            "NOFILE": 64,
-            "CORE": 0,
-            "MEMLOCK": 0,
-            "MSGQUEUE": 0,
-            "SIGPENDING": 256,
-        }
-        return {"limits": limits, "file_bytes": file_bytes}
-
 
 class Result(NamedTuple):
     """Result of a program or a function call."""
@@ -107,34 +100,28 @@ class Sandbox(Closing):
     '3\n[1, 2, 3]\n'
     "FileNotFoundError: [Errno 2] No such file or directory: '/etc/passwd'"
 
-    With bubblewrap a program has no network, no files except the interpreter with its standard library (read-only) and
-    its own empty temporary directory, no environment variables and no other processes; system calls work only if a
-    list has them. If a program exceeds a limit or the deadline, its whole process group is ended, and the next program
-    starts in a new process without variables. Between programs the process is stopped, and processes that a program
-    left running are ended. All of them end with the process that made the sandbox, also if that is killed.
-
-    If bubblewrap does not work, creating a sandbox raises an error. ``isolation="limits"`` is weaker and needs no other
-    program: it applies the limits, a shorter list (no network, no further processes, no signals), and, if the kernel
-    has Landlock (Linux 5.13), access to the same files as above and a folder of its own. Names and sizes of other files
-    can then be read, and the total size of the folder is not limited. Without Landlock files are not protected, with a
-    warning.
+    A program has no network, no files except the interpreter with its standard library (read-only) and its own empty
+    temporary directory, no environment variables and no other processes. If it exceeds a limit or the deadline, its
+    processes are ended, and the next program starts in a new one without variables. Between programs all that is left
+    running is stopped. Everything ends with the process that made the sandbox, also if that is killed.
 
     Results come from an untrusted process: evaluate them in the parent process, never inside the sandbox.
 
     Args:
         limits: Resource limits of the programs.
-        isolation: ``"bubblewrap"`` or ``"limits"``.
 
     Raises:
-        ConfigError: The ``isolation`` is unknown or does not work on this machine.
+        ConfigError: bubblewrap does not work on this machine.
         OSError: The process cannot be started.
     """
 
-    def __init__(self, limits: SandboxLimits | None = None, *, isolation: Isolation = "bubblewrap") -> None:
-        check_isolation(isolation)
+    def __init__(self, limits: SandboxLimits | None = None) -> None:
+        if (problem := bubblewrap_problem()) is not None:
+            raise ConfigError(
+                f"programs of a model run in bubblewrap, and {problem}. Install it with 'apt-get install bubblewrap' "
+                "(or dnf, apk, pacman), and let a container make user namespaces; elsewhere, E2BExecuter runs programs"
+            )
         self.limits = limits or SandboxLimits()
-        self.isolation: Isolation = isolation
-        self._settings = self.limits._settings()
         self._process: _Process | None = None
 
     @property
@@ -142,11 +129,11 @@ class Sandbox(Closing):
         """True if the process is running, with the variables of the programs so far."""
         return self._process is not None and self._process.owner == os.getpid()
 
-    def run(self, code: str, *, seconds: float | None = None) -> Result:
+    def run(self, code: str) -> Result:
         """Run a program in the process, which is started if necessary."""
-        return self._ask({"code": code}, seconds)
+        return self._ask({"code": code})
 
-    def call(self, function: str, *arguments: Any, seconds: float | None = None) -> Result:
+    def call(self, function: str, *arguments: Any) -> Result:
         """Call a function that an earlier program has defined, with JSON-serializable arguments.
 
         >>> with Sandbox() as sandbox:
@@ -154,7 +141,7 @@ class Sandbox(Closing):
         ...     sandbox.call("double", 21)
         Result(status='ok', output='', value=42)
         """
-        return self._ask({"function": function, "arguments": list(arguments)}, seconds)
+        return self._ask({"function": function, "arguments": list(arguments)})
 
     def close(self) -> None:
         """End the process and everything that it started; the next program starts a new one."""
@@ -162,255 +149,147 @@ class Sandbox(Closing):
         if process is not None:
             process.end()
 
-    def _ask(self, request: dict[str, Any], seconds: float | None) -> Result:
+    def _ask(self, request: dict[str, Any]) -> Result:
         if not self.alive:
-            self._process = _Process(self.isolation, self._settings)
+            self._process = _Process(self.limits)
         assert self._process is not None
-        seconds = self.limits.seconds if seconds is None else seconds
-        result = self._process.ask(request, seconds, self.limits.output_chars)
-        if result.status in _ENDED:
-            self.close()
-        return result
+        status, answer, said = self._process.ask(request, self.limits.seconds)
+        output = _shorten(said, self.limits.output_chars)
+        if status == "ok":
+            return Result("ok" if answer.get("status") == "ok" else "error", output, answer.get("value"))
+        self.close()
+        line_end = "\n" if output and not output.endswith("\n") else ""
+        return Result(status, output + line_end + _ENDED[status].format(seconds=self.limits.seconds))
+
+
+@cache
+def bubblewrap_problem() -> str | None:
+    """Return the reason that programs cannot run in bubblewrap here, or ``None``."""
+    if which("bwrap") is None:
+        return "it is not installed"
+    try:
+        _Process(SandboxLimits()).end()
+    except KeyError as error:
+        return f"there is no filter of system calls for {error}"
+    except OSError as error:
+        return f"it does not work here: {error}"
+    return None
 
 
 class _Process:
-    """Handle of a running driver: its three pipes and its process tree."""
+    """Handle of a running driver: two pipes to its first process, and a channel to its interpreter."""
 
-    def __init__(self, isolation: Isolation, settings: dict[str, Any]) -> None:
+    def __init__(self, limits: SandboxLimits) -> None:
         self.owner = os.getpid()
-        self._isolated = isolation == "bubblewrap"
-        replies, to_us = os.pipe()
-        try:
-            made = command(isolation, settings, replies=to_us)
-            self._popen = _spawn(made, to_us)
-        except BaseException:
-            os.close(replies)
-            raise
-        finally:
-            os.close(to_us)
-        assert self._popen.stdin is not None
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._popen = subprocess.Popen(  # noqa: S603 -- our own command
+                _command(limits, theirs.fileno()),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=_ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
         assert self._popen.stdout is not None
-        self._requests, self._output, self._replies = self._popen.stdin.fileno(), self._popen.stdout.fileno(), replies
-        for descriptor in (self._requests, self._output, self._replies):
-            os.set_blocking(descriptor, False)
-        self._heard = b""
-        self._driver = 0
-        self._finalizer = weakref.finalize(self, _end, self._popen, replies, made.folder, self.owner)
-        output = bytearray()
-        status, hello = self._exchange(b"", "hello", monotonic() + _START_S, output)
-        if status != "ok" or (self._isolated and hello["refused"]):
+        self._output = self._popen.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self.end = weakref.finalize(self, _end, self._popen, self._channel, self.owner)
+        status, _, output = self._exchange(b"", "hello", _START_S)
+        if status != "ok":
             self.end()
-            message = hello.get("refused") or output.decode("utf-8", "replace")
-            raise OSError(f"the sandbox's process did not start ({status}): {message:.300}")
-        if hello["refused"]:
-            warnings.warn(f"programs run here without some of the limits: {hello['refused']}", stacklevel=4)
-        self._driver = self._find_driver()
-        with suppress(OSError):  # if memory runs out, the kernel should end this process first
-            Path(f"/proc/{self._driver}/oom_score_adj").write_text("1000", encoding="ascii")
-        self._pause()
+            raise OSError(f"the sandbox did not start ({status}): {output[-300:].strip()}")
 
-    def ask(self, request: dict[str, Any], seconds: float, most_characters: int) -> Result:
+    def ask(self, request: dict[str, Any], seconds: float) -> tuple[Status, dict[str, Any], str]:
+        """Return what became of a request, its answer, and the output until then; afterwards all processes stop."""
         token = secrets.token_hex(8)
-        output = bytearray()
-        if self._popen.poll() is None:  # otherwise its process id may have been reused
-            self._signal(self._driver, signal.SIGCONT)
-        line = json.dumps({**request, "token": token}).encode() + b"\n"
-        status, answer = self._exchange(line, token, monotonic() + seconds, output)
-        if status == "ok":
-            if not self._pause():
-                status = "died"
-            elif answer.get("status") != "ok":
-                status = "error"
-        text = _shorten(output.decode("utf-8", "replace"), most_characters)
-        if status in _ENDED:
-            line_end = "\n" if text and not text.endswith("\n") else ""
-            return Result(status, f"{text}{line_end}{_ENDED[status].format(seconds=seconds)}\n")
-        return Result(status, text, answer.get("value"))
+        _say(self._popen, b"g")
+        exchanged = self._exchange(json.dumps({**request, "token": token}).encode() + b"\n", token, seconds)
+        _say(self._popen, b"s")
+        return exchanged
 
-    def end(self) -> None:
-        self._finalizer()
+    def _exchange(self, line: bytes, token: str, seconds: float) -> tuple[Status, dict[str, Any], str]:
+        output, deadline = bytearray(), monotonic() + seconds
+        status, answer = self._wait(line, token, deadline, output)
+        while len(output) <= _FLOOD and (chunk := _read(self._output)):  # what was written before the reply
+            output += chunk
+        return ("flood" if len(output) > _FLOOD else status), answer, output.decode("utf-8", "replace")
 
-    def _exchange(self, send: bytes, token: str, deadline: float, output: bytearray) -> tuple[Status, dict[str, Any]]:
-        """Send a request and collect output until the reply arrives, without blocking."""
-        unsent = memoryview(send)
+    def _wait(self, line: bytes, token: str, deadline: float, output: bytearray) -> tuple[Status, dict[str, Any]]:
+        """Send a request and collect output until the reply; other lines, which a program may write, are dropped."""
+        try:
+            self._channel.settimeout(deadline - monotonic())
+            self._channel.sendall(line)
+        except TimeoutError:
+            return "timeout", {}
+        except OSError:
+            return "died", {}
+        heard = b""
         with selectors.DefaultSelector() as selector:
-            selector.register(self._output, selectors.EVENT_READ)
-            selector.register(self._replies, selectors.EVENT_READ)
-            if unsent:
-                selector.register(self._requests, selectors.EVENT_WRITE)
+            for descriptor in (self._output, self._channel.fileno()):
+                selector.register(descriptor, selectors.EVENT_READ)
             while (left := deadline - monotonic()) > 0:
                 for key, _ in selector.select(left):
-                    if key.fd == self._requests:
-                        try:
-                            unsent = unsent[os.write(self._requests, unsent[:_CHUNK]) :]
-                        except BrokenPipeError:
-                            return "died", {}
-                        if not unsent:
-                            selector.unregister(self._requests)
-                        continue
                     chunk = _read(key.fd)
                     if key.fd == self._output:
                         output += chunk or b""
                         if chunk == b"":  # closed by the program; a reply may still arrive
                             selector.unregister(self._output)
-                    elif not chunk:
+                    elif chunk == b"":
                         return "died", {}
                     else:
-                        self._heard += chunk
-                        if (answer := self._find_answer(token)) is not None:
-                            self._drain(output)
-                            return ("flood" if len(output) > _FLOOD else "ok"), answer
-                    if len(output) > _FLOOD or len(self._heard) > _FLOOD:
+                        *lines, heard = (heard + (chunk or b"")).split(b"\n")
+                        if (answer := _find(token, lines)) is not None:
+                            return "ok", answer
+                    if len(output) > _FLOOD or len(heard) > _FLOOD:
                         return "flood", {}
         return "timeout", {}
 
-    def _find_answer(self, token: str) -> dict[str, Any] | None:
-        """Return the reply to this request; other lines, which a program may write, are dropped."""
-        *lines, self._heard = self._heard.split(b"\n")
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                answer = json.loads(line)
-                if isinstance(answer, dict) and answer.get("token") == token:
-                    return answer
-        return None
 
-    def _drain(self, output: bytearray) -> None:
-        """Read the output that was written before the reply, all of which is in the pipe now."""
-        while len(output) <= _FLOOD and (chunk := _read(self._output)):
-            output += chunk
-
-    def _find_driver(self) -> int:
-        """Return the driver's process id in this namespace: below bubblewrap and its namespace's first process."""
-        pid = self._popen.pid
-        for _ in range(2 if self._isolated else 0):
-            pid = next(_children(pid), 0)
-        return pid
-
-    def _pause(self) -> bool:
-        """Stop the driver and end all processes that a program left; return True on success."""
-        if self._popen.poll() is not None or not self._driver:
-            return False
-        if not self._signal(self._driver, signal.SIGSTOP):
-            return False
-        top = next(_children(self._popen.pid), 0) if self._isolated else self._popen.pid
-        deadline = monotonic() + _STOP_S
-        while monotonic() < deadline:
-            stopped = _state(self._driver) in "TtXZ"  # until it is stopped, it may start another process
-            left = [pid for pid in _descendants(top) if pid != self._driver and _state(pid) not in "XZ"]
-            if stopped and not left:
-                return True
-            for pid in left:
-                self._signal(pid, signal.SIGKILL)
-            sleep(0.0002)
-        return False
-
-    def _signal(self, pid: int, number: signal.Signals) -> bool:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            return False
-        return True
-
-
-def _end(popen: "subprocess.Popen[bytes]", replies: int, folder: str | None, owner: int) -> None:
-    """End the whole process tree and the session, and remove the folder."""
-    assert popen.stdin is not None
-    assert popen.stdout is not None
-    os.close(replies)
-    with suppress(OSError):
-        popen.stdin.close()
-    popen.stdout.close()
-    if owner != os.getpid():  # a fork of the owner has inherited the pipes, not the process
-        popen.returncode = 0
-        return
-    below = list(_descendants(popen.pid))
-    for pid in [*below, popen.pid]:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-    with suppress(OSError):
-        os.killpg(popen.pid, signal.SIGKILL)
-    popen.wait()
-    for pid in below:
-        _forget(pid)
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _forget(pid: int) -> None:
-    """Wait for a process that was killed, if it is now a child of this one (``adopt_orphans``): no zombie is left."""
-    deadline = monotonic() + _STOP_S
-    with suppress(ChildProcessError):
-        while os.waitpid(pid, os.WNOHANG) == (0, 0) and monotonic() < deadline:
-            sleep(0.0002)
-
-
-def _spawn(made: Command, replies: int) -> "subprocess.Popen[bytes]":
-    """Start the process from a permanent thread, because Linux sends the parent-death signal when the thread ends."""
-    return (
-        _spawner()
-        .submit(
-            subprocess.Popen,
-            made.arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[replies],
-            env=environment(made.folder),
-            cwd=made.folder or "/",
-            start_new_session=True,
-        )
-        .result()
-    )
-
-
-_SPAWNERS: dict[int, ThreadPoolExecutor] = {}
-
-
-def _spawner() -> ThreadPoolExecutor:
-    """Return this process's only spawning thread; a fork does not inherit it and gets a new one."""
-    return _SPAWNERS.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="gym-trl sandbox"))
+def _find(token: str, lines: list[bytes]) -> dict[str, Any] | None:
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            answer = json.loads(line)
+            if isinstance(answer, dict) and answer.get("token") == token:
+                return answer
+    return None
 
 
 def _read(descriptor: int) -> bytes | None:
     """Return the available bytes: ``None`` if there are none, empty at the end of the stream."""
     try:
-        return os.read(descriptor, _CHUNK)
+        return os.read(descriptor, 2**16)
     except BlockingIOError:
         return None
+    except ConnectionResetError:
+        return b""
 
 
-def _children(pid: int) -> Iterator[int]:
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            yield from map(int, (task / "children").read_text(encoding="ascii").split())
-    except OSError:  # the process is gone, or the kernel has no such lists (CONFIG_PROC_CHILDREN)
-        if not Path("/proc/self/task", str(get_native_id()), "children").exists():
-            yield from (int(path.name) for path in Path("/proc").glob("[0-9]*") if _parent(path) == pid)
-
-
-def _parent(process: Path) -> int | None:
+def _say(popen: "subprocess.Popen[bytes]", word: bytes) -> None:
+    """Tell the first process that the others may go or must stop, or that it is over."""
+    assert popen.stdin is not None
     with suppress(OSError):
-        return int(_stat(process)[1])
-    return None
+        popen.stdin.write(word)
 
 
-def _stat(process: Path) -> list[str]:
-    """Return the fields after the process name: the state, the parent's id and more; the name can contain anything."""
-    return (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for child in _children(pid):
-        yield child
-        yield from _descendants(child)
-
-
-def _state(pid: int) -> str:
-    """Return the kernel's state letter: T is stopped, Z is a zombie, X is gone."""
+def _end(popen: "subprocess.Popen[bytes]", channel: socket.socket, owner: int) -> None:
+    """End the first process, and so all of them; a fork of the owner has inherited the pipes, not the process."""
+    assert popen.stdin is not None
+    assert popen.stdout is not None
+    if owner == os.getpid():
+        _say(popen, b"e")
+    else:
+        popen.returncode = 0
+    for end in (channel, popen.stdin, popen.stdout):
+        end.close()
     try:
-        return _stat(Path(f"/proc/{pid}"))[0]
-    except OSError:
-        return "X"
+        popen.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        popen.wait()
 
 
 def _shorten(text: str, most: int) -> str:
@@ -418,3 +297,70 @@ def _shorten(text: str, most: int) -> str:
         return text
     half = most // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters are left out]\n{text[-half:]}"
+
+
+def _command(limits: SandboxLimits, channel: int) -> list[str]:
+    """Return the command line of a sandbox: all namespaces, an empty root, the interpreter, and a folder."""
+    root = os.geteuid() == 0
+    file_bytes = limits.file_mb * 2**20
+    settings = {
+        "channel": channel,
+        "file_bytes": file_bytes,
+        "filter": seccomp_filter(platform.machine()).hex(),
+        # The number of processes is counted for each user, and not for the superuser.
+        "uid": 1_000_000_000 + secrets.randbelow(2**29) if root else None,
+        "limits": {
+            "AS": limits.memory_mb * 2**20,
+            "CPU": limits.cpu_seconds,
+            "NPROC": limits.processes,
+            "FSIZE": file_bytes,
+            "NOFILE": 64,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+            "SIGPENDING": 256,
+        },
+    }
+    # Rights of the driver's first process, until it has started the interpreter, which has none.
+    rights = ["SYS_ADMIN", "KILL", *(["SETUID", "SETGID"] if root else [])]
+    source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
+    return [
+        *("/bin/sh", "-c", _LIKELIEST_VICTIM, "sh", which("bwrap") or "bwrap", "--hostname", "sandbox"),
+        *("--unshare-ipc", "--unshare-pid", "--as-pid-1", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+        *([] if root else ["--unshare-user"]),
+        *("--cap-drop", "ALL", *(word for right in rights for word in ("--cap-add", f"CAP_{right}"))),
+        *(*_mounts(), "--tmpfs", _TMP, "--remount-ro", "/", "--chdir", _TMP, "--"),
+        *(_python(), "-S", "-P", "-B", "-u", "-c", source, json.dumps(settings)),
+    ]
+
+
+@cache
+def _mounts() -> tuple[str, ...]:
+    """Return bubblewrap's arguments for the interpreter, its standard library, shared libraries and devices."""
+    python, stdlib = _python(), Path(sysconfig.get_path("stdlib"))
+    ran = subprocess.run(  # noqa: S603 -- our own command
+        [python, "-I", "-S", "-c", _LIBRARIES], capture_output=True, text=True, timeout=_START_S, check=False
+    )
+    mapped = {Path(line.split(maxsplit=5)[-1]) for line in ran.stdout.splitlines() if ".so" in line}
+    paths = {Path(python), stdlib}
+    for file in (file for file in mapped if not file.is_relative_to(stdlib)):
+        if sys.base_prefix in ("/", "/usr") or not file.is_relative_to(sys.base_prefix):
+            paths.add(file.parent)
+        else:  # this folder contains more than libraries
+            paths |= {path for path in file.parent.iterdir() if os.path.realpath(path) == str(file)}
+    loaders = {path for path in map(Path, ("/lib", "/lib64", "/usr/lib64")) if path.exists()}
+    links = {path for path in loaders if path.is_symlink()}
+    # Folders that bubblewrap makes by itself cannot be entered by the interpreter's user.
+    folders = {parent for path in (*paths, *loaders, *map(Path, _DEVICES)) for parent in path.parents} - links
+    binds = [word for path in sorted(folders) if path != Path("/") for word in ("--dir", str(path))]
+    binds += [word for path in sorted(paths | loaders - links) for word in ("--ro-bind", str(path), str(path))]
+    binds += [word for path in sorted(links) for word in ("--symlink", str(path.readlink()), str(path))]
+    for packages in (stdlib / "site-packages", stdlib / "dist-packages"):
+        if packages.is_dir():
+            binds += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
+    return (*binds, *(word for path in _DEVICES for word in ("--dev-bind", path, path)))
+
+
+def _python() -> str:
+    """Return the path of the real interpreter, behind virtual environments and their copies."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

@@ -9,13 +9,11 @@ import json
 import random
 import re
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 from support import warm
 from support.e2b_double import E2BDouble
-from support.isolation import ISOLATION
 from support.vllm_double import VLLMDouble
 
 from gym_trl.errors import ConfigError, EngineError
@@ -31,7 +29,6 @@ from gym_trl.testing import tiny_tokenizer
 pytestmark = pytest.mark.code
 
 TOKENIZER = tiny_tokenizer()
-local = partial(LocalExecuter, isolation=ISOLATION)
 EOS = TOKENIZER.eos_token_id
 # From the documentation of the early CodeAgentEnvironment; the import and the model's address are ours.
 DOCUMENTED = """
@@ -108,7 +105,7 @@ def client(server):
 
 
 def agent(executer=None, **options):
-    return CodeAgentEnvironment(executer or local(), TOKENIZER, **options)
+    return CodeAgentEnvironment(executer or LocalExecuter(), TOKENIZER, **options)
 
 
 # The documented example
@@ -116,7 +113,7 @@ def agent(executer=None, **options):
 
 def test_the_documented_example_runs(server):
     example = DOCUMENTED.replace("VLLMClient()", "VLLMClient(base_url=URL)").replace("tokenizer = ...", "#")
-    example = example.replace('E2BExecuter(api_key="YOUR_E2B_TOKEN")', f"LocalExecuter(isolation={ISOLATION!r})")
+    example = example.replace('E2BExecuter(api_key="YOUR_E2B_TOKEN")', "LocalExecuter()")
     example = example.replace("E2BExecuter,", "LocalExecuter,").replace("[...]", "['What is 6 * 7?', '3 times 5?']")
     names = {"URL": server.url, "tokenizer": TOKENIZER}
     exec(example, names)
@@ -248,11 +245,11 @@ def test_an_executer_that_fails_ends_its_conversations_and_no_others(server, cli
 
 def test_a_local_executer_keeps_programs_apart_and_in_order():
     codes = ["x = 1", "print(x)", *(f"import time; time.sleep({0.1 * n}); {n}" for n in (3, 2, 1))]
-    outputs = local(max_concurrent=3).execute(codes)
+    outputs = LocalExecuter(max_concurrent=3).execute(codes)
     assert outputs[0] == ""
     assert outputs[1].endswith("NameError: name 'x' is not defined\n")
     assert outputs[2:] == ["3\n", "2\n", "1\n"]
-    assert local().execute([]) == []
+    assert LocalExecuter().execute([]) == []
 
 
 # E2B: the real SDK, and a stand-in for its servers

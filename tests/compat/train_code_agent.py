@@ -13,14 +13,11 @@ from gym_trl import GymSpec
 from gym_trl.engines.transformers import TransformersEngine
 from gym_trl.envs.code_agent import CodeAgent
 from gym_trl.integrations.code_agent import CodeAgentEnvironment, Environment, GRPOConfig, GRPOTrainer, LocalExecuter
-from gym_trl.sandbox import Isolation
-from gym_trl.sandbox.isolation import bubblewrap_problem
 from gym_trl.testing import tiny_model, tiny_tokenizer
 from gym_trl.types import FinishReason
 
 TOKENIZER = tiny_tokenizer()
-ISOLATION: Isolation = "limits" if bubblewrap_problem() else "bubblewrap"
-PROBLEMS: dict[str, Any] = {"isolation": ISOLATION, "steps": 1, "turns": 3}
+PROBLEMS: dict[str, Any] = {"steps": 1, "turns": 3}
 FOLDER = Path(sys.argv[-1])  # doctest collection imports this without an argument
 ENGINE: Any = TransformersEngine
 
@@ -202,7 +199,7 @@ def main():
     scripted()
     remembered(taken)
     SCRIPTS.append(writes_a_program)
-    told["code agent"] = train(CodeAgentEnvironment(LocalExecuter(isolation=ISOLATION), TOKENIZER), taken)
+    told["code agent"] = train(CodeAgentEnvironment(LocalExecuter(), TOKENIZER), taken)
     SCRIPTS.append(tries_and_submits)
     told["game"] = train(None, taken)
     (FOLDER / "trained.json").write_text(json.dumps(told))

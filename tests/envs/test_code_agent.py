@@ -6,11 +6,9 @@ import re
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
-from support.isolation import ISOLATION
 from support.lanes import examples
 
 from gym_trl.envs.code_agent import _LAST_STEPS, _LIST_STEPS, CodeAgent, _decides, _make, grade
-from gym_trl.errors import ConfigError
 from gym_trl.sandbox import SandboxLimits
 
 pytestmark = pytest.mark.code
@@ -28,7 +26,7 @@ def solve(program: str, numbers: list[int]) -> object:
 @given(instances, st.integers(1, 8))
 @examples(150)
 def test_the_reference_the_sentences_and_the_solver_say_the_same(instance: int, steps: int) -> None:
-    env = CodeAgent(steps=steps, isolation=ISOLATION)
+    env = CodeAgent(steps=steps)
     said = env.solver()(env.reset(options={"instance": instance})[0]).removeprefix("submit:\n")
     for given_, result in _make(instance, steps).cases:
         assert solve(said, list(given_)) == result
@@ -62,7 +60,7 @@ def test_variables_stay_for_an_episode_and_no_longer() -> None:
 
 
 def test_a_copy_has_the_same_variables_in_its_own_process() -> None:
-    env = CodeAgent(isolation=ISOLATION)
+    env = CodeAgent()
     env.reset(seed=0)
     env.step("run:\nnumbers = [1]")
     copy = pickle.loads(pickle.dumps(env))
@@ -74,7 +72,7 @@ def test_a_copy_has_the_same_variables_in_its_own_process() -> None:
 
 
 def test_a_submission_stands_alone() -> None:
-    env = CodeAgent(isolation=ISOLATION)
+    env = CodeAgent()
     env.reset(seed=0)
     env.step("run:\ndef solve(numbers): return 0")
     observation, reward, terminated, _, info = env.step("submit:\nsolve = solve")
@@ -87,7 +85,7 @@ def test_a_submission_stands_alone() -> None:
     "fenced", ["{}", "```python\n{}\n```", "\n```py\n{}\n```\n", "```\n{}```"], ids=["bare", "python", "py", "plain"]
 )
 def test_code_fences_are_taken_off(fenced: str) -> None:
-    env = CodeAgent(isolation=ISOLATION)
+    env = CodeAgent()
     env.reset(seed=0)
     assert env.step("RUN:\n" + fenced.format("for i in range(2):\n    print(i)"))[0].startswith("0\n1\n")
     env.close()
@@ -95,7 +93,7 @@ def test_code_fences_are_taken_off(fenced: str) -> None:
 
 @pytest.mark.parametrize("action", ["", "run", "run:", "run:\n", "submit: ```", "execute: 1", "run: " + "1" * 10_001])
 def test_what_is_no_program_costs_a_turn(action: str) -> None:
-    env = CodeAgent(turns=2, isolation=ISOLATION)
+    env = CodeAgent(turns=2)
     env.reset(seed=0)
     valid = action == "submit: ```"
     observation, _, terminated, _, info = env.step(action)
@@ -105,7 +103,7 @@ def test_what_is_no_program_costs_a_turn(action: str) -> None:
 
 
 def test_a_program_that_hangs_costs_its_turn_and_its_variables() -> None:
-    env = CodeAgent(isolation=ISOLATION)
+    env = CodeAgent()
     env.reset(seed=0)
     env.step("run:\nx = 1")
     usual, env._sandbox.limits = env._sandbox.limits, SandboxLimits(seconds=0.5)
@@ -131,23 +129,10 @@ def test_a_program_that_hangs_costs_its_turn_and_its_variables() -> None:
     ],
 )
 def test_the_judge_compares_values_and_their_types(program: str, passed: int) -> None:
-    assert grade(program, "f", [(0, 0), (1, 2), (2, 4)], isolation=ISOLATION)[0] == passed
+    assert grade(program, "f", [(0, 0), (1, 2), (2, 4)])[0] == passed
 
 
 def test_true_is_not_one_and_a_list_is_compared_all_the_way_down() -> None:
     program = "def f(n): return [True, [1.0]]"
     results = [True, [1.0]], [1, [1.0]], [True, [1]]
-    assert [grade(program, "f", [(0, it)], isolation=ISOLATION)[0] for it in results] == [1, 0, 0]
-
-
-def test_the_weaker_sandbox_is_used_only_by_name(
-    without_bubblewrap: None,
-) -> None:
-    with pytest.raises(ConfigError, match=r"it is not installed\. Install it with 'apt-get install bubblewrap'"):
-        gym.make("TrlEnv/CodeAgent-v0", isolation="bubblewrap")
-    with pytest.raises(ConfigError, match="it is not installed"):
-        grade("def f(n): return n", "f", [(1, 1)])
-    env = gym.make("TrlEnv/CodeAgent-v0", isolation="limits")
-    env.reset(seed=0)
-    assert env.step("run: 6 * 7")[0].startswith("42\n")
-    env.close()
+    assert [grade(program, "f", [(0, it)])[0] for it in results] == [1, 0, 0]

@@ -11,7 +11,6 @@ from threading import Thread
 from typing import ClassVar
 
 from gym_trl.sandbox import Sandbox
-from support.isolation import ISOLATION
 
 KEY = "e2b_" + "0" * 40
 
@@ -30,7 +29,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, {"code": 404, "message": f"no {self.path}"})
         name = f"sandbox{len(self.double.made)}"
         self.double.made.append(body)
-        self.double.alive[name] = Sandbox(isolation=ISOLATION)
+        self.double.alive[name] = Sandbox()
         made = {"templateID": body["templateID"], "sandboxID": name, "clientID": "here", "envdVersion": "0.4.0"}
         return self._answer(201, made)
 

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from gym_trl.errors import needs
-from gym_trl.sandbox import Isolation, Sandbox, SandboxLimits
+from gym_trl.sandbox import Sandbox, SandboxLimits
 
 
 class Session(Protocol):
@@ -55,26 +55,19 @@ class LocalExecuter(SessionExecuter):
     Args:
         limits: Limits of each conversation's sandbox.
         max_concurrent: Maximum number of programs that run concurrently.
-        isolation: Isolation of each sandbox, see ``Sandbox``.
 
     Raises:
-        ConfigError: The ``isolation`` is unknown or does not work on this machine.
+        ConfigError: bubblewrap does not work on this machine.
     """
 
-    def __init__(
-        self, limits: SandboxLimits | None = None, *, max_concurrent: int = 8, isolation: Isolation = "bubblewrap"
-    ) -> None:
+    def __init__(self, limits: SandboxLimits | None = None, *, max_concurrent: int = 8) -> None:
         self.limits = limits or SandboxLimits()
         self.max_concurrent = max_concurrent
-        self.isolation: Isolation = isolation
-        self.session().close()  # report an invalid isolation now
+        self.session().close()  # say now that bubblewrap does not work
 
     def session(self) -> Session:
         """Return a new session with its own sandbox."""
-        return _LocalSession(Sandbox(self.limits, isolation=self.isolation))
-
-
-"""Alias with the spelling of the pull request's last revision."""
+        return _LocalSession(Sandbox(self.limits))
 
 
 class _LocalSession:
