@@ -68,7 +68,9 @@ def test_listed_and_new_system_calls_are_refused_and_others_are_made(sandbox: Sa
     x86 = os.uname().machine == "x86_64"
     clone, socketpair, fcntl, getpid = (56, 53, 72, 39) if x86 else (220, 199, 25, 172)
     nothing = (-1,) * 6
-    expected = {(number, *nothing): EPERM for number in denied_calls(os.uname().machine).values()}
+    expected: dict[tuple[int, ...], int] = {
+        (number, *nothing): EPERM for number in denied_calls(os.uname().machine).values()
+    }
     expected |= {(number, *nothing): ENOSYS for number in range(NEW, 600) if number not in NEW_ALLOWED.values()}
     expected |= {(getpid + 2**30, *nothing): ENOSYS, (2**31, *nothing): ENOSYS, (getpid,): 0}
     expected |= {(clone, flag | 17, 0, 0, 0, 0): EPERM for flag in (2**7, 2**17, *(2**bit for bit in range(25, 31)))}

@@ -326,7 +326,7 @@ class World:
         for server in self._servers:
             server.setblocking(False)
         self._victim = _victim()
-        stack.callback(lambda: (self._victim.kill(), self._victim.wait()))
+        stack.callback(lambda: _kill(self._victim))
 
     def programs(self, attack: Attack) -> list[str]:
         """Return an attack's programs with the values of this world."""
@@ -374,6 +374,11 @@ class World:
 
 def _victim() -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
+
+
+def _kill(victim: "subprocess.Popen[bytes]") -> None:
+    victim.kill()
+    victim.wait()
 
 
 def _reads(path: Path) -> str:
