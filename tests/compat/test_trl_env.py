@@ -233,7 +233,7 @@ def test_lines_are_logged_for_every_episode():
     batch_rollout(Counting(), tiny_processor(), Count, "Count.", 500, ["3", "2"], lines.append)
     assert "user_1>\tAfter 2?\n" in lines
     assert "agent_0>\t1\n" in lines
-    assert lines[-1].startswith("log_1>\tterminated, reward: 0.5")
+    assert lines[-1].startswith("log_1>\tended, reward: 0.5")
 
 
 def test_rows_of_a_transformers_model_do_not_depend_on_each_other():
