@@ -133,7 +133,7 @@ class CodeAgent(Puzzle):
     only correct values count. The inputs of an instance include the empty list, and no single value is the result of
     more than a third of its tests.
 
-    Programs start processes: a game costs some 100 ms. Output that depends on the time or on memory addresses is not
+    Programs start processes: a game costs some 200 ms. Output that depends on the time or on memory addresses is not
     reproducible; addresses are shown as 0x0.
 
     The solver submits the program that the sentences describe, in the first turn. ``reward="efficient"`` compares with
