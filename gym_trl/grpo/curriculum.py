@@ -16,26 +16,25 @@ def at_level(task: Task, level: int) -> Task:
     return replace(task, options={**task.options, "level": level})
 
 
-def count(state: MutableMapping[str, Any], levels: int, played: Iterable[tuple[Task, bool | None]]) -> None:
+def count(state: MutableMapping[str, Any], levels: int, played: Iterable[tuple[int, bool | None]]) -> None:
     """Count the successes of scored episodes on the current level, and change the level when there are enough.
 
     >>> state = {"level": 0}
-    >>> task = at_level(Task("TrlEnv/GuessNumber-v0", seed=0), 0)
-    >>> count(state, 3, [(task, True)] * 120)
-    >>> count(state, 3, [(task, False)] * 8)
+    >>> count(state, 3, [(0, True)] * 120)
+    >>> count(state, 3, [(0, False)] * 8)
     >>> state["level"]
     1
 
     Args:
         state: Current level and counts, which checkpoints hold.
         levels: Number of levels.
-        played: Task and success of scored episodes of all processes; those of another level are ignored.
+        played: Level and success of scored episodes of all processes; those of another level are ignored.
 
     Raises:
         ConfigError: None of enough episodes declares success.
     """
     level = state.get("level", 0)
-    here = [success for task, success in played if task.options["level"] == level]
+    here = [success for own, success in played if own == level]
     won, total = state.get("won", 0) + here.count(True), state.get("played", 0) + len(here)
     declared = state.get("declared", 0) + len(here) - here.count(None)
     if total >= EPISODES:

@@ -20,6 +20,7 @@ class Outcome(NamedTuple):
     success: bool | None
     counts: dict[str, float]
     """Numbers that are averaged over the scored episodes."""
+    error: str | None = None
     replaced: bool = False
     """Its group was played again with another task, so that it is not trained on."""
 
@@ -37,7 +38,7 @@ class Outcome(NamedTuple):
             counts[f"return_seat_{episode.seat}"] = episode.paid
         assert episode.stop_reason is not None
         reason, worth = episode.stop_reason, episode.episode_return
-        return cls(episode.task.env_id, reason, worth, episode.success, counts, replaced)
+        return cls(episode.task.env_id, reason, worth, episode.success, counts, episode.error, replaced)
 
 
 def metrics(outcomes: Collection[Outcome]) -> dict[str, float]:

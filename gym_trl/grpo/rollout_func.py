@@ -18,6 +18,7 @@ from gym_trl.grpo import curriculum
 from gym_trl.grpo.credit import Estimator, find_estimator
 from gym_trl.grpo.dataset import read_prompt
 from gym_trl.grpo.groups import Member, dead_groups, other_task
+from gym_trl.grpo.rewards import Outcome
 from gym_trl.grpo.trainer_engine import context_length, trainer_engine
 from gym_trl.grpo.trl_versions import chat_options, check_trl, end_ids, warn_if_resumed_within_a_generation
 from gym_trl.play import History, Limits
@@ -57,15 +58,6 @@ class Game(NamedTuple):
     task: Task
     attempt: int = 0
     """Number of tasks that its group has played before."""
-
-
-class Outcome(NamedTuple):
-    """What all processes need to know of an episode."""
-
-    task: Task
-    scored: bool
-    success: bool | None
-    error: str | None
 
 
 @dataclass
@@ -322,10 +314,8 @@ class RolloutFunc:
         from accelerate.utils import gather_object
 
         counted = [one for one in (*episodes, *replaced) if one.stop_reason is not StopReason.UNPLAYED]
-        outcomes: list[Outcome] = gather_object(
-            [Outcome(one.task, one.scored, one.success, one.error) for one in counted]
-        )
-        declaring = {one.task.env_id for one in outcomes if one.success is not None}.union(state.get("declaring", ()))
+        outcomes: list[Outcome] = gather_object([Outcome.of(one) for one in counted])
+        declaring = {one.env_id for one in outcomes if one.success is not None}.union(state.get("declaring", ()))
         state["declaring"] = sorted(declaring)
         for one in counted:
             if one.scored and one.success is None and one.task.env_id in declaring:
@@ -334,12 +324,10 @@ class RolloutFunc:
             return
         check_failures(training, outcomes)
         if self.levels:
-            declared = [
-                (one.task, False if one.success is None and one.task.env_id in declaring else one.success)
-                for one in outcomes
-                if one.scored
-            ]
-            curriculum.count(state, self.levels, declared)
+            scored = [one for one in outcomes if one.episode_return is not None]
+            won = [False if one.success is None and one.env_id in declaring else one.success for one in scored]
+            levels = [int(one.counts["level"]) for one in scored]
+            curriculum.count(state, self.levels, zip(levels, won, strict=True))
 
 
 def columns(episodes: Sequence[Episode], filler: int) -> dict[str, list[Any]]:
@@ -368,7 +356,7 @@ def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
             many are unscored.
     """
     raised = [_RAISED.fullmatch(one.error or "") for one in outcomes]
-    kinds = {None if one is None else (one.groups(), outcomes[0].task.env_id) for one in raised}
+    kinds = {None if one is None else (one.groups(), outcomes[0].env_id) for one in raised}
     kind = kinds.pop() if len(kinds) == 1 else None
     if training.alike and training.alike[-1][0] != kind:
         training.alike = []
@@ -377,9 +365,9 @@ def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
         raise PoolError(
             f"the {sum(number for _, number in training.alike)} episodes of the last {IN_A_ROW} rollouts all ended "
             f"with the same exception, of which no action is the cause: {outcomes[0].error}. Try it: "
-            f"gym-trl check {outcomes[0].task.env_id}"
+            f"gym-trl check {outcomes[0].env_id}"
         )
-    errors = Counter(one.error or "no error" for one in outcomes if not one.scored)
+    errors = Counter(one.error or "no error" for one in outcomes if one.episode_return is None)
     bad = (errors.total(), len(outcomes), errors)
     training.unscored = [*training.unscored, bad] if bad[0] > MOST_UNSCORED * bad[1] else []
     if len(training.unscored) >= IN_A_ROW:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gym_trl.engines.attention_backends import no_cudnn_attention
 from gym_trl.episode import Episode, Segment
 from gym_trl.errors import ConfigError, needs
 from gym_trl.grpo.adapters import sync_weights
@@ -193,7 +194,9 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
     ) -> tuple[Any, Any, Any]:
         """Return TRL's log-probabilities and entropies, with less work where that changes no loss and no gradient."""
         compute = super()._get_per_token_logps_and_entropies
-        return logprobs_and_entropies(self, compute, model, input_ids, attention_mask, length=logits_to_keep, **named)
+        rows = model, input_ids, attention_mask
+        with no_cudnn_attention():
+            return logprobs_and_entropies(self, compute, *rows, length=logits_to_keep, **named)
 
     def _weigh(self, out: dict[str, Any]) -> Any:
         """Return the weight of each row, with which an episode in segments has the loss of one in a single row.

@@ -14,6 +14,13 @@ from gym_trl.errors import ConfigError
 
 OLDEST_TRL, TESTED_TRL = (1, 16), (1, 16)
 """Oldest release that works, as in pyproject.toml, and the newest that is tested."""
+OVERRIDDEN = (
+    "_generate",
+    "_calculate_rewards",
+    "_generate_and_score_completions",
+    "_get_per_token_logps_and_entropies",
+)
+"""Methods of ``GRPOTrainer`` that ``GymGRPOTrainer`` overrides."""
 
 
 @cache
@@ -26,37 +33,22 @@ def check_trl() -> None:
     import trl
     from packaging.version import Version  # which TRL needs
 
-    from gym_trl.grpo.trainer import GymGRPOTrainer
-
     installed = Version(trl.__version__).release[:2]
     oldest, tested = (".".join(map(str, version)) for version in (OLDEST_TRL, TESTED_TRL))
     if installed < OLDEST_TRL:
         raise ConfigError(
             f"gym-trl works with TRL {oldest} and newer, got {trl.__version__}. pip install 'trl>={oldest}'"
         )
-    own = [name for kind in GymGRPOTrainer.__mro__ if kind.__module__.startswith("gym_trl") for name in vars(kind)]
-    lacking = [name for name in OVERRIDDEN if name in own and not hasattr(trl.GRPOTrainer, name)]
-    if installed > TESTED_TRL and lacking:
+    if installed <= TESTED_TRL:
+        return
+    if lacking := [name for name in OVERRIDDEN if not hasattr(trl.GRPOTrainer, name)]:
         raise ConfigError(
             f"gym-trl is tested with TRL {tested}, and TRL {trl.__version__} has no GRPOTrainer.{lacking[0]}. "
             f"pip install 'trl=={tested}.*'"
         )
-    if installed > TESTED_TRL:
-        warnings.warn(
-            f"gym-trl is tested with TRL {tested}, and this is TRL {trl.__version__}", RuntimeWarning, stacklevel=3
-        )
-
-
-OVERRIDDEN = (
-    "_generate",
-    "_calculate_rewards",
-    "_generate_and_score_completions",
-    "_prepare_inputs",
-    "_get_per_token_logps_and_entropies",
-    "_compute_loss",
-    "training_step",
-)
-"""Methods of ``GRPOTrainer`` that ``GymGRPOTrainer`` may override."""
+    warnings.warn(
+        f"gym-trl is tested with TRL {tested}, and this is TRL {trl.__version__}", RuntimeWarning, stacklevel=3
+    )
 
 
 def import_trainer_alone() -> None:
@@ -120,18 +112,6 @@ def whole_weights(trainer: Any) -> AbstractContextManager[Any]:
     """Return a context in which the weights outside FSDP's blocks are whole (``GRPOTrainer._generate_single_turn``)."""
     context: AbstractContextManager[Any] = trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False)
     return context
-
-
-def has_entropy_bonus(trainer: Any) -> bool:
-    """Return True if the loss depends on entropies."""
-    return bool(trainer.args.entropy_coef or trainer.args.use_adaptive_entropy)
-
-
-def heads_all_positions(trainer: Any) -> bool:
-    """Return True if TRL multiplies the hidden states of all tokens by the head, as it does without a Triton kernel."""
-    from trl.trainer import utils
-
-    return not utils._use_triton(trainer.accelerator.device)
 
 
 def heads_without_label(trainer: Any) -> bool:
