@@ -86,8 +86,7 @@ def _given(annotation: ast.expr) -> str:
     text = ast.unparse(annotation).replace("'", '"')
     if text.startswith("tuple["):
         text = f"Sequence[{text.removeprefix('tuple[').removesuffix(', ...]')}]"
-    text = re.sub("(Function|Path)", r"\1 | str", text)
-    return text
+    return re.sub("(Function|Path)", r"\1 | str", text)
 
 
 _INTRODUCTION = """<!-- Written by docs/make_options.py from gym_trl/options/. -->

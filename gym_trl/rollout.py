@@ -8,16 +8,17 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
-from gym_trl.bases import run as run
+from gym_trl.bases import run
 from gym_trl.chat import ChatLike
 from gym_trl.engines.protocol import AsyncEngine, Engine, checked_engine
-from gym_trl.episode import Episode as Episode
+from gym_trl.episode import Episode
 from gym_trl.errors import check_counts
 from gym_trl.executors.protocol import EnvPool
-from gym_trl.play import Limits as Limits, play
+from gym_trl.play import Limits, play
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Completion, Message, Request, Task, TokenIds
 
+__all__ = ["Episode", "Limits", "asking", "gather", "play", "rare_full_collections", "rollout", "run"]
 Ask: TypeAlias = Callable[[Request], Awaitable[Completion]]
 T = TypeVar("T")
 

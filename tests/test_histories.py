@@ -38,7 +38,7 @@ def play(
 
     def respond(request: Any) -> list[int]:
         ids = say(len(asked), request) if say else chat.say(f"a{len(asked)}")
-        assert request.prompt_ids[: request.seen] == (sum(asked[-1], []) if request.seen else [])
+        assert request.prompt_ids[: request.seen] == ([*asked[-1][0], *asked[-1][1]] if request.seen else [])
         asked.append((request.prompt_ids, list(ids[: request.max_tokens])))
         return ids
 

@@ -45,7 +45,7 @@ def played(results: Any, answers: Any = (), **options: Any) -> tuple[Any, list[t
             said = CHAT.say(answer)
             finish = FinishReason.STOP if len(said) <= max_tokens else FinishReason.LENGTH
             answer = Completion("", said[:max_tokens], [-0.5] * len(said[:max_tokens]), finish)
-        assert ids[:seen] == (sum(asked[-1], []) if seen else [])
+        assert ids[:seen] == ([*asked[-1][0], *asked[-1][1]] if seen else [])
         asked.append((ids, answer.ids))
         return answer
 
@@ -69,7 +69,7 @@ ends = st.one_of(
 )
 begins = st.one_of(
     failures,
-    *[st.builds(StepResult, texts, settlement=rewards, declares_success=st.booleans(), instructions=texts)] * 4,
+    *[st.builds(StepResult, texts, loss_return=rewards, declares_success=st.booleans(), instructions=texts)] * 4,
 )
 budgets = st.builds(Limits, *(st.none() | st.integers(1, most) for most in (20, 200, 300)))
 
@@ -83,7 +83,7 @@ def test_every_episode_obeys_the_laws_of_ids_worth_and_success(
     # Law 1 and 2: what the engine was given and returned is prompt and completion, and the mask is where it sampled.
     whole, row = episode.row.ids, episode.row
     assert [whole[: len(prompt) + len(ids)] for prompt, ids in asked] == [prompt + ids for prompt, ids in asked]
-    assert whole == (sum(asked[-1], []) if asked else [])
+    assert whole == ([*asked[-1][0], *asked[-1][1]] if asked else [])
     assert len(row.completion_ids) == len(row.mask) == len(row.logprobs)
     assert row.logprobs == [-0.5 if bit else 0.0 for bit in row.mask]
     spans = [span for turn in episode.turns for span in turn.spans]
@@ -107,13 +107,13 @@ def test_every_episode_obeys_the_laws_of_ids_worth_and_success(
     steps_taken = [one for one in taken[1:] if isinstance(one, StepResult)]
     paid = math.fsum(one.reward for one in steps_taken)
     if episode.scored:
-        worth = min(paid, begun.settlement) if reason.cut_off else paid
+        worth = min(paid, begun.loss_return) if reason.cut_off else paid
         assert episode.episode_return == pytest.approx(worth)
         assert [turn.reward for turn in episode.turns][:-1] == [one.reward for one in steps_taken][: len(actions) - 1]
         # Law 13: success is what the last step declares; where any declares it, what does not has failed.
         declares = begun.declares_success or any("success" in one.info for one in steps_taken)
         last = steps_taken[-1].info if failure is None and steps_taken else {}
-        assert episode.success is (last["success"] if "success" in last else False if declares else None)
+        assert episode.success is last.get("success", False if declares else None)
     else:
         assert (episode.episode_return, episode.success) == (None, None)
 
@@ -135,8 +135,8 @@ def test_a_response_cut_by_the_limit_is_closed_by_the_environment_and_is_no_acti
 @pytest.mark.parametrize("named", ["invalid", "turn_limit", "bored", ["odd"]])
 @pytest.mark.parametrize("terminated", [True, False])
 def test_a_wrapper_may_name_its_reason(named: Any, terminated: bool) -> None:
-    over = StepResult("", 1.0, terminated, not terminated, {"stop_reason": named}, settlement=-2.0)
-    episode, *_ = played([StepResult("go", settlement=-2.0), over])
+    over = StepResult("", 1.0, terminated, not terminated, {"stop_reason": named}, loss_return=-2.0)
+    episode, *_ = played([StepResult("go", loss_return=-2.0), over])
     own = StopReason.ENDED if terminated else StopReason.TURN_LIMIT
     assert episode.stop_reason is (StopReason(named) if named in ("invalid", "turn_limit") else own)
     assert episode.episode_return == (-2.0 if named == "invalid" else 1.0)

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from gym_trl.episode import Episode, Segment
 from gym_trl.errors import TaskError, TranscriptError
-from gym_trl.types import Answer, EpisodeResult, StopReason, Task, TokenTrace, Turn
+from gym_trl.types import StopReason, Task
 
 texts = st.text(max_size=20)
 json_values = st.recursive(
@@ -28,17 +29,20 @@ def test_what_is_no_task_is_named(text):
 
 
 @pytest.mark.parametrize("reason", StopReason)
-def test_only_faults_outside_the_model_leave_an_episode_without_a_score(reason):
-    faults = {StopReason.ENV_ERROR, StopReason.TIMEOUT, StopReason.STRAGGLER, StopReason.CANCELLED}
-    assert reason.scored == (reason not in faults | {StopReason.UNPLAYED})  # which has no turn to score
+@pytest.mark.parametrize("turns", [0, 2])
+def test_only_faults_outside_the_model_leave_an_episode_without_a_score(reason, turns):
+    episode = Episode(Task("A", 0), declares=True)
+    for _ in range(turns):
+        episode.answer("go")
+    episode.stop(reason)
+    outside = reason in (StopReason.ENV_ERROR, StopReason.CANCELLED, StopReason.UNPLAYED)
+    assert episode.scored == (not outside and turns > 0)
+    assert (episode.episode_return, episode.success) == ((0.0, False) if episode.scored else (None, None))
 
 
-@pytest.mark.parametrize(
-    ("ids", "mask", "logprobs"), [([1], [1, 1], [0.0]), ([1, 2], [1, 1], [0.0]), ([1, 2], [1, 0], [0.0, 0.0])]
-)
-def test_a_trajectory_whose_lists_disagree_cannot_be_made(ids, mask, logprobs):
+def test_sampled_ids_need_their_logprobs():
     with pytest.raises(TranscriptError):
-        EpisodeResult(Task("A", 0), StopReason.SUCCESS, (), (), TokenTrace([0], ids, mask, logprobs))
+        Segment([0]).add([1, 2], [0.0])
 
 
 def test_the_table_of_stop_reasons_has_all_of_them_and_which_are_scored():
@@ -48,10 +52,3 @@ def test_the_table_of_stop_reasons_has_all_of_them_and_which_are_scored():
         reasons, answers = re.findall(r"\w+", names), scored.split(", ")
         documented |= dict(zip(reasons, answers * len(reasons) if len(answers) == 1 else answers, strict=True))
     assert documented == {reason.value: "yes" if reason.scored else "no" for reason in StopReason}
-
-
-@pytest.mark.parametrize(("reason", "count"), [(StopReason.ENV_ERROR, 2), (StopReason.SUCCESS, 0)])
-def test_an_episode_without_a_scored_reason_or_a_turn_has_no_score(reason, count):
-    turns = (Turn("", Answer("", ""), 1.0, True, 0, 0),) * count
-    played = EpisodeResult(Task("A", 0), reason, turns, ())
-    assert (played.scored, played.success, played.episode_return) == (False, None, None)

@@ -231,7 +231,7 @@ def parse(space: spaces.Space[Any], text: str, names: Sequence[str] = ()) -> Any
         raise UnreadableActionError(f"Not an action. Answer with {explain(space, names)}.") from error
 
 
-def _from_json(space: spaces.Space[Any], data: Any) -> Any:  # noqa: PLR0912 -- a case for each kind of space
+def _from_json(space: spaces.Space[Any], data: Any) -> Any:
     """Return the action that a JSON value describes; any error says that it is none."""
     made: Any = data
     if isinstance(space, spaces.Discrete):
