@@ -39,8 +39,8 @@ class Law(NamedTuple):
 
 
 LAWS = {
-    "1 ids": Law("gym_trl/play.py gym_trl/history.py", "test_play test_histories test_seats"),
-    "2 mask": Law("gym_trl/episode.py", "test_play test_histories test_seats"),
+    "1 ids": Law("gym_trl/play.py gym_trl/history.py", "test_play test_histories test_games_of_seats"),
+    "2 mask": Law("gym_trl/episode.py", "test_play test_histories test_games_of_seats"),
     "3 template": Law("gym_trl/chat.py", "test_chat test_control_tokens test_histories"),
     "4 logprobs": Law("gym_trl/engines/sampler.py gym_trl/grpo/speed.py", "engines/test_transformers grpo/test_speed"),
     "5 together": Law("gym_trl/rollout.py", "test_rollout"),
