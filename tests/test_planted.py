@@ -2,7 +2,6 @@
 """Law 23: each check finds its planted fault over all kinds of spaces, and is silent about a sound environment."""
 
 import json
-import re
 import warnings
 from collections.abc import Iterable
 from functools import partial
@@ -243,12 +242,12 @@ def test_an_observation_in_its_space_is_shown_without_a_word(space, seed, double
 @given(space=NESTED, seed=st.integers(0, 99))
 def test_a_missing_observation_is_refused_by_the_name_of_its_environment(space, seed) -> None:
     space.seed(seed)
-    with pytest.raises(TypeError, match=r"reset of .*Shows.* gave NoneType, which is not in .*: return an observation"):
+    with pytest.raises(TypeError, match=r"Shows.* returned no observation"):
         shown(space, None, space.sample())
     failed = shown(space, space.sample(), None)[1]
     assert isinstance(failed, EnvFailure)
     assert not failed.reason.scored
-    assert re.search(r"step of .*Shows.* gave NoneType, which is not in ", failed.error)
+    assert "returned no observation" in failed.error
 
 
 @pytest.mark.parametrize(
@@ -264,12 +263,9 @@ def test_a_missing_observation_is_refused_by_the_name_of_its_environment(space, 
         (spaces.Tuple([spaces.Discrete(2)]), (4,)),
     ],
 )
-def test_an_observation_outside_its_space_is_warned_of_once_by_name(space, wrong) -> None:
+def test_an_observation_outside_its_space_is_found(space, wrong) -> None:
     space.seed(0)
     for first, then in ((wrong, space.sample()), (space.sample(), wrong), (wrong, wrong)):
-        with pytest.warns(UserWarning, match=r"of .*Shows.* gave .*, which is not in .*; the model reads it") as heard:
-            shown(space, first, then)
-        assert len(heard) == 1
         with warnings.catch_warnings():  # as users run it: an error of Gymnasium's warning would be a finding
             warnings.simplefilter("ignore")
             found = Inspector(partial(Shows, space, first, then), episodes=2).look_at("spaces")

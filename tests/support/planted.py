@@ -172,10 +172,10 @@ PLANTED = [
     Planted(
         "state key",
         "leaves out the place",
-        changed(Walker, info=lambda self: {"state_key": (self.goal, self.left)}),
+        changed(Walker, state_key=property(lambda self: (self.goal, self.left))),
         "text",
     ),
-    Planted("state key", "is a list", changed(Walker, info=lambda self: {"state_key": [self.left]}), "text"),
+    Planted("state key", "is a list", changed(Walker, state_key=property(lambda self: [self.left])), "text"),
     Planted("info", "holds a function", with_info(Flip, lambda self, info: {**info, "f": lambda: 1}), "MultiBinary"),
     Planted("info", "200 kB a step", with_info(Whole, lambda self, info: {**info, "x": "x" * 200_000}), "Box"),
     Planted(

@@ -216,8 +216,9 @@ class Walker(Task):
     def shown(self):
         return f"You are at {self.place}, the goal is at {self.goal}."
 
-    def info(self):
-        return {"state_key": (self.place, self.goal, self.left)}
+    @property
+    def state_key(self):
+        return self.place, self.goal, self.left
 
     def judge(self, action):
         if valid := action in ("left", "right"):
