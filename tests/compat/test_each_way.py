@@ -54,7 +54,7 @@ def test_a_group_of_trl_env_plays_its_prompt_as_its_seed(reports):
     for columns in reports["trl_env"]["columns"]:
         seeds = [json.loads(task)["options"]["seed"] for task in columns["task"]]
         assert [len(set(seeds[start : start + 4])) for start in (0, 4)] == [1, 1]
-        assert columns["reward"] == columns["episode_return"]
+        assert columns["reward"] == columns["return"]
 
 
 def test_the_page_of_trls_first_signature_runs_as_it_is(reports):

@@ -68,7 +68,11 @@ class Trained:
             warnings.simplefilter("always")
             columns = self._rollout(prompts, trainer)
         self.warnings += [str(warning.message) for warning in seen]
-        self.columns.append(columns)
+        kept = {name: column for name, column in columns.items() if name not in ("episode", "replaced")}
+        if "episode" in columns:
+            kept["task"] = [episode.task.to_json() for episode in columns["episode"]]
+            kept["return"] = [episode.episode_return for episode in columns["episode"]]
+        self.columns.append(kept)
         return columns
 
     def reward_func(self, **given):
