@@ -175,8 +175,8 @@ def test_tools_and_tags_of_ones_own(server, client):
 def test_all_tokens_together_are_the_budget(server, client):
     server.answer = lambda body: ids_of("<code>1</code>")
     [episode] = agent().play(client, config(max_tokens=100), ["?"])
-    assert 60 < len(episode.completion_ids) <= 100
-    assert episode.mask[-1] == 1
+    assert 60 < len(episode.row.completion_ids) <= 100
+    assert episode.row.mask[-1] == 1
 
 
 # Exact tokens
@@ -193,18 +193,18 @@ def test_sampled_ids_are_verbatim_and_what_programs_wrote_is_masked(server, clie
     sampled = [server.answer(body) for body in (first, server.bodies[-1])]
     # The first prompt the server saw and what it answered are a prefix of the second, and so on.
     assert server.bodies[-1]["prompt"][: len(prompt) + len(sampled[0])] == prompt + sampled[0]
-    assert episode.prompt_ids == prompt
-    assert [id_ for id_, ours in zip(episode.completion_ids, episode.mask, strict=True) if ours] == [
+    assert episode.row.prompt_ids == prompt
+    assert [id_ for id_, ours in zip(episode.row.completion_ids, episode.row.mask, strict=True) if ours] == [
         *sampled[0],
         *sampled[1],
     ]
-    shown = [id_ for id_, ours in zip(episode.completion_ids, episode.mask, strict=True) if not ours]
+    shown = [id_ for id_, ours in zip(episode.row.completion_ids, episode.row.mask, strict=True) if not ours]
     assert TOKENIZER.decode(shown) == "<output><|end|>\n</output>"
     assert EOS not in shown, "a program cannot write a control token"
-    assert [logprob for logprob, ours in zip(episode.logprobs, episode.mask, strict=True) if not ours] == [0.0] * len(
-        shown
-    )
-    assert agent().generate(client, config(), ["What?"]) == [episode.completion_ids]
+    assert [logprob for logprob, ours in zip(episode.row.logprobs, episode.row.mask, strict=True) if not ours] == [
+        0.0
+    ] * len(shown)
+    assert agent().generate(client, config(), ["What?"]) == [episode.row.completion_ids]
 
 
 # Executers

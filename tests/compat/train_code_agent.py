@@ -165,7 +165,7 @@ def train(environment, taken):
                 else:
                     place += 1
             rows.append({"ids": ids, "mask": mask, "logprobs": logprobs, "sampled": sampled})
-        won.extend(columns.get("success", ()))
+        won.extend(episode.success for episode in columns.get("episode", ()))
         return columns
 
     trainer.rollout_func = noting
