@@ -234,6 +234,7 @@ async def play(
                 seat = (result.info.get("to_move", episode.seat) or 0) if seats > 1 else 0
                 episode = episodes[seat]
                 if not begun[seat]:
+                    assert isinstance(reset, StepResult)
                     begun[seat] = True
                     episode.begin(replace(reset, observation=result.observation, info=result.info, state=result.state))
                 elif seats > 1:

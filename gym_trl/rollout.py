@@ -124,16 +124,17 @@ async def gather(
 @asynccontextmanager
 async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     """Provide a function that awaits completions of an engine; one that is stepped is stepped by a task of the loop."""
-    if isinstance(checked_engine(engine), AsyncEngine):
+    checked_engine(engine)
+    if not isinstance(engine, Engine):
         async with engine:
             yield engine.sample
         return
-    assert isinstance(engine, Engine)
     waiting: dict[str, asyncio.Future[Completion]] = {}
     work = asyncio.Event()
 
     async def sample(request: Request) -> Completion:
-        waiting[request.id] = future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        waiting[request.id] = future
         try:
             engine.submit(request)
             work.set()
