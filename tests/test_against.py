@@ -73,7 +73,8 @@ def test_every_seat_plays_the_same_tasks_against_the_other_policy_in_all_others(
 
 
 def test_the_interval_is_that_of_the_wins_by_task() -> None:
-    first, _, both = play_against(KUHN, "random", "constant", episodes=40)
+    bets = TextPolicy("bets", lambda env, seed: lambda observation: "bet")
+    first, _, both = play_against(KUHN, "random", bets, episodes=40)
     assert first["win_rate"] == share_estimate([[True]] * first["wins"] + [[False]] * (20 - first["wins"]))
     assert both["win_rate"].low < both["wins"] / 40 < both["win_rate"].high
 
@@ -90,7 +91,6 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others() -> None:
     ("env", "options", "told"),
     [
         ("TrlEnv/Echo-v0", {}, "has one seat, and games against 'random' need two"),
-        (KUHN, {"env_kwargs": {"opponent": "random"}}, "has one seat"),
         (KUHN, {"out": "folder"}, "out cannot be combined with against"),
         (KUHN, {"episodes": 0}, "episodes must be"),
     ],

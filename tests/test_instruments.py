@@ -185,11 +185,11 @@ def test_a_gate_does_not_pass_on_a_few_scored_episodes(tmp_path: Path) -> None:
         "from gym_trl.envs.echo import Echo\n\n"
         "class Seldom(Echo):\n"
         "    steps = 0\n"
-        "    def _act(self, action):\n"
+        "    def step(self, action):\n"
         "        Seldom.steps += 1\n"
         "        if Seldom.steps % 4:\n"
         "            raise ConnectionError('the line was cut')\n"
-        "        return super()._act(action)\n",
+        "        return super().step(action)\n",
         encoding="utf-8",
     )
     ran = gym_trl_("eval", f"{file}:Seldom", "--policy", "solver", "--episodes", "20", "--fail-under", "0.5")
@@ -232,18 +232,16 @@ def test_rows_of_a_comparison_have_their_arguments(tmp_path: Path) -> None:
 # Games whose seats nobody plays
 # ---------------------------------------------------------------------------------------------------------------------
 
-KUHN = {"opponent": "self"}
-
 
 def test_seats_that_nothing_plays_are_not_played_as_one(tmp_path: Path) -> None:
     """The reward of a step is that of no seat, so its sum would be a false return."""
     with pytest.raises(ConfigError, match=r"has 2 seats, and its reward is that of none of them: .*seats='self'"):
-        GymSpec("TrlEnv/KuhnPoker-v0", env_kwargs=KUHN)
+        GymSpec("TrlEnv/KuhnPoker-v0")
     with pytest.raises(ConfigError, match="gym-trl eval --against"):
-        evaluate("TrlEnv/KuhnPoker-v0", "random", episodes=2, env_kwargs=KUHN)
+        evaluate("TrlEnv/KuhnPoker-v0", "random", episodes=2)
     GymSpec("TrlEnv/KuhnPoker-v0", seats="self")
-    GymSpec("TrlEnv/KuhnPoker-v0", env_kwargs=KUHN, wrappers=[partial(Opponent, policy="random")])
-    played = gym_trl_("play", "TrlEnv/KuhnPoker-v0", "--env-kwargs", "opponent=self", said="bet\nbet\n")
+    GymSpec("TrlEnv/KuhnPoker-v0", wrappers=[partial(Opponent, policy="random")])
+    played = gym_trl_("play", "TrlEnv/KuhnPoker-v0", said="bet\nbet\n")
     assert "You play all seats; the reward and the return are those of none." in played.output
 
 

@@ -53,7 +53,7 @@ def beside(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> ParallelEpiso
 
 
 @pytest.mark.parametrize("env_id", TWO)
-@pytest.mark.parametrize("who", ["solver", "random", "constant"])
+@pytest.mark.parametrize("who", ["solver", "random"])
 def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str, who: str) -> None:
     game, policy = against(env_id, as_policy(who))
     game.start()

@@ -39,7 +39,7 @@ class InteractiveEpisode:
     >>> episode.start()
     'Guess 1 to 8 in 4 tries.'
     >>> episode.step("1").observation, episode.hint()
-    ('Higher.', Hint(action='6', wins=True, turns=3))
+    ('Higher.', Hint(action='5', wins=True, turns=3))
     >>> episode.undo(), episode.step("4").observation, episode.total
     ('Guess 1 to 8 in 4 tries.', 'Correct.', 1.0)
 
