@@ -12,7 +12,7 @@ from typing import Any
 from support import tiny_trainer
 
 from gym_trl import GymSpec
-from gym_trl.grpo.parts.part import Rollout
+from gym_trl.grpo.rollout_func import Rollout
 
 
 def train(folder: Path, arguments):
