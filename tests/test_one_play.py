@@ -24,6 +24,7 @@ from gym_trl.evaluation.blind_play import Arena
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors import InlinePool, make_pool
+from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.history import last_turns
 from gym_trl.policies.demonstrations import Script, demonstrate
@@ -90,6 +91,15 @@ def trainer(play: Play) -> Outcome:
     return outcome(columns["episode"][0])
 
 
+def tools(play: Play) -> Outcome:
+    env, words = EnvironmentFactory(play.make, play.task.env_id)(), play.policy()
+    env.reset(prompt=[{"role": "user", "content": "", "task": play.task.to_json()}])
+    while env._episode is not None and env._episode.stop_reason is None:
+        env._play(words(""))
+    assert env.get_reward() == env.episode.episode_return
+    return outcome(env.episode)
+
+
 def demonstration(play: Play) -> Outcome:
     def respond(env: object) -> Callable[[str], list[int]]:
         said = play.policy()
@@ -145,7 +155,19 @@ def search(play: Play) -> Outcome:
     return {"return": None} if held is None else {"return": held.total, "success": held.success}
 
 
-DOORS = (trainer, segments, demonstration, model, evaluation, evaluation_in_threads, score, person, checker, search)
+DOORS = (
+    trainer,
+    tools,
+    segments,
+    demonstration,
+    model,
+    evaluation,
+    evaluation_in_threads,
+    score,
+    person,
+    checker,
+    search,
+)
 
 
 def disagreements(play: Play) -> dict[str, object]:
