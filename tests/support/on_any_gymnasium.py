@@ -26,7 +26,6 @@ STACK: list[tuple[type, dict[str, Any]]] = [
     (wrappers.TurnLimit, {"turns": 5}),
     (wrappers.InvalidActionPenalty, {"penalty": 0.1}),
     (wrappers.StepPenalty, {"penalty": 0.01}),
-    (wrappers.Discount, {"gamma": 0.9}),
 ]
 
 
