@@ -35,8 +35,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("ToolUse", {"hops": 2, "documents": 100, "turns": 30}),
     ("TowerOfHanoi", {"start": "tower"}),
     ("TowerOfHanoi", {"disks": 4, "turns": 7}),
-    ("Wordle", {"strict": True}),
-    ("Wordle", {"choices": 100, "strict": True}),
+    ("Wordle", {"choices": 100}),
 ]
 COUNTED: list[tuple[str, dict[str, Any]]] = [
     ("Echo", {"alphabet": "ab", "word_length": 2, "turns": 2}),
