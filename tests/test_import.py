@@ -42,7 +42,7 @@ def test_importing_registers_the_games_once() -> None:
 def test_public_names_are_sorted_and_loaded_when_touched() -> None:
     assert sorted(gym_trl.__all__) == gym_trl.__all__
     assert set(gym_trl.__all__) <= set(dir(gym_trl))
-    assert fresh("import gym_trl; print(gym_trl.StopReason.SUCCESS, gym_trl.__version__[0])") == "success 0"
+    assert fresh("import gym_trl; print(gym_trl.StopReason.ENDED, gym_trl.__version__[0])") == "ended 0"
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
