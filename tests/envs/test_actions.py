@@ -58,7 +58,6 @@ NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
             "\u00b9122",
         ),
     ),
-    ("Mastermind", {"pegs": 2, "colors": 4, "repeats": False}, ("1 1", "12 1", "1", "red", "1" * 10**6)),
     (
         "Minesweeper",
         {},

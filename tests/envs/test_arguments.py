@@ -34,7 +34,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("FrozenLake", {"map_name": "random", "size": 8, "turns": 13}),
     ("GuessNumber", {"low": 2, "high": 1}),
     ("Hangman", {"shortest": 7, "longest": 6}),
-    ("Mastermind", {"pegs": 7, "repeats": False}),
     ("Mastermind", {"pegs": 7, "colors": 9}),
     ("Minesweeper", {"mines": 64}),
     ("Sokoban", {"width": 12, "height": 12, "boxes": 5}),

@@ -41,7 +41,7 @@ COUNTED: list[tuple[str, dict[str, Any]]] = [
     ("Echo", {"alphabet": "ab", "word_length": 2, "turns": 2}),
     *[("GuessNumber", {"low": -3, "high": 46, "turns": turns}) for turns in (1, 3, 5, 6)],
     *[("LightsOut", {"size": 3, "turns": turns}) for turns in (1, 4, 9)],
-    *[("Mastermind", {"pegs": 3, "colors": 3, "turns": turns}) for turns in (1, 6)],
+    *[("Mastermind", {"pegs": 2, "colors": 4, "turns": turns}) for turns in (1, 4)],
     ("Minesweeper", {"rows": 1, "columns": 5, "mines": 2}),
     ("Minesweeper", {"rows": 3, "columns": 3, "mines": 8}),
     ("Minesweeper", {"difficulty": "easy"}),
