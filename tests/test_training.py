@@ -354,6 +354,16 @@ def test_success_of_a_run_counts_episodes_that_never_reached_the_environment(tmp
     assert state["stateful_callbacks"][STATE]["declaring"] == ["Tests/Declares-v0"]  # a resumed run knows it, too
 
 
+@pytest.mark.usefixtures("_declares")
+def test_a_first_evaluation_with_one_return_is_said(tmp_path: Path) -> None:
+    """Law 27."""
+    shown = StringIO()
+    chosen = options("Tests/Declares-v0", steps=1, action_format=None, invalid_penalty=0.0)
+    train(chosen, out=tmp_path / "run", console=Console(file=shown, width=300))
+    assert "have the return 1" in shown.getvalue()
+    assert "gym-trl doctor" in shown.getvalue()
+
+
 class FailsInEvaluation(Declares):
     """Environment that lacks the tasks of an evaluation, and has those of random play and of searches."""
 

@@ -356,6 +356,12 @@ class _Run(SessionCallback):
                 f"none of the {counted(len(outcomes), 'episode')} of the evaluation before the training could be "
                 f"scored ({common}): see what fails with gym-trl validate"
             )
+        returns = {one.episode_return for one in outcomes}
+        if must_score and len(returns) == 1 and len(outcomes) > 1:
+            self.display.note(
+                f"All {len(outcomes)} evaluation episodes before the training have the return {returns.pop():g}. Where "
+                "the episodes of a group are alike, nothing is learnt; gym-trl doctor says what to change"
+            )
         means = metrics(outcomes)
         values = (means.get(name) for name in ("success", "return", "turns", "invalid_actions"))
         return Score(len(outcomes) - len(errors), len(errors), *values)
