@@ -123,6 +123,11 @@ class TextGame(gym.Env[str, str]):
         """Share of games that perfect play wins; ``None`` if it is not known."""
         return None
 
+    @property
+    def optimal_return(self) -> float | None:
+        """Mean return of perfect play, which is its success where nothing else pays; ``None`` if it is not known."""
+        return self.optimal_success
+
     def check(self) -> None:
         """Check arguments that depend on each other; raises ``ConfigError``."""
 
@@ -257,5 +262,15 @@ class TextGame(gym.Env[str, str]):
         elif fits and allowed:
             fits = value in allowed
         if not fits:
-            of = f" of {allowed}" if allowed else ""
-            raise ConfigError(f"{name} must be {kind.__name__}{of}, got {value!r}")
+            raise ConfigError(f"{name} must be {_words(kind, allowed)}, got {value!r}")
+
+
+def _words(kind: type, allowed: Sequence[Any]) -> str:
+    """Return a description of the values that an argument may have."""
+    noun = {int: "an integer", float: "a number", bool: "True or False", str: "a text"}.get(kind, kind.__name__)
+    if not allowed or kind not in (int, float):
+        return f"one of {list(allowed)}" if allowed else noun
+    least, most = allowed
+    if least is not None and most is not None:
+        return f"{noun} from {least} to {most}"
+    return f"{noun} of at least {least}" if most is None else f"{noun} of at most {most}"
