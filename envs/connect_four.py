@@ -1,333 +1,151 @@
-"""Connect Four (Milton Bradley, 1974) on boards of any size up to 9x9, against an opponent."""
+"""Connect Four (Milton Bradley, 1974) on boards of up to 9x9."""
 
-import re
-from collections.abc import Mapping
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, TypeAlias
+from functools import lru_cache
+from typing import ClassVar, TypeAlias
 
-from gym_trl.envs.board_game import BoardEnv, Rules
-from gym_trl.envs.text_env import Difficulty
-from gym_trl.envs.two_player import TwoPlayerEnv, against
+from gym_trl.envs.seat_game import SeatGame
 from gym_trl.errors import ConfigError
+from gym_trl.text import counted
 
-_MOST_BOARDS = 10**6
-"""Most column fillings of a board that is searched exhaustively, which takes some 10 seconds at most."""
 _WIN = 1000
-_BOARD = re.compile(r"You are ([XO])\.\n[1-9 ]+((?:\n[.XO](?: [.XO])*)+)")
-
+_Board: TypeAlias = tuple[int, int, int]
+"""Rows, columns, and how many connect."""
 _Position: TypeAlias = tuple[int, int]
-"""The cells of the player to move, and all occupied cells, as bits: column by column, from below."""
+"""Discs of the player to move, and all discs, as bits: column by column from below, with a free bit on top of each."""
 
 
-class ConnectFour(BoardEnv[_Position, int]):
+class ConnectFour(SeatGame):
     """Drop discs into columns; four in a line, also diagonally, win.
 
-    >>> env = ConnectFour(rows=4, cols=4, connect=3, seat="first")
-    >>> print(env.reset(seed=0)[0])
-    You are X.
-    1 2 3 4
-    . . . .
-    . . . .
-    . . . .
-    . . . .
+    >>> env = ConnectFour(rows=4, cols=4, connect=3)
+    >>> _ = env.reset(seed=0)
     >>> print(env.step("3")[0])
-    You are X.
+    You are O.
     1 2 3 4
     . . . .
     . . . .
     . . . .
-    O . X .
+    . . X .
 
-    X begins. An action is the number of a column that is not full; a full board is a draw. The arguments shared by all
-    games for two are documented in :class:`~gym_trl.envs.two_player.TwoPlayerEnv`.
-
-    Args:
-        rows: The height, from 2 to 9.
-        cols: The width, from 2 to 9.
-        connect: Length of a winning line, from 2 to the longer side.
-        depth: Number of moves ``"minimax"`` looks ahead, in ``"epsilon"`` too. At this depth it recognizes wins in one
-            move and threats that cannot be met, and otherwise counts the cells with which either player would win. It
-            is perfect if ``depth`` is the number of cells. It prefers early wins and late losses.
-
-    On boards of up to 16 cells, except 2x8, the solver is the best response to random moves and to a perfect opponent,
-    by exhaustive search. Elsewhere it is alpha-beta search on bitboards, 7 moves ahead (5 on boards wider than 7), and
-    the optimum is not known.
-
-    On 4x4 the first player wins with three in a line (so the best response to random moves wins all games of easy), and
-    perfect play leads to a draw with four (against random moves .9470 is the best payoff for X). These are exact.
-    Games won on 6x7, measured by ``pytest -m nightly`` where it is the solver:
-
-    ========= ======== ======== ========== =====================
-    opponent  solver   random   always 4   games of the solver
-    ========= ======== ======== ========== =====================
-    random    1.0      .49      .70        500
-    medium    .990     .036     .051       300
-    hard      .93      .00      .04        400
-    ========= ======== ======== ========== =====================
-
-    Always playing the same column beats random moves, so medium has another opponent.
+    X begins. An action is the number of a column that is not full; a full board is a draw. The solver looks ``depth`` moves
+    ahead, and is perfect if that is the number of cells, as in easy, where the first player wins.
     """
 
-    presets: ClassVar[Mapping[Difficulty, Mapping[str, Any]]] = {
-        "easy": {"rows": 4, "cols": 4, "connect": 3, "depth": 16, **against("random", "first", epsilon=0.1)},
-        "medium": {"rows": 6, "cols": 7, "connect": 4, "depth": 2, **against("epsilon", "random", epsilon=0.25)},
-        "hard": {"rows": 6, "cols": 7, "connect": 4, "depth": 4, **against("epsilon", "random", epsilon=0.1)},
+    presets: ClassVar = {
+        "easy": {"rows": 4, "cols": 4, "connect": 3, "depth": 16, "mistakes": 3},
+        "medium": {"rows": 6, "cols": 7, "connect": 4, "depth": 5, "mistakes": 3},
     }
-    ranges: ClassVar = TwoPlayerEnv.ranges | {"rows": (2, 9), "cols": (2, 9), "connect": (2, None), "depth": (1, None)}
+    ranges: ClassVar = {**SeatGame.ranges, "rows": (2, 9), "cols": (2, 9), "connect": (2, 9), "depth": (1, None)}
     sides = ("X", "O")
-    garbage = "0"
-    _refusal = "There is no such column, or it is full."
-    _first = (0, 0)
-    _position = _first
-    _board = bytearray()
-
+    refusal = "There is no such column, or it is full."
     rows: int
     cols: int
     connect: int
     depth: int
 
-    def _check_arguments(self) -> None:
-        super()._check_arguments()
+    def check(self) -> None:
+        """Check that a line fits on the board."""
         if self.connect > max(self.rows, self.cols):
-            raise ConfigError(
-                f"connect must fit on the board, got connect={self.connect}, rows={self.rows} and cols={self.cols}"
-            )
+            raise ConfigError(f"connect must fit on the board of {self.rows}x{self.cols}, got {self.connect}")
 
     @property
     def instructions(self) -> str:
-        """Rules of the game and format of an action; the example is no column."""
+        """Rules and action format."""
         return (
             f"Connect {self.connect}: in turn, players drop a disc into a column, where it falls as low as it can. "
             f"Whoever first has {self.connect} in a line, horizontal, vertical or diagonal, wins; a full board is a "
-            f"draw. {self._about()} Answer with the number of a column that is not full, alone, written like 0 (which "
-            "is no column)."
+            "draw. You are told who you are; X begins. The game is lost with "
+            f"{counted(self.mistakes, 'illegal action')}. Answer with the number of a column that is not full, alone, "
+            "written like 0 (which is no column)."
         )
 
-    @property
-    def rules(self) -> "_Rules":
-        """Rules of the game, as the opponent uses them."""
-        return _rules(self.rows, self.cols, self.connect, self._foresight)
+    def deal(self) -> None:
+        """Clear the board."""
+        self.columns = [""] * self.cols  # discs from below
 
-    @property
-    def constant_action(self) -> str:
-        """A column in the middle."""
-        return str((self.cols + 1) // 2)
+    def look(self) -> str:
+        """Return the board."""
+        columns = [column.ljust(self.rows, ".") for column in self.columns]
+        rows = [" ".join(column[height] for column in columns) for height in reversed(range(self.rows))]
+        return "\n".join([" ".join(map(str, range(1, self.cols + 1))), *rows])
 
-    @cached_property
-    def _foresight(self) -> int:
-        cells = self.rows * self.cols
-        if self.opponent in ("minimax", "epsilon"):
-            return min(self.depth, cells)
-        return cells if _is_small(self.rows, self.cols) else self._solver_depth
+    def legal(self) -> list[str]:
+        """Return the columns that are not full."""
+        return [str(number) for number, column in enumerate(self.columns, 1) if len(column) < self.rows]
 
-    @property
-    def _solver_depth(self) -> int:
-        return 7 if self.cols <= 7 else 5
+    def move(self, action: str) -> tuple[float, ...] | None:
+        """Drop a disc."""
+        self.columns[int(action) - 1] += self.sides[self.to_move]
+        if _has_line(self._position()[0], self.rows, self.connect):
+            return self.win_of(self.to_move)
+        return None if self.legal() else (0.0, 0.0)
 
-    @property
-    def _searchable(self) -> bool:
-        return _is_small(self.rows, self.cols) and (self._chance == 1 or self._foresight == self.rows * self.cols)
+    def solve(self) -> str:
+        """Return the action with the best score; of equal ones, one in the middle."""
+        board = self.rows, self.cols, self.connect
+        best, chosen = -_WIN - 1, ""
+        mine, taken = self._position()
+        for column in _from_the_middle(self.cols):
+            if disc := _drop(taken, column, self.rows):
+                found = _score_after(disc, (mine, taken), board, self.depth - 1, best, _WIN)
+                best, chosen = max((best, chosen), (found, str(column + 1)), key=lambda one: one[0])
+        return chosen
 
-    def _strongest_move(self, position: _Position) -> int:
-        rules = _rules(self.rows, self.cols, self.connect, max(self._solver_depth, self._foresight))
-        return min(rules.best_moves(position), key=rules.order.index)
+    def state(self) -> tuple[str, ...]:
+        """Return the discs in each column."""
+        return tuple(self.columns)
 
-    @property
-    def _longest_game(self) -> float:
-        return self.rows * self.cols
-
-    def _deal(self) -> None:
-        super()._deal()
-        numbers = " ".join(_ACTIONS[: self.cols])
-        self._board = bytearray("\n".join([numbers, *[" ".join("." * self.cols)] * self.rows]), "ascii")
-
-    def _move(self, move: int) -> None:
-        before = self._position[1]
-        mark = b"XO"[self._to_move]
-        super()._move(move)
-        column, height = divmod((self._position[1] ^ before).bit_length() - 1, self.rows + 1)
-        self._board[2 * self.cols * (self.rows - height) + 2 * column] = mark
-
-    def _see(self) -> str:
-        return self._board.decode("ascii")
-
-    def _read(self, action: str) -> int | None:
-        column = _COLUMNS.get(action.strip())
-        return column if column is not None and self.rules.has_room(self._position, column) else None
-
-    def _recognise(self, observation: str) -> _Position:
-        shown = _BOARD.search(observation)
-        assert shown is not None
-        mine = taken = 0
-        for height, line in enumerate(reversed(shown[2].split("\n")[1:])):
-            for column, mark in enumerate(line.split()):
-                bit = 1 << (column * (self.rows + 1) + height)
-                mine |= bit if mark == shown[1] else 0
-                taken |= bit if mark != "." else 0
+    def _position(self) -> _Position:
+        mine, taken = 0, 0
+        for number, column in enumerate(self.columns):
+            for height, mark in enumerate(column):
+                bit = 1 << number * (self.rows + 1) + height
+                taken |= bit
+                mine |= bit if mark == self.sides[self.to_move] else 0
         return mine, taken
 
-    def _write(self, move: int) -> str:
-        return _ACTIONS[move]
+
+def _from_the_middle(cols: int) -> list[int]:
+    return sorted(range(cols), key=lambda column: abs(2 * column - cols + 1))
 
 
-_ACTIONS = tuple(map(str, range(1, 10)))
-_COLUMNS = {action: column for column, action in enumerate(_ACTIONS)}
+def _drop(taken: int, column: int, rows: int) -> int:
+    """Return where a disc comes to lie, or 0 if the column is full."""
+    bottom = 1 << column * (rows + 1)
+    return (taken + bottom) & ~taken & bottom * ((1 << rows) - 1)
 
 
-class _Rules(Rules[_Position, int]):
-    """Rules on bitboards: a column has one bit more than rows, so no line continues into the next column."""
+def _has_line(discs: int, rows: int, length: int) -> bool:
+    for step in (1, rows, rows + 1, rows + 2):
+        line = discs
+        for _ in range(length - 1):
+            line &= line >> step
+        if line:
+            return True
+    return False
 
-    def __init__(self, rows: int, cols: int, connect: int, depth: int) -> None:
-        height = rows + 1
-        self._depth, self._cells, self._is_small = depth, rows * cols, _is_small(rows, cols)
-        self._bottoms = tuple(1 << column * height for column in range(cols))
-        self._tops = tuple(bottom << rows - 1 for bottom in self._bottoms)
-        self._floor = sum(self._bottoms)
-        self._board = self._floor * ((1 << rows) - 1)
-        directions = (1, height, height - 1, height + 1)
-        self._lines = tuple(tuple(step * shift for shift in _doublings(connect)) for step in directions)
-        self._gaps = tuple(
-            tuple((place - gap) * step for place in range(connect) if place != gap)
-            for step in directions
-            for gap in range(connect)
-        )
-        self.order = sorted(range(cols), key=lambda column: abs(2 * column - cols + 1))
-        """Columns from the middle outwards."""
-        self._columns = tuple(self._bottoms[column] * ((1 << rows) - 1) for column in self.order)
-        self._solved: dict[_Position, tuple[int, int]] = {}
 
-    def moves(self, position: _Position) -> list[int]:
-        taken = position[1]
-        return [column for column, top in enumerate(self._tops) if not taken & top]
+def _score_after(disc: int, position: _Position, board: _Board, depth: int, low: int, high: int) -> int:
+    """Return the score of dropping a disc, exact between the bounds; above 0 is good, and an early win better."""
+    mine, taken = position
+    if _has_line(mine | disc, board[0], board[2]):
+        return _WIN - taken.bit_count() - 1
+    return -_score((taken ^ mine, taken | disc), board, depth, -high, -low)
 
-    def has_room(self, position: _Position, column: int) -> bool:
-        return column < len(self._tops) and not position[1] & self._tops[column]
 
-    def play(self, position: _Position, move: int) -> _Position:
-        mine, taken = position
-        return taken ^ mine, taken | taken + self._bottoms[move]
-
-    def result(self, position: _Position) -> int | None:
-        mine, taken = position
-        theirs = taken ^ mine
-        for shifts in self._lines:
-            line = theirs
-            for shift in shifts:
-                line &= line >> shift
-            if line:
-                return -1
-        return 0 if taken == self._board else None
-
-    def value(self, position: _Position) -> int:
-        result = self.result(position)
-        if result is not None:
-            return result
-        score = self._score(position, self._cells, self._solved, -_WIN, _WIN)
-        return (score > 0) - (score < 0)
-
-    def search(self, position: _Position) -> list[int]:
-        """Return the moves with the best score, looking ``depth`` moves ahead."""
-        stones = position[1].bit_count()
-        last = min(stones + self._depth, self._cells)
-        # Scores searched to the end of the game stay valid; large boards have too many positions to keep.
-        keep = last == self._cells and self._is_small
-        table = self._solved if keep else {}
-        best, moves = -_WIN - 1, []
-        for column in self.order:
-            if position[1] & self._tops[column]:
-                continue
-            then = self.play(position, column)
-            result = self.result(then)
-            if result is None:
-                score = -self._score(then, last, table, -_WIN, 1 - best)
-            else:
-                score = -result * (_WIN - stones - 1)
-            if score > best:
-                best, moves = score, [column]
-            elif score == best:
-                moves.append(column)
-        return sorted(moves)
-
-    def _score(
-        self, position: _Position, last: int, table: dict[_Position, tuple[int, int]], low: int, high: int
-    ) -> int:
-        """Score a position that is not over: above 0 if good for the player to move; exact from ``low`` to ``high``.
-
-        A win with the nth disc of the game scores 1000 - n. ``last`` is the disc after which positions are judged.
-        """
-        mine, taken = position
-        clear, safe, judged = self._look(mine, taken)
-        if clear is not None:
-            return clear
-        if taken.bit_count() >= last:
-            return judged
-        lowest, highest = table.get(position, (-_WIN, _WIN))
-        if lowest >= high or lowest == highest:
-            return lowest
-        if highest <= low:
-            return highest
-        best, bound, theirs = -_WIN, max(low, lowest), taken ^ mine
-        for move in self._in_order(safe, mine, taken, last):
-            best = max(best, -self._score((theirs, taken | move), last, table, -high, -bound))
-            bound = max(best, bound)
-            if bound >= high:
-                break
+@lru_cache(2**20)
+def _score(position: _Position, board: _Board, depth: int, low: int, high: int) -> int:
+    """Return the score of the best action: alpha-beta search."""
+    mine, taken = position
+    rows, cols, connect = board
+    discs = [disc for column in _from_the_middle(cols) if (disc := _drop(taken, column, rows))]
+    if any(_has_line(mine | disc, rows, connect) for disc in discs):
+        return _WIN - taken.bit_count() - 1
+    if not discs or depth <= 0:
+        return 0
+    best = -_WIN
+    for disc in discs:
+        best = max(best, _score_after(disc, position, board, depth - 1, max(low, best), high))
         if best >= high:
-            table[position] = (max(best, lowest), highest)
-        elif best <= low:
-            table[position] = (lowest, min(best, highest))
-        else:
-            table[position] = (best, best)
-        return best
-
-    def _look(self, mine: int, taken: int) -> tuple[int | None, int, int]:
-        """Return the score if it is immediately clear; else the moves that do not lose at once and a threat score."""
-        stones = taken.bit_count()
-        possible = taken + self._floor & self._board
-        free = self._board ^ taken
-        wins, threats = self._completing(mine) & free, self._completing(taken ^ mine) & free
-        if wins & possible:
-            return _WIN - stones - 1, 0, 0
-        urgent = threats & possible
-        # Playing below a cell that the opponent needs gives it away, and only one of two threats can be met.
-        safe = (urgent or possible) & ~(threats >> 1)
-        if not safe or urgent & urgent - 1:
-            return stones + 2 - _WIN, 0, 0
-        if stones + 1 == self._cells:
-            return 0, 0, 0
-        return None, safe, wins.bit_count() - threats.bit_count()
-
-    def _in_order(self, safe: int, mine: int, taken: int, last: int) -> list[int]:
-        """Order moves by threats where this improves cutoffs; else from the middle outwards."""
-        moves = [safe & column for column in self._columns if safe & column]
-        if last - taken.bit_count() > 2 and len(moves) > 1:
-            free = self._board ^ taken
-            moves.sort(key=lambda move: -(self._completing(mine | move) & free).bit_count())
-        return moves
-
-    def _completing(self, stones: int) -> int:
-        """Return the cells, also occupied ones and some beside the board, that complete a line of ``stones``."""
-        completing = 0
-        for gaps in self._gaps:
-            line = -1
-            for shift in gaps:
-                line &= stones >> shift if shift > 0 else stones << -shift
-            completing |= line
-        return completing
-
-
-def _is_small(rows: int, cols: int) -> bool:
-    of_a_column: int = 2 ** (rows + 1) - 1
-    return bool(of_a_column**cols <= _MOST_BOARDS)
-
-
-def _doublings(length: int) -> list[int]:
-    """Return shifts after which each remaining bit begins a line of this length; each at most doubles the length."""
-    shifts, reached = [], 1
-    while reached < length:
-        shifts.append(min(reached, length - reached))
-        reached += shifts[-1]
-    return shifts
-
-
-_rules = lru_cache(16)(_Rules)
+            break
+    return best

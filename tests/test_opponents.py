@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from support.chat_server import ChatServer, said
+from support.games import SEATS
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
@@ -22,15 +22,9 @@ from gym_trl.testing import save_tiny
 from gym_trl.training.options import choose
 from gym_trl.types import Policy
 
-TWO = {
-    "TrlEnv/TicTacToe-v0": [str(cell) for cell in range(1, 10)],
-    "TrlEnv/ConnectFour-v0": [str(column) for column in range(1, 8)],
-    "TrlEnv/KuhnPoker-v0": ["pass", "bet"],
-}
-
 
 def played(*lines: str, env_id: str, against: str, options: tuple[str, ...] = (), status: int = 0) -> str:
-    command = ["play", env_id, "--against", against, "--seed", "4", *options]
+    command = ["play", env_id, "--against", against, "--seed", "5", *options]
     result = CliRunner().invoke(app, command, input="".join(f"{line}\n" for line in lines))
     assert result.exit_code == status, result.output
     return result.output
@@ -38,7 +32,7 @@ def played(*lines: str, env_id: str, against: str, options: tuple[str, ...] = ()
 
 def against(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> tuple[InteractiveEpisode, Against]:
     policy = prepare(who, env_id, kwargs, seed)
-    return InteractiveEpisode(partial(gym.make, env_id, **kwargs, **policy.arguments), seed), policy
+    return InteractiveEpisode(lambda: policy.seat(gym.make(env_id, **kwargs)), seed), policy
 
 
 def beside(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> ParallelEpisode:
@@ -48,14 +42,14 @@ def beside(env_id: str, who: Any, seed: int = 3, **kwargs: Any) -> ParallelEpiso
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Games for two
+# Games of several seats
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("env_id", TWO)
+@pytest.mark.parametrize("env_id", SEATS)
 @pytest.mark.parametrize("who", ["solver", "random"])
-def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str, who: str) -> None:
-    game, policy = against(env_id, as_policy(who))
+def test_every_game_of_several_seats_is_played_to_its_end_with_undo_and_hint(env_id: str, who: str) -> None:
+    game, _ = against(env_id, as_policy(who))
     game.start()
     while not game.over:
         before = list(game.actions)
@@ -64,8 +58,6 @@ def test_every_game_for_two_is_played_to_its_end_with_undo_and_hint(env_id: str,
         game.undo()
         assert game.actions == before
         assert game.step(action) == reply
-    assert (policy.opponent is None) == (who == "random")
-    assert policy.opponent is None or policy.opponent.responses
     game.close()
 
 
@@ -93,7 +85,7 @@ def test_an_opponent_is_asked_again_only_where_the_game_took_another_way() -> No
 
         return policy
 
-    game, policy = against("TrlEnv/TicTacToe-v0", TextPolicy("fickle", make), seat="first")
+    game, policy = against("TrlEnv/TicTacToe-v0", TextPolicy("fickle", make), seed=3)
     game.start()
     first = game.step("9").observation
     game.step("8" if "8" in first else "7")
@@ -105,8 +97,7 @@ def test_an_opponent_is_asked_again_only_where_the_game_took_another_way() -> No
     game.undo()
     game.step("5")
     assert len(asked) == len(before) + 1
-    assert policy.opponent is not None
-    assert policy.opponent.responses[-1].text == policy.opponent.responses[-1].action
+    assert policy.responses[-1].text == policy.responses[-1].action
     assert len({number for number, _ in asked}) == 2
     game.close()
 
@@ -249,7 +240,6 @@ def test_a_model_races_as_its_run_was_trained(run: Path) -> None:
             (),
             "has no policy 'solver'; it has random, and would have this one with a method solver()",
         ),
-        ("TrlEnv/TicTacToe-v0", "random", ("--env-kwargs", "opponent=random"), "both set the opponent"),
         ("TrlEnv/TicTacToe-v0", "person", (), "got 'person'"),
         ("TrlEnv/TicTacToe-v0", "math:nothing", (), "'math:nothing' names no function"),
         ("TrlEnv/TicTacToe-v0", "./no/such/folder", (), "there is no folder './no/such/folder'"),

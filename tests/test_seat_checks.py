@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from support.games import SEATS
 from support.seat_games import HighCard, Observed
 
 import gym_trl  # noqa: F401 -- registers the ids
@@ -12,8 +13,6 @@ from gym_trl.env_checker.inspector import Inspector
 from gym_trl.errors import SeatError
 from gym_trl.report import OK, PROBLEM, SKIPPED, WARNING
 from gym_trl.wrappers import Seats
-
-OWN = ("TicTacToe", "ConnectFour", "KuhnPoker")
 
 
 def looked_at(make: Any, promise: str) -> Any:
@@ -102,13 +101,13 @@ def test_without_legal_play_a_seat_that_is_never_to_move_is_a_warning() -> None:
     assert "random characters" in found.got
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_the_librarys_games_for_two_keep_the_protocol(name: str) -> None:
-    inspector = Inspector(partial(gym.make, f"TrlEnv/{name}-v0", opponent="self"), episodes=20)
+@pytest.mark.parametrize("env_id", SEATS)
+def test_the_librarys_games_of_seats_keep_the_protocol(env_id: str) -> None:
+    inspector = Inspector(partial(gym.make, env_id), episodes=20)
     found = inspector.look_at("seats")
     assert (found.verdict, found.got.endswith("games of random play")) == (OK, True)
 
 
 def test_an_environment_of_one_seat_says_so() -> None:
-    inspector = Inspector(partial(gym.make, "TrlEnv/TicTacToe-v0"), episodes=20)
+    inspector = Inspector(partial(gym.make, "TrlEnv/Echo-v0"), episodes=20)
     assert inspector.look_at("seats").got == "one"

@@ -53,7 +53,7 @@ TEMPLATES = {
     "game": _Kind("A game for one player.", ("common", "game"), " --max-tokens-per-turn 1"),
     "qa": _Kind("Questions with answers that can be checked.", ("common", "qa")),
     "tool": _Kind("A task that is solved with tools.", ("common", "tool")),
-    "two-player": _Kind("A game for two players.", ("common", "two-player"), " --max-tokens-per-turn 1"),
+    "two-player": _Kind("A game for two players.", ("common", "two-player"), " --seats self --max-tokens-per-turn 1"),
     "code": _Kind("Programming problems, judged by tests in a sandbox.", ("common", "code"), ci_setup=_BUBBLEWRAP),
     "openenv": _Kind(
         "A game for one player, and its OpenEnv server.",
@@ -79,7 +79,7 @@ def new(
     installed, every command finds the environment by its id.
 
     The templates: game, for one player; qa, questions from a file with answers that are checked; tool, a task with a
-    function to call; two-player, a board game with a perfect opponent, ready for self-play; code, programming problems
+    function to call; two-player, a game of two seats, ready for self-play; code, programming problems
     judged by tests in a sandbox; openenv, a game with a server, a Dockerfile and a manifest.
     """
     folder = Path(name) if out is None else out

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from gym_trl import wrappers
 from gym_trl.cli.environments import make_text_env
 from gym_trl.cli.errors import clear_errors, fail
 from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption
 from gym_trl.cli.policies import find_policy
 from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
 from gym_trl.cli.values import read_pairs
-from gym_trl.envs.two_player import TwoPlayerEnv
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
@@ -25,13 +25,15 @@ from gym_trl.executors.step import close_env
 from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.model import Model
-from gym_trl.policies.opponents import Opponent
+from gym_trl.policies.opponents import Opponent, Response
+from gym_trl.policies.protocol import PolicyMaker
 from gym_trl.policies.server import server
 from gym_trl.seeding import derive_seed
 from gym_trl.text import counted
 from gym_trl.types import Policy
 from gym_trl.wrappers.inner import instructions_of
 from gym_trl.wrappers.seats import plays_all_seats
+from gym_trl.wrappers.traits import traits
 
 EXAMPLES = """
 gym-trl play TrlEnv/GuessNumber-v0 --env-kwargs high=8 --seed 3
@@ -64,13 +66,13 @@ def play(
 
     --against POLICY adds an opponent: solver, random or another of the environment's own policies; the path, hub id or
     run of a model; the address of an OpenAI-compatible server (with the key $OPENAI_API_KEY); or
-    package.module:function. In a game for two it takes the other side. In any other environment it plays the same task
-    beside you, one turn for each of yours; the higher return wins, then the lower number of turns.
+    package.module:function. In a game of several seats it takes the other ones. In any other environment it plays the
+    same task beside you, one turn for each of yours; the higher return wins, then the lower number of turns.
     """
     kwargs = read_pairs(env_kwargs)
     seed = random.randrange(2**31) if seed is None else seed
     policy = Against() if against is None else prepare(_read_policy(against, [env_id]), env_id, kwargs, seed)
-    episode = InteractiveEpisode(partial(make_text_env, env_id, {**kwargs, **policy.arguments}), seed)
+    episode = InteractiveEpisode(lambda: policy.seat(make_text_env(env_id, kwargs)), seed)
     if hasattr(sys.stdin, "reconfigure"):  # invalid bytes become lone surrogates
         sys.stdin.reconfigure(errors="surrogateescape")
     with suppress(ImportError):
@@ -113,20 +115,24 @@ def play(
 
 @dataclass
 class Against:
-    """Policy that plays against a person, if any: as the opponent in a game for two, or the same task."""
+    """Policy that plays against a person, if any: in the other seats, or the same task."""
 
     name: str = ""
-    opponent: Opponent | None = None
     other: ParallelEpisode | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the person's environment."""
+    make_policy: Callable[[TextEnvironment, int], Policy] | None = None
+    """Makes the policy of an episode in one of the other seats; ``None`` in an environment of one seat."""
+    responses: list[Response] = field(default_factory=list)
+    """Its responses since its turns were last shown."""
+
+    def seat(self, env: TextEnvironment) -> TextEnvironment:
+        """Return the person's environment."""
+        return env if self.make_policy is None else wrappers.Opponent(env, partial(self.make_policy, env), seat=None)
 
     def show(self, episode: InteractiveEpisode) -> None:
         """Print its turns since the last call."""
-        for text, action in self.opponent.responses if self.opponent else ():
-            parsed = "" if action == text else f" (read as {action!r})"
-            unread = " (no action found; a random one is played)"
-            say_styled(coloured(f"{self.name}: {text}{unread if action is None else parsed}", fg="magenta"))
+        for text, action in self.responses:
+            read = " (no action found)" if action is None else "" if action == text else f" (read as {action!r})"
+            say_styled(coloured(f"{self.name}: {text}{read}", fg="magenta"))
         self.forget()
         turns = len(episode.actions)
         if self.other and turns and (self.other.play(turns) or len(self.other.actions) == turns):
@@ -134,8 +140,7 @@ class Against:
 
     def forget(self) -> None:
         """Discard its turns in the replay of a hint or an undo, which are not shown."""
-        if self.opponent:
-            self.opponent.responses.clear()
+        self.responses.clear()
 
     def finish(self, episode: InteractiveEpisode) -> None:
         """Print its episode and the winner, if it played the same task."""
@@ -172,40 +177,52 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
     """Return a policy that plays against a person; a model is loaded and plays as in its training.
 
     Raises:
-        ConfigError: the environment has no such policy, or ``kwargs`` have another opponent.
+        ConfigError: the environment has no such policy.
     """
     made = make_text_env(env_id, kwargs)
     close_env(made)
-    for_two = isinstance(made.unwrapped, TwoPlayerEnv)
-    if for_two and "opponent" in kwargs:
-        raise ConfigError("--env-kwargs opponent=... and --against both set the opponent; give one of them")
-    if for_two and policy.name == "random":  # only the game knows the legal actions
-        return Against(policy.name, arguments={"opponent": "random"})
+    seats = traits(made).num_seats
     if isinstance(policy, Model):
         say_aside(f"Loading {policy.name}")
     make_policy = policy.load().policy if isinstance(policy, Model) else policy.make
 
-    def make(**more: Any) -> TextEnvironment:
+    def make() -> TextEnvironment:
         """Make the environment as the policy sees it: models get instructions and an action format."""
         if not policy.marks:
-            return make_text_env(env_id, {**kwargs, **more})
+            return make_text_env(env_id, kwargs)
         usual = {"action_format": "tag", "end_after_invalid": END_AFTER_INVALID}
         options = {**usual, **(policy.options if isinstance(policy, Model) else {}), "invalid_penalty": 0.0}
+        if seats > 1:
+            options["seats"] = "self"
         spec = EnvSpec.of_options(lambda: make_text_env(env_id, kwargs), options)
         return spec.make(next(iter(spec.weights)))
 
     def begin(env: TextEnvironment) -> Policy:
         if not isinstance(policy, Model):
             policy.check(env)
-        return make_policy(env, derive_seed(seed, "opponent" if for_two else "race"))
+        return make_policy(env, derive_seed(seed, "opponent" if seats > 1 else "race"))
 
-    if not for_two:
+    if seats == 1:
         return Against(policy.name, other=ParallelEpisode(make, seed, begin))
-    seen = make(opponent="self")  # the solver of a game plays either side
+    if not isinstance(policy, Model) and policy.of_environment:  # which reads the game that it plays
+        policy.check(made)
+        responses: list[Response] = []
+        return Against(policy.name, make_policy=partial(_recorded, make_policy, responses), responses=responses)
+    seen = make()
     seen.reset(seed=seed)
     opponent = Opponent(lambda: begin(seen), seen)
-    # Gymnasium copies arguments; a function is not copied, with all that belongs to a bound method.
-    return Against(policy.name, opponent, arguments={"opponent": lambda: opponent.begin()})  # noqa: PLW0108
+    return Against(policy.name, make_policy=lambda env, seed: opponent.begin(), responses=opponent.responses)
+
+
+def _recorded(make_policy: PolicyMaker, responses: list[Response], env: TextEnvironment, seed: int) -> Policy:
+    policy = make_policy(env, seed)
+
+    def act(observation: str) -> str:
+        action = policy(observation)
+        responses.append(Response(action, action))
+        return action
+
+    return act
 
 
 def _undo(episode: InteractiveEpisode) -> str:

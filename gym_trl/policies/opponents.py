@@ -1,4 +1,4 @@
-"""Policies in the other seat of a game for two."""
+"""Policies in the other seats of a game."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,19 +17,18 @@ class Response(NamedTuple):
 
 
 class Opponent:
-    """Opponent in a game for two; its responses are stored, so that they are the same after an undo.
+    """Opponent of a person; its responses are stored, so that they are the same after an undo.
 
     >>> import gymnasium as gym
-    >>> from gym_trl.policies import as_policy
-    >>> seen = gym.make("TrlEnv/TicTacToe-v0", opponent="self")
-    >>> _ = seen.reset(seed=0)
-    >>> opponent = Opponent(lambda: as_policy("solver").make(seen, 0), seen)
-    >>> env = gym.make("TrlEnv/TicTacToe-v0", seat="first", opponent=opponent.begin)
-    >>> _ = env.reset(seed=0), env.step("1")
-    >>> opponent.responses  # only the middle does not lose
+    >>> from gym_trl import wrappers
+    >>> env = gym.make("TrlEnv/TicTacToe-v0")
+    >>> opponent = Opponent(lambda: lambda observation: "5", env)
+    >>> seated = wrappers.Opponent(env, lambda seed: opponent.begin())
+    >>> _ = seated.reset(seed=0), seated.step("1")
+    >>> opponent.responses
     [Response(text='5', action='5')]
 
-    The environment replaces a response without a legal action by a random action.
+    A response without an action is an illegal action of the opponent.
 
     Args:
         make_policy: Makes the policy of an episode.
