@@ -33,7 +33,7 @@ GAMES: list[tuple[str, dict[str, Any]]] = [
     (GUESS, SMALL),
     ("TrlEnv/Echo-v0", {}),
     ("TrlEnv/Wordle-v0", {}),
-    ("TrlEnv/TicTacToe-v0", {}),
+    ("TrlEnv/Hangman-v0", {}),
     ("FrozenLake-v1", {"is_slippery": False}),
 ]
 

@@ -170,10 +170,10 @@ def test_the_prompt_is_shown_with_control_tokens_and_the_next_observation(
 
 
 def test_legality_depends_on_the_actions_before_a_response() -> None:
-    task = Task("TrlEnv/TicTacToe-v0", 0)
-    with Judge(EnvSpec("TrlEnv/TicTacToe-v0"), seconds=60) as judge:
-        first, later = (Response("5", False, task, before) for before in ((), ("5",)))
-        assert [judge.accepts(one, "5") for one in (first, later)] == [True, False]
+    task = Task("TrlEnv/Hangman-v0", 0)
+    with Judge(EnvSpec("TrlEnv/Hangman-v0"), seconds=60) as judge:
+        first, later = (Response("e", False, task, before) for before in ((), ("e",)))
+        assert [judge.accepts(one, "e") for one in (first, later)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_class_in_a_file_is_played_wherever_an_id_is(folder: Path, executor: s
 
 
 def test_classes_can_be_mixed_by_weight_with_ids() -> None:
-    spec = GymSpec({Shout: 1, "TrlEnv/TicTacToe-v0": 3}, num_tasks=8)
+    spec = GymSpec({Shout: 1, "TrlEnv/GuessNumber-v0": 3}, num_tasks=8)
     assert [task.env_id for task in spec.tasks("train")].count(env_name(Shout)) == 2
 
 

@@ -15,7 +15,7 @@ from gym_trl.types import Task
 
 OPEN = Path("/proc/self/fd")
 CHAT = ByteChat()
-GAMES = ("GuessNumber", "TicTacToe", "Hangman", "FrozenLake")
+GAMES = ("GuessNumber", "Hangman", "FrozenLake")
 WORDS = ("50", "5", "e", "right", "25", "1", "a", "down", "75", "9", "t", "left")
 
 

@@ -278,7 +278,7 @@ def has_opponents(options: TrainOptions) -> bool:
     """Return whether the environment plays the other seats against a model that plays one.
 
     >>> has_opponents(choose("TrlEnv/TicTacToe-v0", turn_limit=9, seats="self"))
-    True
+    False
     """
     env = make_env(options.env, **options.env_kwargs)
     try:

@@ -37,7 +37,6 @@ GAMES: dict[str, tuple[str, ...]] = {
     "MountainCarContinuous-v0": ("[1.0]", "[-0.5]", "0.5", "[7]", "no"),
     "TrlEnv/GuessNumber-v0": ("25", "1", "50", "99", "a number"),
     "TrlEnv/Echo-v0": ("woadw", "dog", ""),
-    "TrlEnv/TicTacToe-v0": ("1", "5", "9", "b2", "a1", "x"),
     "TrlEnv/Minesweeper-v0": ("reveal a1", "reveal c3", "flag b2", "a1", "?"),
 }
 """Environments, each with a few responses."""
