@@ -24,14 +24,6 @@ NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
             "__import__('os').system('ls')",
         ),
     ),
-    (
-        "Countdown",
-        {"form": "expression"},
-        (
-            *("", "24", "(24)", "()", ")(", "(2+3)(4+11)", "(" * 90 + "2*(3+11)-4", LONG, "\x002*(3+11)-4", "2+*3"),
-            *("abs(2)*(3+11)-4", "2*(3+11)-4\nimport os", "2.0*(3+11)-4", "+".join(["2*(3+11)-4"] * 1_000)),
-        ),
-    ),
     ("FrozenLake", {}, ("", "l", "0", "leftright", "left right", "go left", "\u2113eft", "\u017fleft", "west")),
     ("GuessNumber", {}, ("", "0", "51", "-1", "25.0", "1e1", "0x10", "1_0", "\u0662\u0665", "guess 25", "1 2", LONG)),
     ("Hangman", {}, ("", "?", "1", "AB", "ALLOW", "a b", "\u0131", "\u017f", "\uff21", "A" * 10**6)),

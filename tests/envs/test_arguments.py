@@ -18,7 +18,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("Bandit", {"gap": float("nan")}),
     ("Bandit", {"gap": "0.2"}),
     ("ConnectFour", {"connect": 8}),
-    ("Countdown", {"low": 5, "high": 4}),
     ("Countdown", {"target_low": 25}),
     ("Countdown", {"large": 3, "numbers": 2}),
     ("Countdown", {"high": 2, "repeats": 1}),
