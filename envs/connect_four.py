@@ -27,8 +27,8 @@ class ConnectFour(SeatGame):
     . . . .
     . . X .
 
-    X begins. An action is the number of a column that is not full; a full board is a draw. The solver looks ``depth`` moves
-    ahead, and is perfect if that is the number of cells, as in easy, where the first player wins.
+    X begins. An action is the number of a column that is not full; a full board is a draw. The solver looks ``depth``
+    moves ahead, and is perfect if that is the number of cells, as in easy, where the first player wins.
     """
 
     presets: ClassVar = {
@@ -87,7 +87,7 @@ class ConnectFour(SeatGame):
         mine, taken = self._position()
         for column in _from_the_middle(self.cols):
             if disc := _drop(taken, column, self.rows):
-                found = _score_after(disc, (mine, taken), board, self.depth - 1, best, _WIN)
+                found = _score_after(disc, (mine, taken), board, self.depth - 1, (best, _WIN))
                 best, chosen = max((best, chosen), (found, str(column + 1)), key=lambda one: one[0])
         return chosen
 
@@ -125,12 +125,12 @@ def _has_line(discs: int, rows: int, length: int) -> bool:
     return False
 
 
-def _score_after(disc: int, position: _Position, board: _Board, depth: int, low: int, high: int) -> int:
+def _score_after(disc: int, position: _Position, board: _Board, depth: int, bounds: tuple[int, int]) -> int:
     """Return the score of dropping a disc, exact between the bounds; above 0 is good, and an early win better."""
     mine, taken = position
     if _has_line(mine | disc, board[0], board[2]):
         return _WIN - taken.bit_count() - 1
-    return -_score((taken ^ mine, taken | disc), board, depth, -high, -low)
+    return -_score((taken ^ mine, taken | disc), board, depth, -bounds[1], -bounds[0])
 
 
 @lru_cache(2**20)
@@ -145,7 +145,7 @@ def _score(position: _Position, board: _Board, depth: int, low: int, high: int) 
         return 0
     best = -_WIN
     for disc in discs:
-        best = max(best, _score_after(disc, position, board, depth - 1, max(low, best), high))
+        best = max(best, _score_after(disc, position, board, depth - 1, (max(low, best), high)))
         if best >= high:
             break
     return best

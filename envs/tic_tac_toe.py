@@ -23,8 +23,8 @@ class TicTacToe(SeatGame):
     4 X 6
     7 8 9
 
-    X begins. An action is the number of a free cell. The solver is perfect play, which leads to a draw with itself. Random
-    play as X wins .58 of the games with random play and none with the solver.
+    X begins. An action is the number of a free cell. The solver is perfect play, which leads to a draw with itself.
+    Random play as X wins .58 of the games against random play and none against the solver.
     """
 
     sides = ("X", "O")

@@ -42,8 +42,6 @@ COUNTED: list[tuple[str, dict[str, Any]]] = [
     *[("GuessNumber", {"low": -3, "high": 46, "turns": turns}) for turns in (1, 3, 5, 6)],
     *[("LightsOut", {"size": 3, "turns": turns}) for turns in (1, 4, 9)],
     *[("Mastermind", {"pegs": 2, "colors": 4, "turns": turns}) for turns in (1, 4)],
-    ("Minesweeper", {"rows": 1, "columns": 5, "mines": 2}),
-    ("Minesweeper", {"rows": 3, "columns": 3, "mines": 8}),
     ("Minesweeper", {"difficulty": "easy"}),
     *[("TowerOfHanoi", {"disks": 3, "start": "random", "turns": turns}) for turns in (1, 3, 6, 7)],
     *[("TowerOfHanoi", {"disks": 5, "start": "tower", "turns": turns}) for turns in (30, 31)],
