@@ -18,12 +18,10 @@ class GEM(Adapter):
 
     The observation includes GEM's ``info["suffix"]``, which holds the board of some games. The environments parse
     ``\boxed{}`` themselves, so pass responses on unchanged: ``GymSpec("External/GEM-v0", env_kwargs={"game": ...},
-    action_format=None)``. Each episode has a new environment and its own global random generators, because GEM draws
-    from the process-wide ones. ``success`` is an end with a reward of 1.0.
+    action_format=None)``. ``success`` is an end with a reward of 1.0.
 
     Args:
         game: Id of a GEM environment.
-        render_mode: ``None``; rendering is not supported.
         **settings: Arguments of the environment.
 
     Raises:
@@ -33,7 +31,7 @@ class GEM(Adapter):
 
     extra = "gem"
 
-    def __init__(self, game: str, *, render_mode: None = None, **settings: Any) -> None:
+    def __init__(self, game: str, **settings: Any) -> None:
         super().__init__()
         root = logging.getLogger()
         handlers, level = list(root.handlers), root.level
@@ -44,26 +42,17 @@ class GEM(Adapter):
             root.setLevel(level)
         if game not in gem.envs.registration.ENV_REGISTRY:
             raise ConfigError(f"GEM has no environment {game!r}")
-        self.game = game
-        self._make, self._settings = gem.make, settings
-        self._env: Any = None
+        self.game, self.settings, self._make = game, settings, gem.make
 
-    @classmethod
-    def offered(cls) -> list[dict[str, Any]]:
-        """Return the arguments of each game of GEM; its questions need data from the hub."""
-        cls._import("gem", "gem.envs")
-        from gem.envs.registration import ENV_REGISTRY
-
-        return [{"game": name} for name in sorted(ENV_REGISTRY) if name.startswith("game:")]
-
-    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._env = self._make(self.game, **self._settings)
+    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Make an environment and reset it."""
+        self._env = self._make(self.game, **self.settings)
         return _shown(*self._env.reset(seed=seed)), {}
 
-    def _play(self, action: str) -> Played:
+    def play(self, action: str) -> Played:
+        """Play an action."""
         observation, reward, terminated, truncated, info = self._env.step(action)
-        # At its turn limit GEM sets both flags.
-        over = bool(terminated) and not truncated
+        over = bool(terminated) and not truncated  # at its turn limit GEM sets both flags
         shown = str(observation) if terminated or truncated else _shown(observation, info)
         return Played(shown, float(reward), over, bool(truncated), success=over and float(reward) >= 1.0)
 

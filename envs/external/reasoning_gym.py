@@ -21,7 +21,6 @@ class ReasoningGym(Adapter):
 
     Args:
         dataset: Name for ``reasoning_gym.create_dataset``.
-        render_mode: ``None``; rendering is not supported.
         **config: Arguments of the data set, such as ``min_animals``.
 
     Raises:
@@ -32,32 +31,23 @@ class ReasoningGym(Adapter):
     extra = "reasoning-gym"
     instructions = "Answer with the final answer and nothing else."
 
-    def __init__(self, dataset: str, *, render_mode: None = None, **config: Any) -> None:
+    def __init__(self, dataset: str, **config: Any) -> None:
         super().__init__()
-        self.dataset = dataset
+        self.dataset, self.config = dataset, config
         self._make = self._import("reasoning_gym").create_dataset
-        self._config = config
-        self._questions: Any = None
-        self._entry: Any = None
         try:
             self._make(dataset, seed=1, size=1, **config)
         except (ValueError, TypeError, AssertionError) as error:
             raise ConfigError(f"reasoning-gym cannot make {dataset!r} with {config}: {error}") from error
 
-    @classmethod
-    def offered(cls) -> list[dict[str, Any]]:
-        """Return the arguments of each data set of reasoning-gym."""
-        cls._import("reasoning_gym", "reasoning_gym.factory")
-        from reasoning_gym.factory import DATASETS
-
-        return [{"dataset": name} for name in sorted(DATASETS)]
-
-    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._questions = self._make(self.dataset, seed=seed, size=1, **self._config)
+    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Ask a question."""
+        self._questions = self._make(self.dataset, seed=seed, size=1, **self.config)
         self._entry = self._questions[0]
         return str(self._entry["question"]), {}
 
-    def _play(self, action: str) -> Played:
+    def play(self, action: str) -> Played:
+        """Score an answer."""
         valid = True
         try:
             score = float(self._questions.score_answer(action, self._entry))

@@ -2,20 +2,19 @@
 
 import random
 import re
-from collections.abc import Sequence
 from typing import Any
 
-from gym_trl.envs.external.adapter import Played, SolvedAdapter
+from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.envs.external.java import JavaObject
 from gym_trl.errors import ConfigError
 from gym_trl.types import Policy
 
 _FOLDS = {"train": "getVariationsTrain", "dev": "getVariationsDev", "test": "getVariationsTest"}
-_SHARE_OF_FOCUS = 0.03  # a wrong focus ends an episode, which no other action does for certain
+_SHARE_OF_FOCUS = 0.03  # in random play; a wrong focus ends an episode, which no other action does for certain
 _UNKNOWN = "No known action matches that input."
 
 
-class ScienceWorld(SolvedAdapter):
+class ScienceWorld(Adapter):
     """Task of ScienceWorld: an experiment of a primary school in a house with a workshop, a kitchen and a greenhouse.
 
     ::
@@ -41,7 +40,6 @@ class ScienceWorld(SolvedAdapter):
         task: Name of the task, such as ``"boil"``, ``"find-animal"`` or ``"lifespan-longest-lived"``.
         fold: ``"train"``, ``"dev"`` or ``"test"``.
         simplifications: Names of ScienceWorld's simplifications, such as ``"openDoors,teleportAction"``, or ``"easy"``.
-        render_mode: ``None``; rendering is not supported.
 
     Raises:
         MissingDependencyError: ScienceWorld is not installed.
@@ -57,43 +55,51 @@ class ScienceWorld(SolvedAdapter):
     )
     extra = "scienceworld"
 
-    def __init__(self, task: str, fold: str = "train", *, simplifications: str = "", render_mode: None = None) -> None:
+    def __init__(self, task: str, fold: str = "train", *, simplifications: str = "") -> None:
         super().__init__()
         self._import("scienceworld", "py4j.java_gateway")
         jar = self._import("scienceworld.constants").JAR_PATH
-        if fold not in _FOLDS:
-            raise ConfigError(f"fold must be one of {list(_FOLDS)}, got {fold!r}")
         self._game = JavaObject(jar, "scienceworld.runtime.pythonapi.PythonInterface")
+        self.task, self.fold, self.simplifications = task, fold, simplifications
         try:
-            _check("task", [task], sorted(self._game.call("getTaskNames")))
-            simpler = ["easy", *self._game.call("getPossibleSimplifications").split(", ")]
-            _check("simplifications", [name for name in simplifications.split(",") if name], simpler)
-            self.task, self.fold, self.simplifications = task, fold, simplifications
-            self._load(0, False)
+            simpler = ["", "easy", *self._game.call("getPossibleSimplifications").split(", ")]
+            _check("task", task, sorted(self._game.call("getTaskNames")))
+            _check("fold", fold, list(_FOLDS))
+            for name in simplifications.split(","):
+                _check("simplification", name, simpler)
+            self._load()
+            self._variations: list[int] = self._game.call(_FOLDS[fold])
         except BaseException:
             self.close()
             raise
-        self._variations: list[int] = self._game.call(_FOLDS[fold])
         self.num_instances = len(self._variations)
-        self._score = 0.0
 
-    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        self._score = 0.0
-        self._load(self._variations[self._instance], False)
+    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Load a variation."""
+        self._score, self._turns = 0.0, 0
+        self._load(self._variations[self.instance])
         return "\n\n".join(self._game.call(name).strip() for name in ("getTaskDescription", "freeActionLook")), {}
 
-    def _play(self, action: str) -> Played:
+    def play(self, action: str) -> Played:
+        """Play an action."""
+        self._turns += 1
         shown = self._game.call("step", " ".join(action.split())).strip()
         score, over = float(self._game.call("getScore")), bool(self._game.call("getCompleted"))
         reward, self._score = max(0.0, score - self._score), max(self._score, score)
         won = score >= 1.0
-        over = over or won or score < 0
-        return Played(shown, reward, terminated=over, success=won, valid=shown != _UNKNOWN)
+        return Played(shown, reward, terminated=over or won or score < 0, success=won, valid=shown != _UNKNOWN)
 
-    def _solution(self) -> Sequence[str]:
-        self._load(self._variations[self._instance], True)
-        actions: list[str] = self._game.call("getGoldActionSequence")
-        return actions
+    def solver(self) -> Policy:
+        """Make a policy that plays the solution of the current task, if all actions before were its."""
+        actions: list[str] = []
+
+        def policy(observation: str) -> str:
+            if not self._turns:
+                self._load(self._variations[self.instance], solved=True)
+                actions[:] = self._game.call("getGoldActionSequence")
+            return actions[self._turns] if self._turns < len(actions) else ""
+
+        return policy
 
     def random_policy(self, seed: int) -> Policy:
         """Make a policy that plays random actions with objects that are in sight; some are a focus."""
@@ -106,12 +112,11 @@ class ScienceWorld(SolvedAdapter):
 
         return policy
 
-    def _load(self, variation: int, solved: bool) -> None:
+    def _load(self, variation: int = 0, *, solved: bool = False) -> None:
         self._game.call("load", self.task, variation, self.simplifications, solved)
         self._game.call("reset")
 
 
-def _check(argument: str, names: Sequence[str], allowed: Sequence[str]) -> None:
-    for name in names:
-        if name not in allowed:
-            raise ConfigError(f"ScienceWorld has no {argument} {name!r}; it has {allowed}")
+def _check(argument: str, name: str, allowed: list[str]) -> None:
+    if name not in allowed:
+        raise ConfigError(f"ScienceWorld has no {argument} {name!r}; it has {allowed}")

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Sequence
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
@@ -14,10 +14,10 @@ from gym_trl.errors import ConfigError
 _STATUS = re.compile(r"^\s*>(?:\s.*)?$")  # the prompt, with the room and the score at the right edge of the screen
 _OF_THE_INTERPRETER = {"load", "notify", "q", "quit", "restart", "restore", "save", "script", "transcript", "undo"}
 _LONGEST = 198  # maximum bytes that the interpreter reads
-_PLAYABLE = re.compile(r"\.z[1-8]")
 _END = re.compile(r"\*\*\*\s*(\S.*?)\s*\*\*\*")
 # Endings of TextWorld and Inform, with the success that they declare; other endings leave it undeclared.
 _DECLARED = {"the end": True, "you have won": True, "you lost!": False, "you have died": False}
+_INFOS = ("admissible_commands", "objective", "description", "max_score", "score", "won", "lost", "facts")
 
 
 class TextWorld(Adapter):
@@ -31,22 +31,21 @@ class TextWorld(Adapter):
         'take teaspoon from shelf'
 
     The first observation is the objective and the room; the banner and the status line are left out. Commands are words
-    such as ``take lamp``. Only the first line of an action is used, so no second command is queued, and commands to the
-    interpreter (``save``, ``restart``, ``quit``, a backslash) do not reach it. ``info["admissible_actions"]`` lists
-    commands that work; ``action_valid`` is true if the action was one of them, ignoring case. TextWorld's scores are
-    cumulative: the reward of a turn is the increase, divided by the maximum score. ``success`` is a game won.
+    such as ``take lamp``. Only the first line of an action is used, and commands to the interpreter (``save``,
+    ``restart``, ``quit``, a backslash) do not reach it. ``info["admissible_actions"]`` lists commands that work;
+    ``action_valid`` is true if the action was one of them, ignoring case. TextWorld's scores are cumulative: the reward
+    of a turn is the increase, divided by the maximum score. ``success`` is a game won.
 
     A game without metadata (without the ``.json`` file that ``tw-make`` writes, and unknown to Jericho) has no list of
     commands and no score: every command counts as valid, ``*** The End ***`` or ``*** You have won ***`` gives 1.0, and
     another ending leaves ``success`` undeclared.
 
     A game is the same in every episode; the seed, or the reset option ``instance``, chooses one of several. There is no
-    turn limit: set ``max_episode_steps=`` of ``gym.make`` or ``GymSpec``'s ``turn_limit``. Loading a game is not
-    thread-safe in TextWorld, so games are loaded one at a time.
+    turn limit: set a ``turn_limit``. Loading a game is not thread-safe in TextWorld, so games are loaded one at a time.
 
     Args:
-        path: Game file, several, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``).
-        render_mode: ``None``; rendering is not supported.
+        path: Game file, several, or a folder of them (``.z8``, or another of ``.z1`` to ``.z7``). Jericho ends the
+            whole process if a file is damaged.
 
     Raises:
         MissingDependencyError: TextWorld is not installed.
@@ -57,71 +56,59 @@ class TextWorld(Adapter):
     extra = "textworld"
     _loading: ClassVar[Lock] = Lock()
 
-    def __init__(self, path: str | PathLike[str] | Sequence[str | PathLike[str]], *, render_mode: None = None) -> None:
+    def __init__(self, path: str | PathLike[str] | Sequence[str | PathLike[str]]) -> None:
         super().__init__()
         textworld = self._import("textworld")
         # Jericho warns that it cannot track the score of an unknown game; TextWorld tracks it itself.
         warnings.filterwarnings("ignore", "Game '.*' is not fully supported")
         self.games = _games([path] if isinstance(path, str | PathLike) else path)
         self.num_instances = len(self.games)
-        self._start = textworld.start
-        self._wanted = textworld.EnvInfos(
-            admissible_commands=True,
-            objective=True,
-            description=True,
-            max_score=True,
-            score=True,
-            won=True,
-            lost=True,
-            facts=True,
-        )
+        self._start, self._wanted = textworld.start, textworld.EnvInfos(**dict.fromkeys(_INFOS, True))
         self._state: Any = None
-        self._scored = False
 
     @property
     def state_key(self) -> tuple[str, ...]:
-        """Key of the current state: all facts that hold, sorted.
-
-        It is not Markov, because the player sees one room and acts on what it remembers. A baseline may use it.
+        """Key of the current state: all facts that hold, sorted; not Markov, because the player sees one room.
 
         Raises:
             AttributeError: The game has no metadata, so that its facts are unknown.
         """
         facts = None if self._state is None else self._state.facts
         if facts is None:
-            raise AttributeError(f"{self.unwrapped} has no state key: the game has no metadata")
+            raise AttributeError("the game has no state key, because it has no metadata")
         return tuple(sorted(map(str, facts)))
 
-    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Load a game."""
         self.close()
         with self._loading:
-            self._game = self._start(self.games[self._instance], self._wanted)
+            self._game = self._start(self.games[self.instance], self._wanted)
             self._state = self._game.reset()
-        self._scored = self._state.score is not None and bool(self._state.max_score)
         parts = (self._state.objective, self._state.description or _told(self._state.feedback))
         return "\n\n".join(part.strip() for part in parts if part), self._more()
 
-    def _play(self, action: str) -> Played:
+    def play(self, action: str) -> Played:
+        """Enter a command."""
         command = " ".join(action.strip().partition("\n")[0].split())
+        words, state = command.lower().split(), self._state
         # A backslash starts Frotz's own commands, some of which wait for the keyboard for ever.
-        words = command.lower().split()
         if not words or "\\" in command or not command.isprintable() or words[0] in _OF_THE_INTERPRETER:
             return Played("That is no command.", valid=False, more=self._more())
         if len(command.encode("cp1252", "replace")) > _LONGEST:
             return Played(f"A command has at most {_LONGEST} characters.", valid=False, more=self._more())
-        before, listed = self._state.score or 0, self._state.admissible_commands
+        before, listed = state.score or 0, state.admissible_commands
         self._state, score, done = self._game.step(command)
         told, success = _told(self._state.feedback), self._state.won
         if success is None:  # a game without metadata: read its ending
             ends = [end.lower() for end in _END.findall(told)]
             done, success = done or bool(ends), _DECLARED.get(ends[-1]) if ends else False
-        reward = ((score or 0) - before) / self._state.max_score if self._scored else float(success is True)
+        most = self._state.max_score if self._state.score is not None else None
         return Played(
             told,
-            reward,
+            ((score or 0) - before) / most if most else float(success is True),
             terminated=bool(done),
             success=success if success is None else bool(success),
-            valid=not listed or command.casefold() in map(_folded, listed),
+            valid=not listed or command.casefold() in (" ".join(one.split()).casefold() for one in listed),
             more=self._more(),
         )
 
@@ -131,35 +118,14 @@ class TextWorld(Adapter):
 
 
 def _games(paths: Sequence[str | PathLike[str]]) -> list[str]:
+    """Return the game files among paths and in folders."""
     files: list[Path] = []
     for path in map(Path, paths):
-        files += (
-            sorted(file for file in path.iterdir() if _PLAYABLE.fullmatch(file.suffix)) if path.is_dir() else [path]
-        )
-    if missing := [path for path in files if not path.is_file()]:
-        raise ConfigError(f"there is no game {fspath(missing[0])!r}: make one with tw-make")
-    if other := [path for path in files if not _PLAYABLE.fullmatch(path.suffix)]:
-        raise ConfigError(f"TextWorld plays games in files from .z1 to .z8, got {fspath(other[0])!r}")
-    if broken := [path for path in files if not _is_story(path)]:  # Jericho would abort the whole process
-        raise ConfigError(f"{fspath(broken[0])!r} is no game of the Z-machine, or is not whole: make one with tw-make")
-    if not files:
-        raise ConfigError(f"there are no games in {[fspath(path) for path in paths]}: make some with tw-make")
-    return [fspath(path) for path in files]
-
-
-def _is_story(path: Path) -> bool:
-    """Return True if a file has the header of the Z-machine, and at least the length in the header."""
-    with path.open("rb") as file:
-        header = file.read(64)
-    version = header[0] if len(header) == 64 else 0
-    if not 1 <= version <= 8:
-        return False
-    length: int = int.from_bytes(header[26:28], "big") * (2 if version < 4 else 4 if version < 6 else 8)
-    return length <= path.stat().st_size
-
-
-def _folded(command: str) -> str:
-    return " ".join(command.split()).casefold()
+        found = sorted(path.glob("*.z[1-8]")) if path.is_dir() else [path]
+        if not found or not all(file.is_file() and re.fullmatch(r"\.z[1-8]", file.suffix) for file in found):
+            raise ConfigError(f"there is no game {str(path)!r} from .z1 to .z8: make one with tw-make")
+        files += found
+    return [str(file) for file in files]
 
 
 def _told(feedback: str) -> str:

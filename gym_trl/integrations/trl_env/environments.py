@@ -71,13 +71,15 @@ class GymFromEnv(Adapter):
         if close is not None:
             close()
 
-    def _begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def begin(self, seed: int, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Reset the environment, which is made once."""
         self._env = self._env or self.make()
         delta = self._delta(self._env.reset(str(options.get("seed", seed))))
         self._paid = 0.0
         return delta, {}
 
-    def _play(self, action: str) -> Played:
+    def play(self, action: str) -> Played:
+        """Step the environment."""
         delta = self._delta(self._env.step(action))
         total = float(self._env.reward or 0.0)
         paid, self._paid = total - self._paid, total

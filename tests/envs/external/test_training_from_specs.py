@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.external, pytest.mark.trl]
 
 SCRIPT = Path(__file__).parent / "train_from_specs.py"
 TRAINED: dict[str, tuple[dict[str, Any], str]] = {
-    "FrozenLake": ({"env": "FrozenLake-v1"}, "*FFF"),
+    "FrozenLake": ({"env": "FrozenLake-v1", "observe": "render"}, "[S|on red]FFF"),
     "TextArena": (
         {"env": "External/TextArena-v0", "env_kwargs": {"game": "GuessTheNumber-v0"}},
         "You are Player 0. You are playing Guess The Number",
@@ -30,7 +30,11 @@ PLAYED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"env": "External/GEM-v0", "env_kwargs": {"game": "game:GuessTheNumber-v0-easy"}, "action_format": None},
         "Guess The Number",
     ),
-    "PettingZoo": ("pettingzoo", {"env": "External/PettingZoo-v0", "env_kwargs": {"game": "classic/rps-v2"}}, "3"),
+    "PettingZoo": (
+        "pettingzoo",
+        {"env": "External/PettingZoo-v0", "env_kwargs": {"game": "classic/rps-v2"}, "seats": "self"},
+        "You are player_0.\n3",
+    ),
     "reasoning-gym": (
         "reasoning_gym",
         {"env": "External/ReasoningGym-v0", "env_kwargs": {"dataset": "leg_counting"}},

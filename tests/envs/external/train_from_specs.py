@@ -22,13 +22,13 @@ def train(folder: Path, arguments):
     def keep(rollout: Rollout) -> None:
         episodes.extend(
             {
-                "stop": str(trajectory.stop_reason),
-                "error": trajectory.error,
-                "turns": len(trajectory.turns),
-                "first": trajectory.turns[0].observation if trajectory.turns else "",
-                "task": trajectory.task.to_json(),
+                "stop": str(episode.stop_reason),
+                "error": episode.error,
+                "turns": len(episode.turns),
+                "first": episode.turns[0].observation if episode.turns else "",
+                "task": episode.task.to_json(),
             }
-            for trajectory in rollout.episodes
+            for episode in rollout.episodes
         )
 
     spec = GymSpec(
