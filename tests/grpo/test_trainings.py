@@ -15,7 +15,7 @@ from support.gradient_grid import Ragged, RaggedGame
 from support.law_4 import difference
 from trl import GRPOTrainer
 
-from gym_trl import GymGRPOTrainer, StopReason, env_reward, last_turns
+from gym_trl import GymGRPOTrainer, StopReason, env_reward
 from gym_trl.errors import ChatTemplateError, ConfigError, InfrastructureError
 from gym_trl.grpo import curriculum
 from gym_trl.grpo.rewards import Outcome, metrics
@@ -211,7 +211,7 @@ async def later(completion_ids: Any, episode: Any, **_: Any) -> list[float]:
     return [2.0 * value for value in and_much_for_unscored(completion_ids, episode)]
 
 
-@pytest.mark.parametrize("options", [{}, {"credit": "return_to_go"}, {"history": last_turns(1)}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"credit": "return_to_go"}, {"history": 1}], ids=str)
 @pytest.mark.parametrize("grpo", [{}, {"scale_rewards": "batch", "loss_type": "grpo"}], ids=str)
 def test_an_unscored_episode_moves_no_weight_whatever_functions_pay_for_it(
     options: Any, grpo: Any, tmp_path: Path
