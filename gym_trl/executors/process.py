@@ -42,12 +42,8 @@ class ProcessPool(ThreadPool):
     Each process is a new interpreter (no fork, no ``__main__`` guard), which ends with this program. A process that
     exceeds a time limit is killed with its child processes. The episode whose step ended a process has crashed, or is
     unscored if a signal from outside did it. Of an environment's ``info``, texts, numbers, truth values, arrays and
-    containers of these are transferred.
-
-    Args:
-        make: Makes an environment from its id. Transferred by value, so a lambda is allowed.
-        options: ``workers`` (default: the number of cores), ``reset_timeout`` and ``step_timeout``, as of a
-            ``ThreadPool``.
+    containers of these are transferred. Arguments are those of ``ThreadPool``, with a worker per core as default;
+    ``make`` is transferred by value, so that a lambda is allowed.
     """
 
     def host(self) -> Host:
