@@ -72,7 +72,7 @@ class PettingZoo(Adapter):
         self._start(seed=1)
         self.num_seats = len(self._players)
         for player in self._players:
-            self._shown(player)  # raises NotTextError if observations cannot be converted
+            self._view(player)  # raises NotTextError if observations cannot be converted
             if not holds_text(space := self._game.action_space(player)):
                 check_actions(space)
         self.instructions = self._rules()
@@ -170,34 +170,24 @@ class PettingZoo(Adapter):
         mask = observation.get("action_mask") if isinstance(observation, dict) else None
         mask = self._game.infos[player].get("action_mask") if mask is None else mask
         places = range(int(space.n)) if mask is None else np.flatnonzero(mask).tolist()
-        return {self._name(int(space.start) + place): int(space.start) + place for place in places}
-
-    def _name(self, action: int) -> str:
+        actions = [int(space.start) + place for place in places]
         if self.game != _CHESS:
-            return str(action)
+            return {str(action): action for action in actions}
         from pettingzoo.classic.chess.chess_utils import action_to_move
 
-        seat = self._players.index(self._game.agent_selection)
-        return str(action_to_move(self._game.unwrapped.board, action, seat).uci())
+        board, seat = self._game.unwrapped.board, self._players.index(player)
+        return {str(action_to_move(board, action, seat).uci()): action for action in actions}
 
     def _view(self, player: str) -> str:
-        return f"You are {player}.\n{self._shown(player)}"
-
-    def _shown(self, player: str) -> str:
-        observation = self._game.observe(player)
+        """Return what a player sees."""
         if self._observe is not None:
-            return self._observe(observation)
-        if self.game == _CHESS:
-            return str(self._game.render())
-        space, observation = self._seen(player)
-        if _is_board(space):
-            mine, theirs = np.asarray(observation, dtype=int).transpose(2, 0, 1)
-            return "\n".join("".join(row) for row in _STONES[mine + 2 * theirs])
-        check(space)
-        return render(space, observation)
+            seen = self._observe(self._game.observe(player))
+        else:
+            seen = str(self._game.render()) if self.game == _CHESS else _text(*self._seen(player))
+        return f"You are {player}.\n{seen}"
 
     def _seen(self, player: str) -> tuple[spaces.Space[Any], Any]:
-        """Return a player's observation, without the mask, and its space."""
+        """Return the space of a player's observations and the current one, without the mask."""
         space, observation = self._game.observation_space(player), self._game.observe(player)
         if isinstance(space, spaces.Dict) and "observation" in space.spaces:
             return space["observation"], observation["observation"]
@@ -212,10 +202,17 @@ class PettingZoo(Adapter):
         is_board = self._observe is None and _is_board(self._seen(player)[0])
         actions = self._game.action_space(player)
         answer = "text" if holds_text(actions) else explain(actions)
-        answer = "one of the possible moves" if self.game == _CHESS else answer
+        how = f"Answer with {'one of the possible moves' if self.game == _CHESS else answer}."
         board = "Your pieces are x, the other's o." if is_board else ""
-        who = f"You are told which player you are. Answer with {answer}."
-        return "\n".join(part for part in (about, board, who) if part)
+        return "\n".join(part for part in (about, board, f"You are told which player you are. {how}") if part)
+
+
+def _text(space: spaces.Space[Any], observation: Any) -> str:
+    if _is_board(space):
+        mine, theirs = np.asarray(observation, dtype=int).transpose(2, 0, 1)
+        return "\n".join("".join(row) for row in _STONES[mine + 2 * theirs])
+    check(space)
+    return render(space, observation)
 
 
 def _is_board(space: spaces.Space[Any]) -> bool:

@@ -7,7 +7,6 @@ import gymnasium as gym
 import pytest
 
 from gym_trl.errors import ConfigError, NotTextError
-from gym_trl.spaces import AnyText
 from gym_trl.wrappers import Seats
 
 pettingzoo = pytest.importorskip("pettingzoo", reason="PettingZoo is not installed")
@@ -21,9 +20,7 @@ class Countdown(pettingzoo.AECEnv):  # type: ignore[name-defined]
     possible_agents = ["a", "b", "c"]  # noqa: RUF012
     observation_space = staticmethod(lambda agent: gym.spaces.Discrete(11))
     action_space = staticmethod(lambda agent: gym.spaces.Discrete(2, start=1))
-
-    def observe(self, agent: str) -> int:
-        return self.left
+    observe = lambda self, agent: self.left  # noqa: E731
 
     def reset(self, seed: Any = None, options: Any = None) -> None:
         self.agents, self.left, self.agent_selection = list(self.possible_agents), 10, "a"
@@ -49,28 +46,6 @@ class Countdown(pettingzoo.AECEnv):  # type: ignore[name-defined]
         self._deads_step_first()
 
 
-class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
-    """Three write at the same time, for two rounds; the longest text is paid at once."""
-
-    metadata = {"name": "bids_v0", "render_modes": []}  # noqa: RUF012
-    possible_agents = ["a", "b", "c"]  # noqa: RUF012
-    render_mode = None
-    observation_space = action_space = staticmethod(lambda agent: AnyText())
-
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
-        self.agents, self.round = list(self.possible_agents), 0
-        return dict.fromkeys(self.agents, "Nothing yet."), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, str]) -> Any:
-        self.round += 1
-        longest = max(self.agents, key=lambda agent: len(actions[agent]))
-        all_of = self.possible_agents
-        self.agents = [] if self.round == 2 else self.agents
-        ends, infos = dict.fromkeys(all_of, self.round == 2), {agent: dict[str, Any]() for agent in all_of}
-        seen = dict.fromkeys(all_of, " ".join(actions.values()))
-        return seen, {one: float(one == longest) for one in all_of}, ends, dict.fromkeys(all_of, False), infos
-
-
 def seats(game: Any, **settings: Any) -> Any:
     return Seats(gym.make("External/PettingZoo-v0", game=game, **settings))
 
@@ -91,13 +66,14 @@ def test_random_play_of_all_seats_pays_them_what_the_game_pays(game: Any) -> Non
         assert info["successes"] == tuple(one == max(paid) > min(paid) for one in paid)
 
 
-def test_choices_at_the_same_time_are_seen_by_nobody_before_all_are_made() -> None:
-    env = seats(Bids)
-    shown = [env.reset(seed=0)[0]]
-    steps = [env.step(bid) for bid in ("1", "333", "22", "1", "22", "333")]
-    shown += [step[0].partition("\n")[2] for step in steps]
-    assert [text.rpartition("\n")[2] for text in shown[:6]] == ["Nothing yet."] * 3 + ["1 333 22"] * 3
-    assert [step[4]["payoffs"] for step in steps] == [(0,) * 3] * 2 + [(0, 1, 0)] + [(0,) * 3] * 2 + [(0, 0, 1)]
+@pytest.mark.parametrize("game", ["classic/rps-v2", "pettingzoo.classic.rps.rps:parallel_env"])
+def test_choices_at_the_same_time_are_seen_by_nobody_before_all_are_made(game: str) -> None:
+    for mine, payoffs in {"0": (0, 0), "1": (1, -1), "2": (-1, 1)}.items():
+        env = seats(game, max_cycles=2)
+        shown = [env.reset(seed=0)[0], env.step(mine)[0]]
+        after, _, _, _, info = env.step("0")
+        assert [*shown, after] == ["You are player_0.\n3", "You are player_1.\n3", "You are player_0.\n0"]
+        assert info["payoffs"] == payoffs
 
 
 def test_what_cannot_be_shown_asks_for_a_text_of_the_users() -> None:
@@ -108,7 +84,7 @@ def test_what_cannot_be_shown_asks_for_a_text_of_the_users() -> None:
     assert env.step("3")[0] == "You are white_0.\n1 stones"
 
 
-@pytest.mark.parametrize("settings", [{"game": int}, {"game": "pettingzoo:nonesuch"}, {"game": Bids, "rounds": 3}])
+@pytest.mark.parametrize("settings", [{"game": int}, {"game": "pettingzoo:nonesuch"}, {"game": Countdown, "rounds": 3}])
 def test_a_game_that_cannot_be_made_is_said(settings: Any) -> None:
     with pytest.raises(ConfigError):
         seats(**settings)
