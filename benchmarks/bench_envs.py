@@ -36,7 +36,7 @@ SAME: dict[str, tuple[dict[str, Any], str | None, tuple[str, int], list[tuple[st
         _alike(*(str(n) for n in range(1, 51))),
     ),
     "Mastermind": (
-        {"pegs": 4, "colors": 8, "repeats": False, "turns": 30},
+        {"pegs": 4, "colors": 8, "turns": 30},
         "game:Mastermind-v0-hard",
         ("Mastermind-v0-hard", 1),
         _alike(*(" ".join(code) for code in itertools.permutations("12345678", 4))),
