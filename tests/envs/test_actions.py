@@ -12,7 +12,7 @@ LONG = "9" * 5_000
 NO_ACTIONS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("2048", {}, ("", "north", "left left", "l", "le\u0493t", "up" * 9999)),
     ("Adventure", {}, ("", "take north", "inventory\ngo north", "go north; go west", "i", "inventor\u0443")),
-    ("Adventure", {"commands": "free"}, ("", "go north\ngo west", "inventory\ngo north", "go north and south", "go")),
+    ("Adventure", {"listed": False}, ("", "go north\ngo west", "inventory\ngo north", "go north and south", "go")),
     ("Bandit", {}, ("", "F", "AB", "1", "arm A", "A.", "\u0391", "\u24b6", "A" * 5_000)),
     ("ConnectFour", {}, ("", "0", "8", "4.0", "\u0664", "four", "+4", "4 4", LONG, "-1")),
     (
