@@ -240,14 +240,8 @@ class EnvSpec(Text):
         made = self._makers[env_id](**kwargs)
         if not isinstance(made, gym.Env):
             raise ConfigError(f"{env_id} makes no gymnasium.Env: {type(made).__name__}")
-        if self.seats is not None:
-            if traits(made).num_seats == 1 and "opponent" not in kwargs and "self" in traits(made).opponents:
-                close_env(made)
-                self._kwargs[env_id]["opponent"] = "self"  # the next ones are made so at once
-                return self._stack(env_id, **level)
-            made = Seats(made)  # which declares the success of each seat
-        else:
-            made = declare_success(made, self.success)
+        # Seats declares the success of each seat.
+        made = declare_success(made, self.success) if self.seats is None else Seats(made)
         made = self._wrapped(made)
         env = as_text(made, observe=self.observe, act=self.act)
         if self.instructions:  # before the format's sentence, which the model still needs

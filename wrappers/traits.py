@@ -1,6 +1,6 @@
 """Traits: what an environment and its wrappers declare by attributes; the outermost layer that has one decides."""
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -24,8 +24,6 @@ class EnvTraits:
     """Number of seats (``gym_trl.wrappers.seats``)."""
     zero_sum: bool = False
     """True if the payoffs of all seats add up to 0."""
-    opponents: Collection[str] = ()
-    """Values of the argument ``opponent``; with ``"self"`` all seats are played from outside."""
     preferred_executor: str | None = None
     """Executor that is used if none is chosen."""
     reads_responses: bool = False

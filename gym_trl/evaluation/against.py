@@ -47,9 +47,6 @@ def play_against(
     scored, other, kwargs = as_policy(policy), as_policy(against), dict(env_kwargs or {})
     EvalOptions.of({"against": other.name, "episodes": episodes, **options})
     made = make_env(env, **kwargs)
-    if "self" in traits(made).opponents and "opponent" not in kwargs:
-        close_env(made)
-        made = make_env(env, **(kwargs := {**kwargs, "opponent": "self"}))
     close_env(made)
     if (seats := traits(made).num_seats) < 2:
         raise ConfigError(f"{made} has one seat, and games against {other.name!r} need two: leave out against")
