@@ -1,6 +1,6 @@
-"""Train a model on an OpenEnv server's Echo, which rewards longer responses.
+"""Train a model on an OpenEnv server's Echo; OpenEnv's own rewards longer responses.
 
-$ gym-trl serve TrlEnv/Echo-v0 --env-kwargs reward=length --port 8000     # or OpenEnv's own, or a Space
+$ gym-trl serve TrlEnv/Echo-v0 --port 8000                         # or OpenEnv's own, or a Space
 $ python examples/openenv_echo.py --learning_rate 1e-6             # any field of GRPOConfig
 """
 

@@ -2,7 +2,7 @@
 
 $ python recipes/frozen_lake.py                       # no download and no GPU, minutes on one core
 $ python recipes/frozen_lake.py --credit episode      # GRPO's advantage, to compare with
-$ gym-trl train FrozenLake-v1 --env-kwargs is_slippery=false --credit pool --steps 200      # the same on a command line
+$ gym-trl train FrozenLake-v1 --env-kwargs is_slippery=false --observe render --credit pool --steps 200      # the same
 
 Mean success of five training steps until 90% was reached, with seed 0, by step:
 
@@ -11,7 +11,7 @@ Mean success of five training steps until 90% was reached, with seed 0, by step:
     episode   0.08  0.16  0.15  0.15  0.55  0.91
 
 Seeds 1 and 2 took 81 and 76 steps with "pool"; with "episode" over 200, and 95. (2026-11-23, two cores of an
-AMD EPYC)
+AMD EPYC; the map had no colours then)
 """
 
 import argparse
@@ -31,13 +31,14 @@ args = parser.parse_args()
 if (args.output / "config.json").exists():  # it was interrupted, or has fewer steps: continue from its checkpoint
     resume(args.output, steps=args.steps)
 else:
-    # Gymnasium's environment knows nothing of text. Its squares are shown as the map, and "move down" is an action as
-    # well as "1", by its spaces. Two turns are in the same state if they are on the same square, which is where "pool"
+    # Gymnasium's environment knows nothing of text. Its rendering is shown, a map, and "move down" is an action as well
+    # as "1", by its spaces. Two turns are in the same state if they are on the same square, which is where "pool"
     # compares them: going round in circles costs nothing there, and a step into a hole costs everything.
     options = choose(
         "FrozenLake-v1",
         model=args.model,
         env_kwargs={"is_slippery": False},
+        observe="render",
         credit=args.credit,
         turn_limit=20,
         eval_episodes=32,
