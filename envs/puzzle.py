@@ -1,7 +1,7 @@
 """Base class of environments for one player with a limited number of turns."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,11 +20,6 @@ def plain(action: str) -> str:
 def each(words: str) -> tuple[str, ...]:
     """Return the words of a text."""
     return tuple(words.split())
-
-
-def offsets(directions: Sequence[str], row: int) -> dict[str, int]:
-    """Return the offsets of moves up, right, down and left in a text with rows of this length, line break included."""
-    return dict(zip(directions, (-row, 1, row, -1), strict=True))
 
 
 class Puzzle(TextEnv):
