@@ -125,6 +125,8 @@ def _games(paths: Sequence[str | PathLike[str]]) -> list[str]:
         if not found or not all(file.is_file() and re.fullmatch(r"\.z[1-8]", file.suffix) for file in found):
             raise ConfigError(f"there is no game {str(path)!r} from .z1 to .z8: make one with tw-make")
         files += found
+    if not files:
+        raise ConfigError("there is no game in an empty list")
     return [str(file) for file in files]
 
 

@@ -2,10 +2,12 @@
 
 import random
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -287,3 +289,18 @@ def test_a_virtual_machine_that_was_killed_is_said_and_the_next_one_starts(case:
         env.step("look around")
     env.close()
     assert make(case).reset(seed=0)[0].startswith("Your task")
+
+
+@pytest.mark.parametrize("case", ["TextWorld"], indirect=True)
+def test_a_game_without_metadata_is_paid_by_its_own_words_and_names_no_state(case: Case, tmp_path: Path) -> None:
+    known, alone = make(case), make(case, path=shutil.copy(case.arguments["path"], tmp_path / "alone.z8"))
+    for env in (known, alone):
+        policy, paid, over, info = walkthrough(known), [], False, dict[str, Any]()
+        observation, _ = env.reset(seed=0)
+        while not over:
+            observation, reward, over, _, info = env.step(policy(observation))
+            paid.append(reward)
+        assert (sum(paid), info["success"]) == (pytest.approx(1.0), True)
+    assert paid == [0.0] * (len(paid) - 1) + [1.0]
+    assert isinstance(known.unwrapped.state_key, tuple)
+    assert not hasattr(alone.unwrapped, "state_key")
