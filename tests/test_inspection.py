@@ -153,7 +153,7 @@ def test_what_cannot_travel_and_numbers_that_make_no_sense_are_refused() -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("env_id", ["TrlEnv/TicTacToe-v0", "TrlEnv/Wordle-v0", "TrlEnv/ToolUse-v0"])
+@pytest.mark.parametrize("env_id", ["TrlEnv/Minesweeper-v0", "TrlEnv/Wordle-v0", "TrlEnv/ToolUse-v0"])
 def test_the_librarys_own_games_have_no_problems(env_id: str) -> None:
     inspector = Inspector(partial(gym.make, env_id, disable_env_checker=True), episodes=5, search_steps=2_000)
     seen = [inspector.look_at(promise) for promise in CHECKS if promise != "processes"]

@@ -106,6 +106,7 @@ def test_the_librarys_games_of_seats_keep_the_protocol(env_id: str) -> None:
     inspector = Inspector(partial(gym.make, env_id), episodes=20)
     found = inspector.look_at("seats")
     assert (found.verdict, found.got.endswith("games of random play")) == (OK, True)
+    assert inspector.look_at("solver").verdict == OK
 
 
 def test_an_environment_of_one_seat_says_so() -> None:
