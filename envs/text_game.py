@@ -89,8 +89,10 @@ class TextGame(gym.Env[str, str]):
     _last: Step | None = None
 
     def __init_subclass__(cls) -> None:
-        """Give the class the signature of its presets."""
+        """Give the class the signature of its presets, unless it has an ``__init__`` of its own."""
         super().__init_subclass__()
+        if cls.__init__ is not TextGame.__init__:
+            return
         usual = {"difficulty": "medium", **getattr(cls, "presets", {}).get("medium", {})}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in usual.items()]
         cls.__signature__ = Signature(named)  # type: ignore[attr-defined]

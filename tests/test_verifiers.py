@@ -1,6 +1,5 @@
 """Verifiers accept the answer and nothing that merely contains it."""
 
-import math
 import sys
 from fractions import Fraction
 from time import process_time
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.lanes import examples
 
-from gym_trl.envs.verifiers import Code, find_verifier, score
+from gym_trl.envs.question_answer import find_verifier
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.text.verifiers import as_number, exact, matches, numeric
 
@@ -119,37 +118,23 @@ def test_an_answer_in_a_pattern_is_text_and_not_a_pattern() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "says"),
+    ("name", "answer"),
     [
-        ("exact", "", "not empty"),
-        ("exact", [], "not empty"),
-        ("exact", ["a", " "], "not empty"),
-        ("numeric", "nan", "needs a number"),
-        ("numeric", True, "needs a number"),
-        ("numeric", None, "needs a number"),
-        ("regex", "(", "regular expression"),
-        ("regex", "", "not empty"),
+        *(("exact", answer) for answer in ("", [], ["a", " "])),
+        *(("numeric", answer) for answer in ("nan", True, None)),
+        *(("regex", answer) for answer in ("(", "")),
     ],
 )
-def test_an_answer_that_no_response_can_give_is_a_fault_of_the_data(name: str, answer: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_an_answer_that_no_response_can_give_is_a_fault_of_the_data(name: str, answer: Any) -> None:
+    with pytest.raises(ConfigError):
         find_verifier(name)("x", answer, {})
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("exakt", "did you mean 'exact'"),
-        ("exact:1", "must be one of"),
-        ("numeric:", "must be one of"),
-        ("numeric:2", "from 0 to 1"),
-        ("numeric:x", "from 0 to 1"),
-        ("no_such_module:f", "names no function"),
-        (3, "a function"),
-    ],
+    "name", ["exakt", "exact:1", "numeric:", "numeric:2", "numeric:x", "no_such_module:f", "code:add", 3]
 )
-def test_an_unknown_verifier_is_refused_with_the_known_ones(name: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_an_unknown_verifier_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError):
         find_verifier(name)
 
 
@@ -180,39 +165,3 @@ def test_math_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatc
 def test_mathematics_is_compared_by_value_and_as_a_whole(response: str, answer: str, right: bool) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed")
     assert find_verifier("math")(response, answer, {}) is right
-
-
-ADD = "def add(a, b):\n    return a + b"
-TESTS = [[[2, 3], 5], [[1, -1], 0], [["a", "b"], "ab"]]
-
-
-@pytest.mark.code
-@pytest.mark.parametrize(
-    ("program", "right"),
-    [
-        (ADD, True),
-        (f"```python\n{ADD}\n```", True),
-        ("def add(a, b):\n    return 5", False),
-        ("def add(a, b):\n    return str(a + b)", False),
-        ("def minus(a, b):\n    return a - b", False),
-        ("class Equal:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Equal()", False),
-        ("import sys\nsys.exit(0)", False),
-        ("import os\ndef add(a, b):\n    os._exit(0)", False),
-        ("not a program", False),
-    ],
-)
-def test_a_program_is_right_if_it_passes_all_tests(program: str, right: bool) -> None:
-    assert Code("add")(program, None, {"tests": TESTS}) is right
-    assert find_verifier("code:add")(program, None, {"tests": str(TESTS).replace("'", '"')}) is right
-
-
-@pytest.mark.parametrize("tests", [None, [], "[]", "{", [[1, 2]], 3])
-def test_a_program_needs_tests(tests: Any) -> None:
-    with pytest.raises(ConfigError, match="tests"):
-        Code("add")("", None, {"tests": tests})
-
-
-@pytest.mark.parametrize("found", [1.1, -0.1, math.nan, math.inf, "1", None, {"a": 0.5}])
-def test_a_score_that_is_not_from_0_to_1_is_refused(found: Any) -> None:
-    with pytest.raises(ConfigError):
-        score(lambda *_: found, "", None, {})

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal, Self
 
-from gym_trl.envs.question_answer import Column, QAEnv
-from gym_trl.envs.verifiers import Verifier
+from gym_trl.envs.question_answer import Column, QAEnv, Verifier
 from gym_trl.envspec import EnvSpec, TaskPlan, limit_of_invalid
 from gym_trl.errors import ConfigError
 from gym_trl.executors.make import ExecutorConfig, make_pool
@@ -163,11 +162,6 @@ class GymSpec:
         answer: Column | None = None,
         verify: Verifier | str = "exact",
         turns: int = 1,
-        hints: Column | None = None,
-        retry_cost: float = 1.0,
-        split: str = "train",
-        subset: str | None = None,
-        reward: str | None = None,
         **options: Any,
     ) -> Self:
         """Return a specification for the questions of a data set, each row of which is a task (``QAEnv``).
@@ -178,17 +172,12 @@ class GymSpec:
         (18, 2)
 
         Args:
-            dataset: See ``QAEnv``, as for the next nine arguments. Arguments that a command line can give too make it
+            dataset: See ``QAEnv``, as for the next four arguments. Arguments that a command line can give too make it
                 the environment ``TrlEnv/QA-v0``.
             prompt: Column with the question.
             answer: Column with the answer.
             verify: Verifier.
             turns: Number of tries.
-            hints: Column with hints.
-            retry_cost: Cost of each try after the first one.
-            split: Split of a data set on the hub.
-            subset: Its subset.
-            reward: Mode of the reward.
             options: Arguments of ``GymSpec``. Default of ``num_eval_tasks``: a tenth of the rows, at most 100; of
                 ``num_tasks``: all other rows, so that no row is in both splits.
 
@@ -196,16 +185,14 @@ class GymSpec:
             ConfigError: See ``QAEnv`` and ``GymSpec``.
         """
         SpecOptions.of({"env": "TrlEnv/QA-v0", **options})  # checks them before the data set is read
-        columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify, "hints": hints}
-        others: dict[str, Any] = {"turns": turns, "retry_cost": retry_cost, "split": split, "subset": subset}
-        others["reward"] = reward
-        rows = QAEnv(dataset, **columns, **others).num_instances
+        columns: dict[str, Any] = {"prompt": prompt, "answer": answer, "verify": verify}
+        rows = QAEnv(dataset, **columns, turns=turns).num_instances
         for_eval = options.get("num_eval_tasks", min(rows // 10, 100))
         sizes = {"num_eval_tasks": for_eval, "num_tasks": options.get("num_tasks", max(1, rows - for_eval))}
         options |= sizes
         if all(one is None or isinstance(one, str) for one in (dataset, *columns.values())):
-            return cls("TrlEnv/QA-v0", **options, env_kwargs={"dataset": dataset, **columns, **others})
-        return cls(partial(QAEnv, dataset, **columns, **others), **options)
+            return cls("TrlEnv/QA-v0", **options, env_kwargs={"dataset": dataset, **columns, "turns": turns})
+        return cls(partial(QAEnv, dataset, **columns, turns=turns), **options)
 
     def __repr__(self) -> str:
         return signed("GymSpec", self.options)
