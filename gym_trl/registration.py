@@ -203,7 +203,7 @@ def env_parameters(maker: EnvMaker) -> dict[str, Parameter]:
     """Return the arguments that an environment can be made with, including those of its base classes.
 
     >>> list(env_parameters(find_maker("TrlEnv/Echo-v0")))
-    ['reward', 'turns', 'alphabet', 'word_length', 'max_length', 'render_mode']
+    ['difficulty', 'turns', 'alphabet', 'word_length']
     """
     made_by = creator_of(maker)
     arguments: dict[str, Parameter] = {}

@@ -21,7 +21,7 @@ ROWS = ["--episodes-per-step", "2", "--max-completion-length", "64", "--max-toke
 TRAIN = ["train", ECHO, *ROWS, "--num-generations", "2", "--steps", "1", "--eval-episodes", "1"]
 COMMANDS = {
     "train": [*TRAIN, "--out", "OUT", "--model"],
-    "warm-start": ["warm-start", "TrlEnv/TicTacToe-v0", "--episodes", "2", "--steps", "1", "--out", "OUT", "--model"],
+    "warm-start": ["warm-start", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--steps", "1", "--out", "OUT", "--model"],
     "doctor": ["doctor", ECHO, *ROWS, "--num-generations", "2", "--groups", "1", "--json", "--model"],
     "eval": ["eval", ECHO, "--episodes", "1", "--max-tokens-per-turn", "2", "--json", "--model"],
     "play": ["play", ECHO, "--against"],

@@ -27,7 +27,9 @@ from gym_trl.wrappers import (
 from gym_trl.wrappers.loss_return import loss_return_of
 
 CHAT = ByteChat()
-GAMES = [env_id for env_id in IDS if env_id not in ("TrlEnv/CodeAgent-v0", "TrlEnv/ConnectFour-v0")]
+UNLIMITED = "TrlEnv/ConnectFour-v0", "TrlEnv/TicTacToe-v0"
+"""Games without a limit on turns, in which costs of actions are charged once."""
+GAMES = [env_id for env_id in IDS if env_id not in ("TrlEnv/CodeAgent-v0", *UNLIMITED)]
 
 
 def progress(game: Any) -> float:

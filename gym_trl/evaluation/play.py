@@ -204,7 +204,7 @@ def optimum(env: TextEnvironment) -> Optimum:
 
     >>> import gymnasium as gym
     >>> optimum(gym.make("TrlEnv/GuessNumber-v0", turns=5))
-    Optimum(success=0.62, mean_return=None)
+    Optimum(success=0.62, mean_return=0.62)
     """
     return Optimum(optimal_success(env), optimal_return(env))
 
