@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from typer.testing import CliRunner
 
 from gym_trl.cli.app import app
-from gym_trl.envs.text_env import Outcome, TextEnv
+from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import blind_reference, describe, is_near, search_blind
 from gym_trl.seeding import task_seed
@@ -228,28 +228,30 @@ def test_a_budget_that_allows_nothing_is_refused() -> None:
             search_blind(Corridor, **{name: wrong})
 
 
-class Coin(TextEnv):
+class Coin(TextGame):
     """Heads in three of four games, which is shown."""
 
+    presets: ClassVar = {"medium": {}}
     num_instances, optimal_success = 4, 1.0
     instructions = "Say the side that is shown: heads or tails."
-    constant_action = "tails"
 
-    def _start(self, instance: int | None, options: Mapping[str, Any]) -> str:
-        self.side = "tails" if instance == 0 else "heads"
+    def deal(self) -> None:
+        self.side = "heads" if self.instance else "tails"
+
+    def show(self) -> str:
         return self.side
 
-    def _act(self, action: str) -> Outcome:
-        return Outcome(self.side, done=True, success=action == self.side)
+    def play(self, action: str) -> Step:
+        return Step(self.side, done=True, success=action == self.side)
 
-    def _reject(self, reason: str) -> Outcome:
-        return Outcome(reason, done=True, valid=False)
+    def reject(self, reason: str) -> Step:
+        return Step(reason, done=True, valid=False)
 
-    def admissible_actions(self) -> list[str]:
+    def legal(self) -> list[str]:
         return ["heads", "tails"]
 
-    def solver(self) -> Any:
-        return lambda observation: observation
+    def solve(self) -> str:
+        return self.side
 
 
 def test_a_report_has_the_blind_baseline_in_words_and_numbers() -> None:

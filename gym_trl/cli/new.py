@@ -23,17 +23,12 @@ from gym_trl.registration import did_you_mean, load_plugins
 
 EXAMPLES = """
 gym-trl new lift
-gym-trl new chemistry-quiz --template qa
+gym-trl new unit-prices --template tool
 gym-trl new sticks --template two-player --out games/sticks
 """
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _LONGEST_NAME = 30
 _SUFFIX = ".template"
-_BUBBLEWRAP = """\
-      - run: |
-          sudo apt-get update && sudo apt-get install --yes bubblewrap
-          sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
-"""
 
 
 class _Kind(NamedTuple):
@@ -45,16 +40,12 @@ class _Kind(NamedTuple):
     train: str = ""
     """Arguments with which the tiny model can be trained."""
     requirement: str = "gym-trl"
-    ci_setup: str = ""
-    """Steps of the CI file before the installation."""
 
 
 TEMPLATES = {
     "game": _Kind("A game for one player.", ("common", "game"), " --max-tokens-per-turn 1"),
-    "qa": _Kind("Questions with answers that can be checked.", ("common", "qa")),
     "tool": _Kind("A task that is solved with tools.", ("common", "tool")),
     "two-player": _Kind("A game for two players.", ("common", "two-player"), " --seats self --max-tokens-per-turn 1"),
-    "code": _Kind("Programming problems, judged by tests in a sandbox.", ("common", "code"), ci_setup=_BUBBLEWRAP),
     "openenv": _Kind(
         "A game for one player, and its OpenEnv server.",
         ("common", "game", "openenv"),
@@ -66,7 +57,7 @@ TEMPLATES = {
 
 @clear_errors
 def new(
-    name: Annotated[str, Argument(metavar="NAME", help="Name of the package, such as lift or chemistry-quiz.")],
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the package, such as lift or unit-prices.")],
     *,
     template: Annotated[str, Option(help=f"Kind of environment: {', '.join(TEMPLATES)}.")] = "game",
     out: Annotated[Path | None, Option(help="Folder to write, which must not exist. Default: NAME.")] = None,
@@ -78,9 +69,8 @@ def new(
     conformance kit, a README with a card, a CI file, and a pyproject.toml with an entry point: once the package is
     installed, every command finds the environment by its id.
 
-    The templates: game, for one player; qa, questions from a file with answers that are checked; tool, a task with a
-    function to call; two-player, a game of two seats, ready for self-play; code, programming problems
-    judged by tests in a sandbox; openenv, a game with a server, a Dockerfile and a manifest.
+    The templates: game, for one player; tool, a task with a function to call; two-player, a game of two seats, ready
+    for self-play; openenv, a game with a server, a Dockerfile and a manifest.
     """
     folder = Path(name) if out is None else out
     values = write_package(name, folder, template)
@@ -121,7 +111,6 @@ def write_package(name: str, folder: Path, template: str) -> dict[str, str]:
         "summary": kind.summary,
         "train": kind.train,
         "requirement": kind.requirement,
-        "ci_setup": kind.ci_setup,
     }
     texts: dict[PurePosixPath, str] = {}
     for layer in kind.layers:
@@ -149,8 +138,8 @@ def _read(folder: Traversable, inside: PurePosixPath) -> Iterator[tuple[PurePosi
 def _check_name(name: str) -> tuple[str, str]:
     """Return the names of a package's module and of its environment's class.
 
-    >>> _check_name("chemistry-quiz")
-    ('chemistry_quiz', 'ChemistryQuiz')
+    >>> _check_name("unit-prices")
+    ('unit_prices', 'UnitPrices')
 
     Raises:
         ConfigError: the name cannot be one of a package, or is taken.

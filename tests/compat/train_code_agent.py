@@ -132,13 +132,24 @@ def writes_a_program(prompt):
     return None if "<output>" in prompt else TOKENIZER.encode("<code>6 * 7</code>", add_special_tokens=False)
 
 
-def tries_and_submits(prompt, turns=count()):  # noqa: B008 -- one for the process
+def solutions():
+    """Return the solution of each problem, by its text."""
+    env, found = CodeAgent(**PROBLEMS), {}
+    for task in GymSpec("TrlEnv/CodeAgent-v0", num_tasks=8, env_kwargs=PROBLEMS).tasks("train"):
+        observation, _ = env.reset(seed=task.seed, options=task.options)
+        found[observation] = env.solve()
+    return found
+
+
+def tries_and_submits(prompt, turns=count(), known={}):  # noqa: B006, B008 -- one for the process
     """Run a program, and then submit the solution every second time."""
-    env = CodeAgent(**PROBLEMS)
+    known |= known or solutions()
     if prompt.count("<|assistant|>") == 1:
         said = "run:\nprint(6 * 7)"
+    elif next(turns) % 2:
+        said = "submit:\ndef solve(numbers):\n    return 0"
     else:
-        said = env.constant_action if next(turns) % 2 else env.solver()(prompt[prompt.index("Write solve") :])
+        said = next(solution for problem, solution in known.items() if problem in prompt)
     return TOKENIZER.encode(f"{said}<|end|>")
 
 
