@@ -225,10 +225,6 @@ class CodeAgent(TextGame):
         program = _program(_draw(rng, self.steps))
         return f"submit:\n{program}" if rng.random() < 0.5 else f"run:\nprint({rng.randrange(100)})"
 
-    def state(self) -> tuple[str, ...]:
-        """Return the programs whose variables the sandbox has."""
-        return tuple(self.ran)
-
 
 def grade(code: str, function: str, tests: Sequence[tuple[Any, Any]]) -> tuple[int, str]:
     """Return the number of tests a program passes, and its output at loading if it could not be loaded.
