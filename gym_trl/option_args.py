@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
-from gym_trl.kinds import Arguments, Count, Penalty, Positive, Range, Seconds, Seed, Share, Whole
+from gym_trl.kinds import Arguments, Count, Penalty, Positive, Range, Seconds, Seed, Whole
 from gym_trl.options import (
     CreditName,
     CutActions,

@@ -127,8 +127,8 @@ def test_games_that_run_together_end_as_if_each_were_alone(count: int, alive: in
         tasks = [Task("TrlEnv/TicTacToe-v0", number) for number in numbers]
         limits, drawn = Limits(tokens_per_turn=8), [seed + number for number in numbers]
         with InlinePool(env.make) as pool:
-            options = {"chat": CHAT, "engine": ScriptedEngine(answer), "limits": limits, "seats": 2, "seeds": drawn}
-            games = run(rollout(tasks, pool=pool, max_alive=alive, **options))
+            options: dict[str, Any] = {"limits": limits, "seats": 2, "seeds": drawn, "max_alive": alive}
+            games = run(rollout(tasks, pool=pool, engine=ScriptedEngine(answer), chat=CHAT, **options))
         return [[(one.segments, one.turns, one.stop_reason, one.messages) for one in game] for game in games]
 
     assert play(range(count)) == [play([number])[0] for number in range(count)]

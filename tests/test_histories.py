@@ -36,7 +36,7 @@ def play(
     """Play one episode; return it, and what the engine was given and returned."""
     asked: list[tuple[list[int], list[int]]] = []
 
-    def respond(request: Any) -> list[int]:
+    def respond(request: Any) -> Any:
         ids = say(len(asked), request) if say else chat.say(f"a{len(asked)}")
         assert request.prompt_ids[: request.seen] == ([*asked[-1][0], *asked[-1][1]] if request.seen else [])
         asked.append((request.prompt_ids, list(ids[: request.max_tokens])))

@@ -154,7 +154,7 @@ class Declares(Foreign):
 
 def returned(env, *actions: str) -> float:
     env.reset(seed=0)
-    return sum(take_step(env, action).reward for action in actions)
+    return float(sum(take_step(env, action).reward for action in actions))
 
 
 def test_progress_that_a_wrapper_paid_is_taken_back_once_however_an_episode_ends():
@@ -182,7 +182,8 @@ def test_a_foreign_environment_declares_what_a_loss_returns():
 def test_without_a_declaration_a_turn_limit_leaves_what_was_paid_and_other_cuts_take_it_back():
     assert returned(TurnLimit(Foreign(), 2), "a", "b") == 0.5
     assert play(TurnLimit(Foreign(), 99), 0, ["a", "b"], limits=Limits(tokens=40)).episode_return == 0.0
-    assert play(TurnLimit(Foreign(-1.0), 99), 0, ["a", "b"], limits=Limits(tokens=40)).episode_return < -1.0
+    paid = play(TurnLimit(Foreign(-1.0), 99), 0, ["a", "b"], limits=Limits(tokens=40)).episode_return
+    assert paid is not None and paid < -1.0
 
 
 @pytest.mark.parametrize(

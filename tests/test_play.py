@@ -177,7 +177,7 @@ def test_time_that_is_over_leaves_the_episode_unscored() -> None:
             await asyncio.Event().wait()
         return StepResult("go", 1.0)
 
-    async def sample(ids: list[int], *_: int) -> Completion:
+    async def sample(ids: list[int], max_tokens: int, seen: int, seat: int) -> Completion:
         said = CHAT.say("go")
         return Completion("", said, [-0.5] * len(said))
 

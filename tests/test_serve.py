@@ -1,5 +1,6 @@
 """The OpenEnv server of ``gym-trl serve``, with OpenEnv's own client."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_any_address_but_the_loopback_asks_for_a_token():
                 pass
             assert refused.value.response.status_code == 401
             with pytest.raises(ConfigError):  # and not 60 seconds later
-                OpenEnv(client=lambda wrong=wrong: EnvClient(url, headers=wrong)).reset(seed=0)
+                OpenEnv(client=partial(EnvClient, url, headers=wrong)).reset(seed=0)
         env = OpenEnv(client=lambda: EnvClient(url, headers={"Authorization": "Bearer a-token-of-a-test"}))
         assert env.reset(seed=0) == gym.make("TrlEnv/Echo-v0").reset(seed=0)
         env.close()

@@ -136,7 +136,7 @@ def solutions():
     """Return the solution of each problem, by its text."""
     env, found = CodeAgent(**PROBLEMS), {}
     for task in GymSpec("TrlEnv/CodeAgent-v0", num_tasks=8, env_kwargs=PROBLEMS).tasks("train"):
-        observation, _ = env.reset(seed=task.seed, options=task.options)
+        observation, _ = env.reset(seed=task.seed, options=dict(task.options))
         found[observation] = env.solve()
     return found
 
@@ -156,7 +156,8 @@ def tries_and_submits(prompt, turns=count(), known={}):  # noqa: B006, B008 -- o
 def train(environment, taken):
     taken.clear()
     trainer = make(environment)
-    rollout, rows, won = trainer.rollout_func, [], []
+    rollout, rows = trainer.rollout_func, []
+    won: list[Any] = []
 
     def noting(prompts, trainer):
         columns = rollout(prompts, trainer)

@@ -93,7 +93,7 @@ def clashes(make_env: Any, games: int) -> int:
     found = 0
     for game in range(games):
         env, rng = make_env(), random.Random(game % 3)
-        history = (env.reset(seed=game)[0],)
+        history: tuple[str, ...] = (env.reset(seed=game)[0],)
         guess, over = env.get_wrapper_attr("random_policy")(game % 3), False
         while not over and len(history) < 60:
             choice = env.unwrapped.solve()
@@ -316,7 +316,7 @@ def test_an_argument_of_another_type_is_refused(env_id: str) -> None:
     for name, value in game_class(env_id).presets["medium"].items():
         for wrong in (None, b"1", [value], str(value) if not isinstance(value, str) else 1):
             with pytest.raises(ConfigError):
-                gym.make(env_id, **{name: wrong})
+                gym.make(env_id, **dict[str, Any]({name: wrong}))
 
 
 @pytest.mark.parametrize("env_id", COUNTED)

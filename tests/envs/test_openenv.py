@@ -243,9 +243,13 @@ def test_an_episode_whose_server_dies_is_unscored_and_the_next_one_is_played_whe
     with ExitStack() as server:
         server.enter_context(openenv_run.serving("TrlEnv/GuessNumber-v0", port=port))
         guesses = iter(["25", "12"])
-        lost = play_env(
-            env, Task("TrlEnv/OpenEnv-v0", 0), lambda env: lambda seen: next(guesses, None) or server.close() or "6"
-        )
+
+        def policy(seen: str) -> str:
+            if (guess := next(guesses, None)) is None:
+                server.close()
+            return guess or "6"
+
+        lost = play_env(env, Task("TrlEnv/OpenEnv-v0", 0), lambda env: policy)
     assert (lost.stop_reason, lost.scored, len(lost.turns)) == (StopReason.ENV_ERROR, False, 3)
     absent = OpenEnv(f"http://127.0.0.1:{port}", timeout=0.1)
     with pytest.raises(ConnectionError):

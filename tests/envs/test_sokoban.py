@@ -16,7 +16,7 @@ def fewest_moves(observation: str) -> int:
     walls, goals, boxes, player = (
         frozenset(place for place, mark in marks.items() if mark in those) for those in ("#", ".*+", "$*", "@+")
     )
-    start = (*player, boxes)
+    start: Any = (*player, boxes)
     found, queue = {start: 0}, deque([start])
     while queue:
         at, boxes = queue.popleft()

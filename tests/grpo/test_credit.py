@@ -302,7 +302,7 @@ def test_an_estimator_of_a_user_is_called_with_each_group_and_its_form_is_checke
     assert given_groups == batch
     for wrong in ([], [[1.0], [1.0]], [[math.nan, 0.0], [0.0]]):
         with pytest.raises(ConfigError):
-            compared(batch[1:], lambda group, wrong=wrong: wrong)
+            compared(batch[1:], lambda group, wrong=wrong: wrong)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("credit", ["pol", 3, None])

@@ -61,7 +61,11 @@ class Guessing(gym.Wrapper):
 
 
 def make(**options: Any) -> GymSpec:
-    usual = {"env_kwargs": {"high": 8, "turns": TURNS}, "wrappers": [Guessing], "invalid_penalty": PENALTY}
+    usual: dict[str, Any] = {
+        "env_kwargs": {"high": 8, "turns": TURNS},
+        "wrappers": [Guessing],
+        "invalid_penalty": PENALTY,
+    }
     return GymSpec(GUESS, **usual | {"num_tasks": 16, "executor": "inline"} | options)
 
 

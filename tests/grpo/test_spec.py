@@ -1,6 +1,7 @@
 import pickle
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -136,12 +137,12 @@ def test_what_cannot_work_is_said_at_construction(arguments):
 def test_a_wrong_value_is_refused_by_its_name(name):
     """Law 22."""
     with pytest.raises(ConfigError, match=name):
-        GymSpec(GUESS, **{name: -1})
+        GymSpec(GUESS, **dict[str, Any]({name: -1}))
 
 
 def test_an_unknown_argument_is_refused_by_its_name():
     with pytest.raises(TypeError, match="turn_limits"):
-        GymSpec(GUESS, turn_limits=3)
+        GymSpec(GUESS, turn_limits=3)  # type: ignore[call-arg]
 
 
 def test_an_unknown_split_is_named():

@@ -209,15 +209,16 @@ def double(**changes: Any) -> Any:
 
 def test_where_nothing_was_sampled_ratios_are_one() -> None:
     model = with_fused_head(tiny_model(TOKENIZER, width=32))
+    never: Any = None
     ids, attended, labels = padded_rows()
     old = torch.full((4, 7), -1e4)
     batch = {"prompt_ids": ids[:, :5], "completion_ids": ids[:, 5:], "completion_mask": attended[:, 5:]}
     batch |= {"tool_mask": (labels[:, 5:] != -100).long(), "old_per_token_logps": old}
     trainer = double(_buffered_inputs=[{}, batch], _step=3)
-    logprobs, *_ = speed.logprobs_and_entropies(trainer, None, model, ids, attended, length=7)
+    logprobs, *_ = speed.logprobs_and_entropies(trainer, never, model, ids, attended, length=7)
     sampled = batch["tool_mask"] == 1
     assert torch.equal(logprobs == old, ~sampled)
-    every, *_ = speed.logprobs_and_entropies(double(), None, model, ids, attended, length=7, batch_size=3)
+    every, *_ = speed.logprobs_and_entropies(double(), never, model, ids, attended, length=7, batch_size=3)
     torch.testing.assert_close(logprobs[sampled], every[sampled])
     assert torch.equal(every != 0, attended[:, 5:] == 1)
 

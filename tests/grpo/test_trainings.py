@@ -52,7 +52,7 @@ class Recorder:
         return [[turn.answer.text for turn in one.turns] for rollout in self.rollouts for one in rollout.episodes]
 
 
-KINDS = {
+KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "stock": (GRPOTrainer, Ragged, {}),
     "plain": (GymGRPOTrainer, Ragged, {}),
     "credit": (GymGRPOTrainer, Ragged, {"credit": "return_to_go"}),
@@ -249,7 +249,7 @@ def _fail(action: Any) -> Any:
 
 def mean(values: Any) -> float:
     values = list(values)
-    return sum(values) / len(values)
+    return float(sum(values) / len(values))
 
 
 @pytest.mark.parametrize("logging_steps", [1, 3])

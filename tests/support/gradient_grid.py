@@ -182,7 +182,7 @@ def copied(completion, request_id):
 
 
 memory: dict[Any, Any] = {}
-own_engine = rollout_func.trainer_engine
+own_engine = rollout_func.trainer_engine  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -465,7 +465,7 @@ def compare(folder, loss, feature, run):
 
 
 def main(folder, cells):
-    rollout_func.trainer_engine = remembering_engine  # cells with one feature play the same episodes
+    rollout_func.trainer_engine = remembering_engine  # type: ignore[attr-defined]  # cells with one feature play the same episodes
     model_of(seed=3).save_pretrained(folder / "reference")
     report: dict = {"trl": trl.__version__, "cells": {}}
     for cell in cells:

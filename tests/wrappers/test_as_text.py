@@ -78,7 +78,8 @@ def test_states_that_differ_are_shown_by_texts_that_differ(env_id, observe):
     class At(gym.Wrapper):
         def reset(self, *, seed=None, options=None):
             self.env.reset(seed=seed)
-            self.unwrapped.s, self.unwrapped.lastaction = options["state"], None
+            game: Any = self.unwrapped
+            game.s, game.lastaction = options["state"], None
             return options["state"], {}
 
     env: Any = as_text(At(gym.make(env_id)), observe=observe)
@@ -125,7 +126,7 @@ def test_a_rendering_is_shown_only_where_it_is_asked_for():
     hidden.render_mode = "human"
     for env, observe in ((Picture(), "render"), (hidden, "render"), (Drawn(), 5)):
         with pytest.raises(ConfigError):
-            as_text(env, observe=observe)
+            as_text(env, observe=observe)  # type: ignore[arg-type]
 
 
 class Secret(gym.Env):
