@@ -80,7 +80,7 @@ def play(chat: Chat, texts: Sequence[str], answers: Sequence[TokenIds], *, pream
         "preambles": [preamble],
     }
     with InlinePool(lambda _: Recital(texts)) as pool:
-        [[result]] = run(rollout([Task("Recital", 0)], pool=pool, **options))
+        [[result]] = run(rollout([Task("Recital", 0)], pool=pool, engine=engine, chat=chat, **options))
     assert result.error is None, result.error
     return Played(result, [request.prompt_ids for request in engine.requests], answers)
 
