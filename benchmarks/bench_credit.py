@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from report import QUICK, Column, Table, publish, run
 
 from gym_trl.grpo.credit import ESTIMATORS, Estimator, Turns
+from gym_trl.wrappers import Opponent
 
 GROUP_SIZE = 16
 BATCH = 8
@@ -52,15 +53,15 @@ GAMES = [
     Game("FrozenLake", "FrozenLake-v1", {"is_slippery": False}, 20, 1, lambda e: int(e.s), lambda e: range(4)),
     Game(
         "TowerOfHanoi", "TrlEnv/TowerOfHanoi-v0", {"disks": 2, "start": "tower", "turns": 8}, 8, 1,
-        lambda e: tuple(map(tuple, e._pegs)), lambda e: ("A B", "A C", "B A", "B C", "C A", "C B"),
+        lambda e: e.state(), lambda e: ("A B", "A C", "B A", "B C", "C A", "C B"),
     ),
     Game(
-        "TicTacToe", "TrlEnv/TicTacToe-v0", {"difficulty": "easy"}, 9, 12,
-        lambda e: e._position, lambda e: e.admissible_actions(), False,
+        "TicTacToe", "TrlEnv/TicTacToe-v0", {}, 9, 12,
+        lambda e: e.unwrapped.state(), lambda e: e.unwrapped.legal(), False,
     ),
     Game(
         "GuessNumber", "TrlEnv/GuessNumber-v0", {"low": 1, "high": 8, "turns": 4}, 4, 8,
-        lambda e: (e._least, e._most), lambda e: [str(number) for number in range(1, 9)],
+        lambda e: e.state(), lambda e: [str(number) for number in range(1, 9)],
     ),
 ]  # fmt: skip
 """Games; of the last one a part of the state is hidden, the number."""
@@ -89,7 +90,7 @@ class Model:
 
         def node(seed: int, turn: int, env: Any) -> int:
             state = game.state(env)
-            drawn = None if game.limited else env.np_random.bit_generator.state["state"]["state"]
+            drawn = None if game.limited else env.part()
             key = (seed, turn, drawn, state)
             if key not in self._number:
                 self._number[key] = len(rows)
@@ -100,7 +101,8 @@ class Model:
 
         self.starts = []
         for seed in range(game.tasks):
-            env = gym.make(game.env_id, **game.arguments).unwrapped
+            env: Any = gym.make(game.env_id, **game.arguments).unwrapped
+            env = env if game.limited else Opponent(env, "random")
             env.reset(seed=seed)
             self.starts.append(node(seed, 0, env))
             while waiting:
