@@ -41,9 +41,8 @@ from report import (
     run,
 )
 
-from gym_trl.cli.flags import write_flags
+from gym_trl.cli.flags import words_of
 from gym_trl.evaluation.estimates import Estimate, share_estimate
-from gym_trl.options import SpecOptions
 from gym_trl.policies.weights import bfloat16_is_fast
 from gym_trl.records.files import read_records
 from gym_trl.records.json_lines import read_json_lines
@@ -148,7 +147,7 @@ def learn(name: str, source: str, seed: int, *, beside_trl: bool) -> Learnt:
     env = [f"--env-kwargs={key}={value}" for key, value in lesson.env_kwargs.items()]
     shared = [*env, f"--max-tokens-per-turn={lesson.max_tokens}", f"--max-completion-length={lesson.max_completion}"]
     shared += ["--action-format=plain", f"--eval-episodes={EVALUATION}", f"--seed={seed}"]
-    shared += write_flags(lesson.spec, SpecOptions)
+    shared += words_of(lesson.spec)
     teach = options({"model": pretrained_folder(), "policy": source, **WARM_START, **lesson.warm_start})
     warm = complete(folder / "warm", ["warm-start", lesson.env_id, *shared, *teach])
     reinforce = options({"model": folder / "warm" / "model", **TRAIN, **lesson.train})
@@ -222,7 +221,7 @@ def command_in_trls_loop(words: list[str]) -> None:
     """Run a command of ``gym-trl``, whose training plays in the loop of TRL's guide and whose evaluations do not."""
     from trl import GRPOTrainer
 
-    from gym_trl.cli.app import app
+    from gym_trl.cli.app import main
     from gym_trl.grpo.spec import GymSpec
     from gym_trl.grpo.trainer import GymGRPOTrainer
 
@@ -235,7 +234,7 @@ def command_in_trls_loop(words: list[str]) -> None:
         return lambda prompts, trainer: (lockstep if trainer.model.training else play)(prompts, trainer)
 
     vars(GymSpec)["rollout_func"].func = rollout_func
-    if status := app(words, standalone_mode=False):
+    if status := main(words):
         raise SystemExit(status)
 
 

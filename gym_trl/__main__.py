@@ -1,6 +1,8 @@
 """Entry point of ``python -m gym_trl``, the same as the command ``gym-trl``."""
 
+import sys
+
 from gym_trl.cli.app import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,8 @@
-"""Types of options with their bounds, and the check of values against them."""
+"""Types of the values that users give, checks of these values, and functions that are given by name."""
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
 from functools import cache
 from inspect import signature
 from numbers import Real
@@ -17,39 +16,27 @@ from gym_trl.errors import ConfigError
 from gym_trl.registration import did_you_mean
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Range:
     """Bounds of a number, in the type of an option.
 
     >>> check_option("share", 1.5, Annotated[float, Range(least=0, most=1)])
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: share must be a number from 0 to 1, got 1.5
+    gym_trl.errors.ConfigError: share must be a finite number of at least 0 and at most 1, got 1.5
     """
 
     least: float | None = None
     above: float | None = None
     most: float | None = None
-    below: float | None = None
 
     def __contains__(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
-        )
+        high_enough = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        return high_enough and (self.most is None or value <= self.most)
 
     def __str__(self) -> str:
-        if self.least is not None and (self.most is not None or self.below is not None):
-            return f"from {self.least:g} to {f'below {self.below:g}' if self.most is None else f'{self.most:.10g}'}"
-        words = (("of at least", self.least), ("above", self.above), ("of at most", self.most), ("below", self.below))
-        return " and ".join(f"{word} {bound:g}" for word, bound in words if bound is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class ByName:
-    """Mark of an option that is a function or its name ``"module:function"``, in the type of the option."""
+        words = (("of at least", self.least), ("above", self.above), ("at most", self.most))
+        return " and ".join(f"{word} {bound:.10g}" for word, bound in words if bound is not None)
 
 
 Count: TypeAlias = Annotated[int, Range(least=1)]
@@ -65,6 +52,8 @@ Share: TypeAlias = Annotated[float, Range(least=0, most=1)]
 Seconds: TypeAlias = Annotated[float, Range(above=0)]
 Arguments: TypeAlias = Mapping[str, Any]
 """Arguments by name."""
+Function: TypeAlias = Callable[..., Any]
+"""Function, which can be given by its name ``"module:function"``."""
 
 
 def check_option(name: str, value: Any, kind: Any) -> None:
@@ -76,22 +65,12 @@ def check_option(name: str, value: Any, kind: Any) -> None:
         ...
     gym_trl.errors.ConfigError: num_tasks must be an integer of at least 1, got True
 
-    Args:
-        name: Name of the option, as the user wrote it.
-        value: The value.
-        kind: Its type: ``bool``, ``int``, ``float`` (finite), ``str``, a class or an enumeration, ``Literal``,
-            ``Callable``, ``Mapping`` and ``Sequence`` of these, unions, and ``Annotated`` with a ``Range`` or a text
-            that describes the type.
-
     Raises:
         ConfigError: It has not.
     """
     if not _accepts(kind, value):
-        near = (
-            did_you_mean(value, (one for one in literals_in(kind) if isinstance(one, str)))
-            if isinstance(value, str)
-            else ""
-        )
+        known = [one for one in literals_in(kind) if isinstance(one, str)]
+        near = did_you_mean(value, known) if isinstance(value, str) else ""
         raise ConfigError(f"{name} must be {expected(kind)}, got {value!r:.200}{near}")
 
 
@@ -107,7 +86,7 @@ def check_options(options: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
 
 
 def option_types(owner: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the types of a function's arguments, or of the arguments that make a class.
+    """Return the types of a function's arguments, or of the arguments that make a data class.
 
     >>> def play(*, turns: Count = 3, name: str | None = None) -> None: ...
     >>> sorted(option_types(play))
@@ -118,11 +97,8 @@ def option_types(owner: Callable[..., Any]) -> Mapping[str, Any]:
 
 @cache
 def _types(owner: Any) -> Mapping[str, Any]:
-    if is_dataclass(owner):
-        hints, names = get_type_hints(owner, include_extras=True), [one.name for one in fields(owner) if one.init]
-    else:
-        makes = vars(owner)["__init__"] if isinstance(owner, type) else owner
-        hints, names = get_type_hints(makes, include_extras=True), [*signature(makes).parameters]
+    hints = get_type_hints(owner, include_extras=True)
+    names = [one.name for one in fields(owner) if one.init] if is_dataclass(owner) else [*signature(owner).parameters]
     return {name: hints[name] for name in names if name in hints}
 
 
@@ -132,40 +108,47 @@ def expected(kind: Any) -> str:
     >>> expected(Count | None), expected(bool), expected(Literal["reject", "accept"])
     ('an integer of at least 1', 'True or False', "'reject' or 'accept'")
     """
-    return _listed(list(dict.fromkeys(_parts(kind))))
+    words = dict.fromkeys(word for one in _parts(kind) for word in _described(one))
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
 
 
-def _parts(kind: Any) -> Iterator[str]:
+def _parts(kind: Any) -> Iterator[Any]:
+    """Yield the types of a union but ``None``, or the one type, with what annotates them."""
+    if get_origin(kind) in (Union, UnionType):
+        for one in get_args(kind):
+            yield from _parts(one)
+    elif kind is not NoneType:
+        yield kind
+
+
+_WORDS: dict[Any, str] = {
+    int: "an integer",
+    float: "a finite number",
+    str: "text",
+    Path: "a path",
+    type: "a class",
+    Any: "any value",
+    Callable: "a function or its name module:function",
+}
+
+
+def _described(kind: Any) -> Iterator[str]:
     origin, arguments = get_origin(kind), get_args(kind)
+    base = origin or kind
     if origin is Annotated:
         words = next((one for one in arguments[1:] if isinstance(one, str)), None)
-        bounds = "".join(f" {one}" for one in arguments[1:] if isinstance(one, Range))
-        yield words or f"{expected(arguments[0]).replace('finite ' if bounds else '', '')}{bounds}"
-    elif origin in (Union, UnionType):
-        for one in arguments:
-            if one is not NoneType:  # None is the value of an option that is not given
-                yield from _parts(one)
-    elif origin is Literal:
-        yield from map(repr, arguments)
-    elif kind is bool:
-        yield from ("True", "False")
-    elif isinstance(kind, type) and issubclass(kind, Enum):
-        yield from (repr(one.value) for one in kind)
+        yield words or " ".join([expected(arguments[0]), *map(str, arguments[1:])])
+    elif origin is Literal or kind is bool:
+        yield from map(repr, arguments or (True, False))
+    elif base in _WORDS:
+        yield _WORDS[base]
+    elif issubclass(base, Mapping):
+        yield "a mapping"
+    elif issubclass(base, Collection):
+        yield f"a list, each element {expected(arguments[0])}" if arguments else "a list"
     else:
-        yield _one_of(kind, origin or kind, arguments)
-
-
-def _one_of(kind: Any, base: Any, arguments: tuple[Any, ...]) -> str:
-    """Return the description of a value of a class."""
-    if base in _WORDS:
-        return _WORDS[base]
-    if base is Callable or _name(kind) == "Callable":
-        return "a function"
-    if isinstance(base, type) and issubclass(base, Mapping):
-        return "a mapping with names as keys" if arguments[:1] == (str,) else "a mapping"
-    if isinstance(base, type) and issubclass(base, Collection):
-        return f"a list, each element {expected(arguments[0])}" if arguments else "a list"
-    return f"{'an' if _name(kind)[0] in 'AEIOU' else 'a'} {_name(kind)}"
+        yield f"a {base.__name__}"
 
 
 def types_in(kind: Any) -> Iterator[Any]:
@@ -174,23 +157,8 @@ def types_in(kind: Any) -> Iterator[Any]:
     >>> list(types_in(Count | Literal["all"] | None))
     [<class 'int'>, typing.Literal['all']]
     """
-    origin = get_origin(kind)
-    if origin is Annotated:
-        yield from types_in(get_args(kind)[0])
-    elif origin in (Union, UnionType):
-        for one in get_args(kind):
-            yield from types_in(one)
-    elif kind is not NoneType:
-        yield kind
-
-
-def marks_in(kind: Any) -> Iterator[Any]:
-    """Yield what annotates a type, or one of a union."""
-    if get_origin(kind) is Annotated:
-        yield from get_args(kind)[1:]
-    if get_origin(kind) in (Annotated, Union, UnionType):
-        for one in get_args(kind):
-            yield from marks_in(one)
+    for one in _parts(kind):
+        yield from types_in(get_args(one)[0]) if get_origin(one) is Annotated else [one]
 
 
 def literals_in(kind: Any) -> set[Any]:
@@ -202,45 +170,34 @@ def literals_in(kind: Any) -> set[Any]:
     return {value for one in types_in(kind) if get_origin(one) is Literal for value in get_args(one)}
 
 
-_WORDS = {
-    int: "an integer",
-    float: "a finite number",
-    str: "text",
-    Path: "a path",
-    NoneType: "None",
-    type: "a class",
-    Any: "any value",
-}
+def takes_function(kind: Any) -> bool:
+    """Return whether a value of a type can be a function, so that a text is its name.
 
-
-def _name(kind: Any) -> str:
-    return getattr(kind, "__name__", str(kind))
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    >>> takes_function(Literal["render"] | Function | None), takes_function(str)
+    (True, False)
+    """
+    bases = [get_origin(one) or one for one in types_in(kind)]
+    return Callable in bases and str not in bases
 
 
 def _accepts(kind: Any, value: Any) -> bool:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        ranges = [one for one in arguments[1:] if isinstance(one, Range)]
-        accepted = _accepts(arguments[0], value) and all(value in one for one in ranges)
-    elif origin in (Union, UnionType):
-        accepted = any(_accepts(one, value) for one in arguments)
-    elif origin is Literal:
-        accepted = any(type(value) is type(one) and value == one for one in arguments)
-    elif kind is int or kind is float:
+        return _accepts(arguments[0], value) and all(value in one for one in arguments[1:] if isinstance(one, Range))
+    if origin in (Union, UnionType):
+        return any(_accepts(one, value) for one in arguments)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in arguments)
+    if kind in (int, float):
         number = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
-        accepted = number and (kind is int or abs(value) <= sys.float_info.max)
-    elif kind is Any or not isinstance(origin or kind, type):
-        accepted = True
-    elif issubclass(origin or kind, Enum):
-        accepted = value in set(kind)
-    else:
-        of_class = isinstance(value, type) and bool(vars(origin or kind).get("_is_protocol"))  # of its objects, not it
-        accepted = isinstance(value, origin or kind) and not of_class and _holds(arguments, value)
-    return accepted
+        return number and (kind is int or abs(value) <= sys.float_info.max)
+    base = origin or kind
+    of_class = isinstance(value, type) and isinstance(base, type) and vars(base).get("_is_protocol")  # not of objects
+    return (
+        kind is Any
+        or not isinstance(base, type)
+        or (isinstance(value, base) and not of_class and _holds(arguments, value))
+    )
 
 
 def _holds(arguments: Sequence[Any], value: Any) -> bool:

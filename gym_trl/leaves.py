@@ -19,29 +19,69 @@ class Leaf(NamedTuple):
     """Names of modules and packages, after ``gym_trl.``."""
     commands: Names = _NONE
     """Functions of ``gym-trl``, each in a module that has ``EXAMPLES`` as well."""
+    abouts: Names = _NONE
+    """Sentences on these commands."""
     envs: Names = _NONE
     """Environments that need an extra, by their ids."""
 
 
 LEAVES: dict[str, Leaf] = {
-    "list": Leaf(("cli.list_envs",), commands={"list": "cli.list_envs:list_envs"}),
-    "play": Leaf(("cli.play",), commands={"play": "cli.play:play"}),
-    "train": Leaf(("cli.train",), commands={"train": "cli.train:train"}),
-    "viewer": Leaf(("cli.view", "cli.episode_text", "viewer"), commands={"view": "cli.view:view"}),
-    "eval": Leaf(("cli.evaluate",), commands={"eval": "cli.evaluate:evaluate"}),
-    "new": Leaf(("cli.new",), commands={"new": "cli.new:new"}),
-    "validate": Leaf(("cli.validate",), commands={"validate": "cli.validate:validate"}),
-    "info": Leaf(("cli.info",), commands={"info": "cli.info:info"}),
+    "list": Leaf(
+        ("cli.list_envs",), commands={"list": "cli.list_envs:list_envs"}, abouts={"list": "List the environments."}
+    ),
+    "play": Leaf(
+        ("cli.play",), commands={"play": "cli.play:play"}, abouts={"play": "Play an environment in the terminal."}
+    ),
+    "train": Leaf(
+        ("cli.train",), commands={"train": "cli.train:train"}, abouts={"train": "Train a model on an environment."}
+    ),
+    "viewer": Leaf(
+        ("cli.view", "cli.episode_text", "viewer"),
+        commands={"view": "cli.view:view"},
+        abouts={"view": "Write a run as an HTML page."},
+    ),
+    "eval": Leaf(
+        ("cli.evaluate",),
+        commands={"eval": "cli.evaluate:evaluate"},
+        abouts={"eval": "Evaluate models and other policies on held-out tasks."},
+    ),
+    "new": Leaf(
+        ("cli.new",),
+        commands={"new": "cli.new:new"},
+        abouts={"new": "Write a package with an environment of your own to start from."},
+    ),
+    "validate": Leaf(
+        ("cli.validate",),
+        commands={"validate": "cli.validate:validate"},
+        abouts={"validate": "Check that environments meet the requirements of training."},
+    ),
+    "info": Leaf(
+        ("cli.info",),
+        commands={"info": "cli.info:info"},
+        abouts={"info": "Show an environment's arguments, scores and an example episode."},
+    ),
     "card": Leaf(
         ("cli.card", "env_checker.card"),
         commands={"card": "cli.card:card"},
+        abouts={"card": "Measure an environment, and write a page about it."},
     ),
-    "doctor": Leaf(("cli.doctor",), commands={"doctor": "cli.doctor:doctor"}),
-    "warm-start": Leaf(("cli.warm_start",), commands={"warm-start": "cli.warm_start:warm_start"}),
-    "compare": Leaf(("cli.compare",), commands={"compare": "cli.compare:compare"}),
+    "doctor": Leaf(
+        ("cli.doctor",),
+        commands={"doctor": "cli.doctor:doctor"},
+        abouts={"doctor": "Find what stands in the way of a training, before it starts."},
+    ),
+    "warm-start": Leaf(
+        ("cli.warm_start",),
+        commands={"warm-start": "cli.warm_start:warm_start"},
+        abouts={"warm-start": "Train a model on episodes of a solver, before gym-trl train."},
+    ),
+    "compare": Leaf(
+        ("cli.compare",), commands={"compare": "cli.compare:compare"}, abouts={"compare": "Compare two evaluations."}
+    ),
     "openenv": Leaf(
         ("cli.serve", "integrations.openenv"),
         commands={"serve": "cli.serve:serve"},
+        abouts={"serve": "Serve an environment to OpenEnv clients."},
         envs={"TrlEnv/OpenEnv-v0": "integrations.openenv.env:OpenEnv"},
     ),
     "code agent": Leaf(("integrations.code_agent",)),

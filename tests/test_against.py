@@ -5,9 +5,8 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from typer.testing import CliRunner
+from support.command_line import run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.against import play_against
 from gym_trl.evaluation.estimates import share_estimate
@@ -110,8 +109,8 @@ def test_models_play_either_side(tmp_path: Any) -> None:
 
 def test_the_command_prints_the_win_rates_of_both_seats() -> None:
     words = ["eval", TIC_TAC_TOE, "--policy", "random", "--against", "solver", "--episodes", "20"]
-    shown = CliRunner().invoke(app, words)
+    shown = run_command_line(words)
     assert [line.split()[:3] for line in shown.stdout.splitlines()[1:]] == [
         ["random", "0", "10"], ["random", "1", "10"], ["random", "all", "20"],
     ]  # fmt: skip
-    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)[2]["wins"] == 0
+    assert json.loads(run_command_line([*words, "--json"]).stdout)[2]["wins"] == 0

@@ -11,9 +11,8 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 from hypothesis import Phase, given, settings, strategies as st
-from typer.testing import CliRunner
+from support.command_line import run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import blind_reference, describe, is_near, search_blind
@@ -269,7 +268,7 @@ def test_a_report_has_the_blind_baseline_in_words_and_numbers() -> None:
 @pytest.mark.full
 def test_validate_takes_several_ids_and_prints_the_blind_baseline_of_each() -> None:
     ids = ["TrlEnv/GuessNumber-v0", "FrozenLake-v1"]
-    ran = CliRunner().invoke(app, ["validate", *ids, "--episodes", "4", "--search-steps", "4000"])
+    ran = run_command_line(["validate", *ids, "--episodes", "4", "--search-steps", "4000"])
     assert ran.exit_code == 0, ran.output
     assert re.search(r"blind baseline +solves [0-9.]+ .*random play", " ".join(ran.output.split()))
     assert ran.output.count("blind baseline") == 2

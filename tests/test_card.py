@@ -8,9 +8,8 @@ from pathlib import Path
 
 from hypothesis import given, strategies as st
 from support import planted_cards
-from typer.testing import CliRunner
+from support.command_line import run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.env_checker.card.card import CARD_CHECKS, Card, make_card
 from gym_trl.env_checker.card.page import markdown, page
 from gym_trl.env_checker.card.plays import Plays, References, always, level_of
@@ -110,7 +109,7 @@ def test_the_command_writes_all_formats_and_is_strict_on_request(tmp_path: Path)
     file = Path(planted_cards.__file__)
     few = ["--episodes", "20", "--seconds", "3", "--search-steps", "300"]
     arguments = ["card", f"{file}:FewSeeds", *few, "--out", str(tmp_path / "all"), "--out", str(tmp_path / "one.md")]
-    result = CliRunner().invoke(app, [*arguments, "--fail-on-error"])
+    result = run_command_line([*arguments, "--fail-on-error"])
     assert result.exit_code == 1, result.output
     assert "error: tasks by seed: seeds that differ by 10 give the same task" in result.stderr
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"card.md", "card.html", "card.json"}

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import transformers
 from support import warm
+from support.command_line import run_command_line
 from support.viewer_runs import Look, needs_chromium
-from typer.testing import CliRunner
 
 import gym_trl
-from gym_trl.cli.app import app
 from gym_trl.records.json_lines import read_json_lines
 from gym_trl.viewer.page import write_page
 
@@ -24,7 +23,7 @@ OWN_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Fa
 
 def command(*arguments: str | Path, said: str | None = None) -> str:
     """Run a command to its end, and return what it printed."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=said)
+    result = run_command_line([str(argument) for argument in arguments], said=said)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -100,7 +99,7 @@ def test_the_viewer_shows_each_token_with_its_text_id_mask_and_logprob(
 
 
 def test_eval_scores_a_folder_of_a_model(pretrained: Path, tmp_path: Path) -> None:
-    few = ["--episodes=8", "--max-tokens-per-turn=6", "--end-after-invalid=2", "--json", f"--out={tmp_path / 'eval'}"]
+    few = ["--episodes=8", "--max-tokens-per-turn=6", "--json", f"--out={tmp_path / 'eval'}"]
     told = json.loads(command("eval", *GUESS, "--model", pretrained, *few, "--system-prompt", "One number."))
     [row] = told["rows"]
     assert (row["episodes"], row["unscored"], row["policy"]) == (8, 0, str(pretrained))

@@ -40,16 +40,14 @@ from typing import NamedTuple, Unpack, get_args, get_origin
 
 import gymnasium as gym
 import pytest
-import typer
 import yaml
 from support.free_port import free_port
 
 import gym_trl
-from gym_trl.cli.app import app
-from gym_trl.cli.values import read_pairs
+from gym_trl.cli.flags import Command
+from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.kinds import option_types
-from gym_trl.options import SpecOptions
+from gym_trl.leaves import load, offered
 from gym_trl.training.options import check_grpo
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +72,6 @@ LANGUAGES = {"python", "pycon", "console", "toml", "yaml", "json", "text"}
 FOREIGN = {"accelerate", "apt", "docker", "hf", "ray", "source", "uv", "vllm"}  # programs of others
 IN_THE_BACKGROUND = "run in the background"
 PATIENCE_S = 120.0
-GROUP = typer.main.get_command(app)
 
 
 class Block(NamedTuple):
@@ -311,31 +308,30 @@ def pyproject_markers() -> list[str]:
 
 def check_gym_trl(block: Block, words: list[str]) -> None:
     """Check that the command line reads it, and knows its environments, their arguments and the fields it names."""
-    assert isinstance(GROUP, typer.core.TyperGroup)
-    if words[0].startswith("-"):
+    name, *rest = words
+    if name.startswith("-"):
         return
-    name, command, rest = GROUP.resolve_command(context := typer.Context(GROUP, info_name="gym-trl"), words)
-    assert command is not None
-    assert name is not None
+    command = command_of(name)
+    if "--config" in rest:  # a file of the reader
+        at = rest.index("--config")
+        rest = rest[:at] + rest[at + 2 :]
     try:
-        parsed = command.make_context(name, rest, parent=context).params
-    except typer.Exit as stop:
-        if stop.exit_code:
-            raise AssertionError(f"{block}: gym-trl {shlex.join(words)} is refused") from stop
-        return  # --help
-    except Exception as error:
-        raise AssertionError(f"{block}: gym-trl {shlex.join(words)}: {error}") from error
-    ids = parsed.get("ids") or [parsed.get("env_id")]
-    for env_id in ids:
-        if env_id is None or ":" in env_id or env_id.endswith((".toml", "/config.json")):
+        parsed = command.read(rest)
+    except ConfigError as error:
+        raise AssertionError(f"{block}: gym-trl {shlex.join(words)} is refused: {error}") from error
+    ids = parsed.get("env") or []
+    for env_id in [ids] if isinstance(ids, str) else ids:
+        if ":" in env_id:
             continue
         assert env_id in gym.registry or Path(env_id).is_file(), f"{block}: there is no environment {env_id}"
         if env_id in gym_trl.GAMES:
-            gym.make(env_id, **read_pairs(parsed.get("env") or parsed.get("env_kwargs"))).close()
-    if parsed.get("grpo"):
-        check_grpo(read_pairs(parsed["grpo"]))
-    unknown = set(read_pairs(parsed.get("spec"))) - set(option_types(SpecOptions))
-    assert not unknown, f"{block}: GymSpec takes no {sorted(unknown)}"
+            gym.make(env_id, **(parsed.get("env_kwargs") or {})).close()
+    check_grpo(parsed.get("grpo") or {})
+
+
+def command_of(name: str) -> Command:
+    assert name in offered("commands"), f"No such command: {name}"
+    return Command(name, load("commands", name))
 
 
 def run_command(block: Block, command: str, shown: str) -> None:
@@ -360,18 +356,14 @@ def run_command(block: Block, command: str, shown: str) -> None:
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 def test_a_command_named_in_a_sentence_has_the_options_that_it_is_given(page):
-    assert isinstance(GROUP, typer.core.TyperGroup)
     prose = FENCE.sub("", page.read_text(encoding="utf-8"))
     for said in re.findall(r"`(?:\.venv/bin/)?gym-trl ([^`]+)`", prose):
         words = said.split()
         for name in words[0].split("|"):
             if name.startswith("-"):
                 continue
-            command = GROUP.commands.get(name)
-            assert command is not None, f"{page.name}: there is no command {name!r}: `gym-trl {said}`"
-            context = typer.Context(command, info_name=name)
-            options = {option for parameter in command.get_params(context) for option in (*parameter.opts, "--help")}
-            asked = set(re.findall(r"(?<![\w-])--[a-z-]+(?:\.[a-z-]+)*", said))
+            options = {"help", "config", "debug", *(flag.rstrip("_") for flag in command_of(name).flags)}
+            asked = {one.replace("-", "_") for one in re.findall(r"(?<![\w-])--([a-z][a-z_-]*)", said)}
             assert asked <= options, f"{page.name}: gym-trl {name} has no {sorted(asked - options)}"
     targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     unknown = [name for name in re.findall(r"`make ([a-z-]+)`", prose) if name not in targets]

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import run_command_line
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
 from gym_trl.report import Verdict
@@ -206,16 +205,16 @@ def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: 
         "--groups",
         "1",
     ]
-    result = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small])
+    result = run_command_line(["doctor", GUESS, "--model", str(tiny), *small])
     assert result.exit_code == 1, result.output
     assert "problem  readable actions: 0.000 of " in result.stdout
     assert "| <|user|>Find the secret integer from 1 to 8." in result.stdout
     words = shlex.split(result.stdout.splitlines()[-1])
     assert words[:5] == ["gym-trl", words[1], GUESS, "--model", str(tiny)]
-    assert words[5:7] == ["--env-kwargs", "high=8"]
+    assert "high=8" in words
     assert words[1] in {"doctor", "warm-start"}
     assert list(tmp_path.iterdir()) == []  # nothing is written
-    found = CliRunner().invoke(app, ["doctor", GUESS, "--model", str(tiny), *small, "--json"])
+    found = run_command_line(["doctor", GUESS, "--model", str(tiny), *small, "--json"])
     assert found.exit_code == 1
     told = json.loads(found.stdout)
     assert shlex.split(told["commands"][0]) == words
@@ -233,7 +232,7 @@ def test_the_command_prints_the_next_one_and_exits_with_1(tiny: Path, tmp_path: 
     ],
 )
 def test_what_cannot_be_examined_is_one_line_and_exit_status_2(arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, ["doctor", *arguments])
+    result = run_command_line(["doctor", *arguments])
     assert result.exit_code == 2, result.output
     assert result.stderr.splitlines()[-1].startswith("Error: ")
 

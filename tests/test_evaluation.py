@@ -20,7 +20,7 @@ import pytest
 from support import slow_policy
 from support.episodes import ended
 
-from gym_trl.cli.app import app
+from gym_trl.cli.app import main
 from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError, PolicyError
 from gym_trl.evaluation.evaluation import evaluate
@@ -33,7 +33,6 @@ from gym_trl.evaluation.play import (
 from gym_trl.evaluation.scores import Row, Scoreboard
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.option_args import PlayArgs
 from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.records.files import read_records
@@ -101,10 +100,7 @@ def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest
         options = choose(GUESS_ID, seed=9, eval_episodes=8)
         found = references(replace(options, env_kwargs=env_kwargs))
         assert (found["success_random"], found["episodes_random"]) == (known.success.mean, known.episodes)
-        app(
-            ["info", GUESS_ID, *(f"--env-kwargs={name}={value}" for name, value in env_kwargs.items())],
-            standalone_mode=False,
-        )
+        main(["info", GUESS_ID, *(f"--env-kwargs={name}={value}" for name, value in env_kwargs.items())])
         assert f"random policy {known}\n" in capsys.readouterr().out
         lost = ended(0.0, success=False, task=Task(GUESS_ID, 0))
         told = scores(Played([lost], group_size=1, ends=()), found).got
@@ -359,7 +355,7 @@ def test_limits_are_those_of_all_rows() -> None:
 def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None:
     save_tiny(tmp_path)
 
-    def turns(*given_options: PlayArgs, **given: Any) -> float | None:
+    def turns(*given_options: dict[str, Any], **given: Any) -> float | None:
         short = Model(str(tmp_path), max_tokens_per_turn=1, max_completion_length=90)
         models: list[Any] = [
             short.changed(label=f"tiny {number}", **options) for number, options in enumerate(given_options)

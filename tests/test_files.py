@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from support.command_line import run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.files import open_to_append, open_to_change, replace_text, replaced
 from gym_trl.records.json_lines import JsonLinesWriter, read_json_lines, write_json_lines
 from gym_trl.training.process import Interrupt
@@ -30,7 +29,7 @@ def test_view_replaces_no_file_that_a_link_in_the_folder_points_to(tmp_path: Pat
     (run / "rollouts.jsonl").write_text('{"version": 1, "task": {}, "turns": []}\n')
     for name in (".view.html.new", "view.html"):
         (run / name).symlink_to(victim)
-    assert CliRunner().invoke(app, ["view", str(run)]).exit_code == 0
+    assert run_command_line(["view", str(run)]).exit_code == 0
     assert victim.read_text() == "precious"
     assert (run / "view.html").read_text().startswith("<!doctype html>")
     assert not (run / "view.html").is_symlink()
@@ -111,13 +110,13 @@ def test_the_error_of_a_disk_without_room_names_the_file(tmp_path: Path) -> None
 def test_an_evaluation_on_a_full_disk_says_so_in_one_line_and_resumes(tmp_path: Path) -> None:
     words = ["eval", "TrlEnv/Echo-v0", "--policy", "random", "--episodes", "100", "--out", str(tmp_path / "e")]
     with files_of_at_most(30_000):
-        full = CliRunner().invoke(app, words)
+        full = run_command_line(words)
     assert full.exit_code == 2
     assert full.stderr.splitlines()[-1].startswith("Error: ")
     assert "Traceback" not in full.stderr
     before = list(read_json_lines(tmp_path / "e" / "rollouts.jsonl"))
     assert 0 < len(before) < 100
-    assert CliRunner().invoke(app, words).exit_code == 0
+    assert run_command_line(words).exit_code == 0
     after = list(read_json_lines(tmp_path / "e" / "rollouts.jsonl"))
     assert after[: len(before)] == before
     assert len({(one["task"]["id"], one["attempt"]) for one in after}) == len(after) == 100

@@ -7,7 +7,7 @@ import pytest
 
 import gym_trl
 
-HEAVY = ("torch", "transformers", "trl", "datasets", "vllm", "accelerate", "rich", "typer")
+HEAVY = ("torch", "transformers", "trl", "datasets", "vllm", "accelerate", "rich", "jsonargparse")
 
 
 def fresh(script: str) -> str:

@@ -12,18 +12,17 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import gymnasium as gym
 import pytest
 from hypothesis import given, strategies as st
+from support.command_line import run_command_line
 from support.lanes import examples
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
-from gym_trl.cli.flags import write_flags
+from gym_trl.cli.flags import Command, words_of
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.kinds import Range, check_option, option_types
-from gym_trl.options import EvalOptions, SpecOptions, Text, TrainOptions, WarmStartOptions
+from gym_trl.leaves import load
+from gym_trl.options import NO_FLAG, EvalOptions, SpecOptions, Text, TrainOptions, WarmStartOptions
 from gym_trl.training.options import choose, choose_warm_start
-from gym_trl.training.run_file import read_run_file, write_run_file
 
 VALUES: list[Any] = [
     *(0, 1, 2, -1, 0.0, 0.5, 1.5, -0.5, 10**400, math.nan, math.inf, -math.inf, True, False, "no", "", "3"),
@@ -112,17 +111,19 @@ def as_flags(options: dict[str, Any]) -> list[str]:
     words: list[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        text = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
+        text = value if isinstance(value, str) else "null" if value is None else json.dumps(value)
         words += [flag] if value is True else [flag, text]
     return words
 
 
 def test_flags_and_files_refuse_what_python_refuses_by_its_name(tmp_path: Path) -> None:
-    path, env = tmp_path / "run.json", f"{__file__}:Untouched"
+    path, env = tmp_path / "run.yaml", f"{__file__}:Untouched"
     seen = set()
     for options in [*({name: value} for name, value in cases(TrainOptions)), *TOGETHER]:
         name = next(iter(options))
-        if name == "env" or (name in seen and len(options) == 1):  # one value of each option through the slow doors
+        if name in ("env", *NO_FLAG) or (
+            name in seen and len(options) == 1
+        ):  # one value of each option through the slow doors
             continue
         try:
             path.write_text(json.dumps({"env": env, **options}, allow_nan=False))
@@ -132,8 +133,8 @@ def test_flags_and_files_refuse_what_python_refuses_by_its_name(tmp_path: Path) 
             choose(env, **options)
         kind = option_types(TrainOptions).get(name)
         any_word = len(options) == 1 and name not in OBJECTS and (right(kind, "x") is not False or right(kind, True))
-        for words in ([str(path)], *([] if any_word else [[env, *as_flags(options)]])):
-            done = CliRunner().invoke(app, ["train", *words])
+        for words in (["--config", str(path)], *([] if any_word else [[env, *as_flags(options)]])):
+            done = run_command_line(["train", *words])
             assert done.exit_code == 2, (words, done.output)
             assert name in done.stderr.replace("-", "_"), done.stderr
             assert "Loading" not in done.output
@@ -191,13 +192,45 @@ def test_right_options_are_equal_after_json_yaml_and_flags(given: dict[str, Any]
     options = TrainOptions.of(given)
     stored = options.as_dict()
     assert TrainOptions.of(json.loads(json.dumps(stored))) == options
-    for name, text in (("a.json", json.dumps(stored)), ("a.yaml", write_run_file(options))):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        read = read_run_file(tmp_path / name)
-        assert TrainOptions.of(read) == options
-    words = write_flags({n: v for n, v in given.items() if n != "env"}, TrainOptions)
-    shown = CliRunner().invoke(app, ["train", given["env"], *words, "--print-config"])
-    assert shown.exit_code == 0, shown.output
-    (tmp_path / "b.yaml").write_text(shown.stdout, encoding="utf-8")
-    read = read_run_file(tmp_path / "b.yaml")
-    assert TrainOptions.of(read) == choose(**given)
+    command = Command("train", load("commands", "train"))
+    words = words_of({name: value for name, value in given.items() if name not in NO_FLAG})
+    read = command.read(words)
+    assert TrainOptions.of({**given, **read}) == options
+    own = {name: value for name, value in given.items() if name not in NO_FLAG}
+    for line in (words, ["--config", str(tmp_path / "a.yaml")]):
+        shown = run_command_line(["train", *line, "--print_config"])
+        assert shown.exit_code == 0, shown.output
+        (tmp_path / "a.yaml").write_text(shown.stdout, encoding="utf-8")
+        assert choose(**command.read(["--config", str(tmp_path / "a.yaml")])) == choose(**own)
+
+
+FILE = """
+env: TrlEnv/Echo-v0
+env_kwargs: {word_length: 2}
+learning_rate: 1e-6
+turn_limit: 3
+curriculum: [{turns: 1}, {turns: 2}]
+grpo: {beta: 0.1}
+"""
+
+
+def test_flags_override_a_file_also_inside_of_mappings(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(FILE)
+    words = ["--config", str(tmp_path / "run.yaml"), "--turn-limit", "4", "--grpo", "beta=0.2", "--grpo", "top_k=3"]
+    assert Command("train", load("commands", "train")).read(words) == {
+        "env": "TrlEnv/Echo-v0",
+        "env_kwargs": {"word_length": 2},
+        "learning_rate": 1e-6,
+        "turn_limit": 4,
+        "curriculum": ({"turns": 1}, {"turns": 2}),
+        "grpo": {"beta": 0.2, "top_k": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    "content", [b"5", b"a: [", b"x: !!python/object/apply:os.system [true]", b"outt: 1", b"\xff", b"a: " + b"[" * 5000]
+)
+def test_a_wrong_file_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_bytes(content)
+    refused = run_command_line(["train", "--config", str(tmp_path / "run.yaml")])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output

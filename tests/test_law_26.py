@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from support.command_line import Result, run_command_line
 from support.lanes import examples
-from typer.testing import CliRunner, Result
 
 import gym_trl
 from gym_trl.chat import Chat
-from gym_trl.cli.app import app
 from gym_trl.errors import GymTRLError, UntrustedError
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.grpo.spec import GymSpec
@@ -75,7 +74,7 @@ def recorded(**changes: Any) -> Any:
 
 
 def command(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return run_command_line([str(word) for word in words])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ def test_a_run_whose_id_is_repeated_is_used(mark: Path) -> None:
     assert mark.exists()
 
 
-@pytest.mark.parametrize("words", ["train --resume run", "warm-start --resume run", "train run.json"])
+@pytest.mark.parametrize("words", ["train --resume run", "warm-start --resume run", "train --config run.json"])
 def test_a_run_that_is_resumed_and_a_run_file_are_programs(words: str, mark: Path) -> None:
     own = {"env": "stranger.py:Game", "env_kwargs": {"turns": 0}, "success": "stranger:won"}
     write_run(Path("run"), **own)

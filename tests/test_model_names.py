@@ -6,9 +6,8 @@ from shutil import copytree
 
 import huggingface_hub.constants
 import pytest
-from typer.testing import CliRunner, Result
+from support.command_line import Result, run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.policies.model import Model, find_model
 from gym_trl.records.json_lines import read_object
@@ -41,14 +40,14 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     base = folder / "base"
     save_tiny(base, width=32, layers=1)
     load_model(ModelChoice(model=str(base), lora=2))[0].save_pretrained(folder / "adapter")
-    done = CliRunner().invoke(app, [*TRAIN, "--model", str(base), "--out", str(folder / "run")])
+    done = run_command_line([*TRAIN, "--model", str(base), "--out", str(folder / "run")])
     assert done.exit_code == 0, done.output
     return {"id": "org/tiny", **{kind: str(folder / kind) for kind in ("adapter", "run")}, "folder": str(base)}
 
 
 def run_command(command: str, name: str, out: Path) -> Result:
     words = [str(out) if word == "OUT" else word for word in [*COMMANDS[command], name]]
-    return CliRunner().invoke(app, words, input="a\n" * 9)
+    return run_command_line(words, said="a\n" * 9)
 
 
 @pytest.fixture(autouse=True)

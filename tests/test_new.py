@@ -11,9 +11,8 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from typer.testing import CliRunner, Result
+from support.command_line import Result, run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.cli.new import TEMPLATES, write_package
 from gym_trl.env_checker.inspection import inspect_env
 from gym_trl.registration import load_plugins, make_env
@@ -47,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def new(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["new", *arguments])
+    return run_command_line(["new", *arguments])
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> str:

@@ -10,10 +10,9 @@ from typing import Any
 import gymnasium as gym
 import pytest
 from support.chat_server import ChatServer, said
+from support.command_line import run_command_line
 from support.games import SEATS
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.cli.play import Against, prepare
 from gym_trl.policies.functions import as_policy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
@@ -25,7 +24,7 @@ from gym_trl.types import Policy
 
 def played(*lines: str, env_id: str, against: str, options: tuple[str, ...] = (), status: int = 0) -> str:
     command = ["play", env_id, "--against", against, "--seed", "5", *options]
-    result = CliRunner().invoke(app, command, input="".join(f"{line}\n" for line in lines))
+    result = run_command_line(command, said="".join(f"{line}\n" for line in lines))
     assert result.exit_code == status, result.output
     return result.output
 

@@ -14,11 +14,10 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given, strategies as st
 from support import planted, sound_spaces, sound_text
+from support.command_line import run_command_line
 from support.lanes import examples
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
-from gym_trl.cli.flags import write_flags
+from gym_trl.cli.flags import words_of
 from gym_trl.env_checker.card.card import CARD_CHECKS
 from gym_trl.env_checker.card.evidence import Evidence
 from gym_trl.env_checker.card.plays import Plays
@@ -27,7 +26,6 @@ from gym_trl.env_checker.inspector import Inspector
 from gym_trl.envspec import EnvSpec
 from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.executors.step import begin, take_step
-from gym_trl.options import Text
 from gym_trl.policies.text_play import play_env
 from gym_trl.report import OK, PROBLEM, WARNING, Finding
 from gym_trl.spaces import AnyText, sample_allowed
@@ -75,13 +73,13 @@ def test_a_sound_environment_passes_every_check_of_validate(name) -> None:
 
 def command(name, place, options) -> dict[str, dict[str, str]]:
     """Return the findings that ``gym-trl validate`` or ``gym-trl card`` prints."""
-    given = write_flags(options, Text)
+    given = words_of(options)
     few = {
         "validate": ["--episodes", "20", "--search-steps", "1500", "--search-seconds", "3"],
         "card": ["--episodes", "60", "--seconds", "15", "--search-steps", "1500"],
     }[name]
     file = Path(planted.__file__)
-    ran = CliRunner().invoke(app, [name, f"{file}:Named.{place}", *few, *given, "--json"])
+    ran = run_command_line([name, f"{file}:Named.{place}", *few, *given, "--json"])
     assert ran.exit_code in (0, 1), ran.output
     return {one["name"]: one for one in json.loads(ran.stdout)["findings"]}
 
@@ -351,15 +349,15 @@ def test_a_declared_optimum_is_that_of_the_environment_as_declared() -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--turn-limt=8", "there is no option --turn-limt; did you mean '--turn-limit'?"),
-        ("--turn-limit=0", "--turn-limit must be an integer of at least 1, got 0"),
+        ("--turn-limt=8", "there is no option turn_limt; did you mean 'turn_limit'?"),
+        ("--turn-limit=0", "turn_limit must be an integer of at least 1, got 0"),
         ("--success=often", "often"),
         ("--action-format=boxd", "boxd"),
-        ("--seats=self", "there is no option --seats"),
+        ("--seats=self", "there is no option seats"),
     ],
 )
 def test_a_wrong_option_of_a_check_is_refused_by_name(command, option, said) -> None:
-    ran = CliRunner().invoke(app, [command, "FrozenLake-v1", option])
+    ran = run_command_line([command, "FrozenLake-v1", option])
     assert ran.exit_code == 2
     assert said in " ".join(ran.stderr.split())
 

@@ -105,8 +105,6 @@ def test_web_pages_and_oversized_messages_are_refused(misbehaving):
     "arguments", [["Nonesuch-v0"], ["TrlEnv/Echo-v0", "--env-kwargs", "turns=0"], ["TrlEnv/Echo-v0", "--host", "::"]]
 )
 def test_what_cannot_be_served_is_refused_before_a_socket_is_opened(arguments):
-    from typer.testing import CliRunner
+    from support.command_line import run_command_line
 
-    from gym_trl.cli.app import app
-
-    assert CliRunner().invoke(app, ["serve", *arguments]).exit_code == 2
+    assert run_command_line(["serve", *arguments]).exit_code == 2

@@ -7,9 +7,8 @@ import re
 
 import pytest
 from hypothesis import given, strategies as st
-from typer.testing import CliRunner
+from support.command_line import run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.cli.terminal import encodable, say_styled
 from gym_trl.evaluation.evaluation import evaluate
 from gym_trl.records.json_lines import read_json_lines
@@ -53,6 +52,6 @@ def test_no_command_prints_control_characters_of_a_record(command, tmp_path, mon
         record |= {"policy": f"policy{EVIL}", "error": EVIL}
         record["task"]["id" if name == "a" else "env_id"] = f"TrlEnv/Echo-v0{EVIL}"
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
-    done = CliRunner().invoke(app, command)
+    done = run_command_line(command)
     assert done.output
     assert not OBEYED.search(done.output)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from rich.console import Console
+from support.command_line import run_command_line
 from support.fused_game import (
     FILES,
     LEVELS,
@@ -26,9 +27,7 @@ from support.fused_game import (
     steps,
     summary,
 )
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.envs.echo import Echo
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, PoolError
@@ -257,13 +256,13 @@ def test_a_model_from_a_path_gets_instructions_and_tags(finished: Path, tmp_path
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with everything that an evaluation must take from it."""
     folder = tmp_path_factory.mktemp("runs") / "prompted"
-    told = ["--system-prompt=Be brief.", "--turn-limit=2", "--instructions=Go on.", "--env-kwargs=turns=9"]
+    told = ["--system-prompt=Be brief.", "--turn-limit=2", "--env-kwargs=turns=9"]
     few = ["--steps=1", "--episodes-per-step=8", "--num-generations=4", "--eval-episodes=2", "--max-tokens-per-turn=5"]
     grpo = ["--grpo=temperature=0.5", "--grpo=top_k=7", "--max-completion-length=90"]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    ran = CliRunner().invoke(
-        app, ["train", "TrlEnv/Echo-v0", "--action-format=boxed", *told, *few, *grpo, "--out", str(folder)]
+    ran = run_command_line(
+        ["train", "TrlEnv/Echo-v0", "--action-format=boxed", *told, *few, *grpo, "--out", str(folder)]
     )
     torch.set_num_threads(threads)
     assert ran.exit_code == 0, ran.output
@@ -284,7 +283,7 @@ def conversation(record: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize("ids", [[], ["TrlEnv/Echo-v0"]], ids=str)
 def test_a_run_is_evaluated_exactly_as_it_was_trained(prompted: Path, tmp_path: Path, ids: list[str]) -> None:
     arguments = ["eval", *ids, "--model", str(prompted), "--policy", "solver", "--episodes", "2"]
-    ran = CliRunner().invoke(app, [*arguments, "--tokens", "--out", str(tmp_path / "e")])
+    ran = run_command_line([*arguments, "--tokens", "--out", str(tmp_path / "e")])
     assert ran.exit_code == 0, ran.output
     for taken in (
         "turns=9",

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from support.command_line import run_command_line
 from support.fused_game import registered
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.options import TrainOptions
 from gym_trl.policies.weights import is_run, load_weights, read_adapter
@@ -93,7 +92,7 @@ def test_a_resumed_run_ends_with_the_same_adapter_to_the_last_bit(finished: Path
 
 
 def test_eval_takes_the_run(finished: Path) -> None:
-    done = CliRunner().invoke(app, ["eval", "--model", str(finished), "--episodes", "4", "--json"])
+    done = run_command_line(["eval", "--model", str(finished), "--episodes", "4", "--json"])
     assert done.exit_code == 0, done.output
 
 
@@ -113,7 +112,7 @@ def test_the_command_trains_in_bfloat16_against_a_reference(base: Path, tmp_path
         "3",
     ]
     arguments += ["--grpo", "beta=0.1", "--max-completion-length", "16", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(app, ["train", "TrlEnv/Echo-v0", "--model", str(base), *arguments])
+    done = run_command_line(["train", "TrlEnv/Echo-v0", "--model", str(base), *arguments])
     assert done.exit_code == 0, done.output
     recorded = read_options(tmp_path / "run")
     assert (recorded.lora, recorded.lora_alpha, recorded.lora_targets) == (2, 4.0, ("q_proj",))
@@ -177,8 +176,8 @@ def test_the_command_trains_an_adapter_of_the_pretrained_model(pretrained: Path,
     arguments += ["--action-format", "plain", "--turn-limit", "2", "--max-completion-length", "256"]
     arguments += ["--steps", "1", "--episodes-per-step", "8", "--num-generations", "4", "--eval-episodes", "4"]
     out = tmp_path / "run"
-    done = CliRunner().invoke(
-        app, ["train", "TrlEnv/GuessNumber-v0", "--model", str(pretrained), *arguments, "--out", str(out)]
+    done = run_command_line(
+        ["train", "TrlEnv/GuessNumber-v0", "--model", str(pretrained), *arguments, "--out", str(out)]
     )
     assert done.exit_code == 0, done.output
     adapter = read_adapter(str(out / "model"))

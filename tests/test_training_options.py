@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
+from support.command_line import run_command_line
 
-from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError, GymTRLError
 from gym_trl.training.options import TINY, TINY_ELSEWHERE, check_grpo, choose
 from gym_trl.training.run import train
@@ -90,7 +89,7 @@ def test_training_without_its_extra_says_what_to_install(monkeypatch: pytest.Mon
     for name in ("training.run", "grpo.trainer"):
         monkeypatch.delitem(sys.modules, f"gym_trl.{name}")
         monkeypatch.delattr(f"gym_trl.{name}")
-    result = CliRunner().invoke(app, ["train"])
+    result = run_command_line(["train"])
     assert result.exit_code == 2
     assert result.stderr == (
         "Error: gym-trl train needs packages that are not installed: pip install 'gym-trl[train]'\n"

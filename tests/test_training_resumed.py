@@ -43,9 +43,9 @@ def run_alone(folder: Path, *launcher: str, **arguments: Any) -> "subprocess.Com
     (folder / "main.py").write_text(
         "import sys\n"
         "from fused_game import registered\n"
-        "from gym_trl.cli.app import app\n"
+        "from gym_trl.cli.app import main\n"
         "with registered():\n"
-        "    app(['train', 'Tests/Fused-v0', *sys.argv[1:]])\n"
+        "    sys.exit(main(['train', 'Tests/Fused-v0', *sys.argv[1:]]))\n"
     )
     given = [f"--env-kwargs={name}={value}" for name, value in arguments.items()]
     given += [f"--{name.replace('_', '-')}={value}" for name, value in {**FUSED, "out": "run"}.items()]

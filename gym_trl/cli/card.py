@@ -2,19 +2,15 @@
 
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Argument, Option
-
-from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
-from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption, JsonOption
 from gym_trl.cli.terminal import say, say_aside
-from gym_trl.cli.values import read_pairs
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
+from gym_trl.kinds import Arguments, Range, Whole
 from gym_trl.options import Text
 from gym_trl.registration import env_maker
 
@@ -28,39 +24,25 @@ gym-trl card Lift/Lift-v0 --fail-on-error --seconds 20 --out cards
 gym-trl card FrozenLake-v1 --env-kwargs is_slippery=false --out lake.html
 gym-trl card CliffWalking-v1 --turn-limit 40 --success -40
 """
+_CUT = ("end_after_invalid", "cut_actions", "instructions", "state_key")
 _SUFFIXES = (".md", ".html", ".json")
 _CHECKS = 36
 """Number of steps that are shown, about."""
 
 
-@clear_errors
-@with_options(Text)
+@with_options(Text, *_CUT)
 def card(
-    env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
+    env: str,
     *,
-    env_kwargs: EnvKwargsOption = None,
-    out: Annotated[
-        list[Path] | None,
-        Option(
-            help="File to write, ending in .md, .html or .json, or a folder that gets all three; repeatable. "
-            "Default: print Markdown."
-        ),
-    ] = None,
-    episodes: Annotated[int, Option(min=2, help="Episodes of each policy, in all.")] = 200,
-    seconds: Annotated[float, Option(min=1.0, help="Seconds for all measurements together, about.")] = 30.0,
-    search_steps: Annotated[
-        int, Option(min=0, help="Environment steps of each search for a blind policy; 0 for no search.")
-    ] = 20_000,
-    tokenizer: Annotated[
-        str | None, Option(help="Path or hub id of a tokenizer that counts tokens. Default: characters divided by 4.")
-    ] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the tasks and the searches.")] = 0,
-    fail_on_error: Annotated[
-        bool, Option("--fail-on-error", help="Exit with status 1 if a finding is an error.")
-    ] = False,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
-    options: dict[str, Any],
+    env_kwargs: Arguments | None = None,
+    out: tuple[Path, ...] = (),
+    episodes: Annotated[int, Range(least=2)] = 200,
+    seconds: Annotated[float, Range(least=1)] = 30.0,
+    search_steps: Whole = 20_000,
+    seed: Whole = 0,
+    fail_on_error: bool = False,
+    json_: bool = False,
+    **options: Any,
 ) -> None:
     """Measure an environment, and write a page about it for its users.
 
@@ -72,17 +54,29 @@ def card(
     In CI, --fail-on-error with --out keeps a current card of every environment and stops one that can be exploited.
 
     Exit status: 0; 1 with --fail-on-error if a finding is an error; 2 for an error of the command.
+
+    Args:
+        env: Environment: a registered id, module:id, package.module:Class, file.py or file.py:Class.
+        env_kwargs: Arguments of the environment, such as high=8; a text that looks like a number is '"12"'.
+        out: File to write, ending in .md, .html or .json, or a folder that gets all three. Default: print it.
+        episodes: Episodes of each policy, in all.
+        seconds: Seconds for all measurements together, about.
+        search_steps: Environment steps of each search for a blind policy; 0 for no search.
+        seed: Seed of the tasks and the searches.
+        fail_on_error: Exit with status 1 if a finding is an error.
+        json_: Print JSON instead of text.
+        options: Options of the text.
     """
-    for path in out or ():
+    env_id = env
+    for path in out:
         if path.suffix and path.suffix not in _SUFFIXES and not path.is_dir():
             raise ConfigError(f"--out must end in {', '.join(_SUFFIXES)}, or be a folder, got {path}")
     maker = env_maker(env_id)
     Text.of(options)
-    kwargs = read_pairs(env_kwargs)
+    kwargs = dict(env_kwargs or {})
     made = _measure(
         functools.partial(maker, **kwargs),
         env_id,
-        tokenizer=tokenizer,
         env_kwargs=kwargs,
         episodes=episodes,
         seconds=seconds,
@@ -90,24 +84,22 @@ def card(
         seed=seed,
         **options,
     )
-    for path in out or ():
+    for path in out:
         _write(made, path)
-    if as_json:
+    if json_:
         say(_as(made, ".json").rstrip())
     elif not out:
         say(_as(made, ".md").rstrip())
-    _report(made, out or ())
+    _report(made, out)
     if fail_on_error and made.count("problem"):
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
-def _measure(make: Any, env_id: str, *, tokenizer: str | None, **options: Any) -> "Card":
+def _measure(make: Any, env_id: str, **options: Any) -> "Card":
     from rich.console import Console
 
     from gym_trl.env_checker.card import make_card
-    from gym_trl.policies.weights import load_tokenizer
 
-    loaded = load_tokenizer(tokenizer) if tokenizer is not None else None
     with Console(stderr=True).status("card") as status:
         done = 0
 
@@ -119,8 +111,6 @@ def _measure(make: Any, env_id: str, *, tokenizer: str | None, **options: Any) -
         return make_card(
             make,
             env_id,
-            tokenizer=loaded,
-            tokenizer_name=tokenizer or "",
             on_progress=on_progress,
             **options,
         )
@@ -145,7 +135,7 @@ def _as(made: "Card", suffix: str) -> str:
     return markdown(made) if suffix == ".md" else page(made)
 
 
-def _report(made: "Card", out: "list[Path] | tuple[()]") -> None:
+def _report(made: "Card", out: Sequence[Path]) -> None:
     """Print the findings and the files on standard error."""
     for name, verdict in (("error", "problem"), ("warning", "warning")):
         for finding in made.findings:

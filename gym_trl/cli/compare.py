@@ -1,14 +1,8 @@
 """``gym-trl compare``."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
-from typer import Argument, Option
 
 from gym_trl.cli.environments import named_environments
-from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.terminal import say, show_columns
 from gym_trl.records.json_lines import to_json
 
@@ -19,28 +13,28 @@ gym-trl compare evals/all
 _HEADS = ("environment", "A", "B", "success B-A", "tasks", "return B-A", "better", "worse")
 
 
-@clear_errors
 def compare(
-    first: Annotated[Path, Argument(metavar="A", help="Folder or file of records.")],
-    second: Annotated[
-        Path | None, Argument(metavar="B", help="Folder or file to compare with A. Default: compare the policies in A.")
-    ] = None,
+    a: Path,
+    b: Path | None = None,
     *,
-    fail_if_worse: Annotated[
-        bool, Option("--fail-if-worse", help="Exit with status 1 if B is significantly worse.")
-    ] = False,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
+    fail_if_worse: bool = False,
+    json_: bool = False,
 ) -> None:
     """Compare two evaluations on the tasks that both contain.
 
     The differences are means of B - A, with 95% intervals.
+
+    Args:
+        a: Folder or file of records.
+        b: Folder or file to compare with A. Default: compare the policies in A.
+        fail_if_worse: Exit with status 1 if B is significantly worse.
+        json_: Print JSON instead of text.
     """
     from gym_trl.evaluation.scores import compare as compare_records
     from gym_trl.records.files import read_records
 
-    comparison = compare_records(read_records(first), None if second is None else read_records(second))
-    if as_json:
+    comparison = compare_records(read_records(a), None if b is None else read_records(b))
+    if json_:
         say(to_json({"version": 1, "rows": [one.as_dict() for one in comparison]}, indent=2))
     else:
         cells = [
@@ -49,4 +43,4 @@ def compare(
         ]
         show_columns({head: [str(row[place]) for row in cells] for place, head in enumerate(_HEADS)})
     if fail_if_worse and any(one.is_worse for one in comparison):
-        raise typer.Exit(1)
+        raise SystemExit(1)

@@ -3,21 +3,16 @@
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
-from typer import Argument, Option
+from typing import TYPE_CHECKING, Any
 
 from gym_trl.cli.environments import make_text_env
-from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.flags import with_options, write_flags
-from gym_trl.cli.options import DebugOption, JsonOption
+from gym_trl.cli.flags import with_options, words_of
 from gym_trl.cli.terminal import coloured, say, say_styled
 from gym_trl.grpo.trl_versions import import_trainer_alone
-from gym_trl.kinds import option_types
-from gym_trl.options import TrainOptions, WarmStartOptions
+from gym_trl.kinds import Count, option_types
+from gym_trl.options import NO_FLAG, TrainOptions, WarmStartOptions
 from gym_trl.records.json_lines import to_json
-from gym_trl.training.options import choose, preset_defaults
+from gym_trl.training.options import choose
 
 if TYPE_CHECKING:
     from gym_trl.episode import Episode
@@ -31,25 +26,21 @@ gym-trl doctor TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --dtype bfloat16 --lora 
 """
 _GROUPS = 8
 _WITHOUT_EFFECT = (
-    *("resample_dead_groups", "lora_alpha", "lora_targets", "width", "layers", "steps"),
-    *("learning_rate", "eval_episodes", "records_per_step"),
+    *("lora_alpha", "lora_targets", "steps", "learning_rate", "eval_episodes", "curriculum", "vllm", "episode_timeout"),
+    *("max_alive", "executor", "workers", "step_timeout", "seats", "credit"),
 )
 """Options of a training on which nothing depends that is measured before it."""
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
-@clear_errors
-@with_options(TrainOptions, omit=_WITHOUT_EFFECT, presets=preset_defaults)
+@with_options(TrainOptions, *NO_FLAG, *_WITHOUT_EFFECT)
 def doctor(
+    env: str,
     *,
-    env_id: Annotated[str, Argument(metavar="ID", help="Environment.", show_default=False)],
-    model: Annotated[str, Option(help="Path, hub id or run of the model to train.", show_default=False)],
-    groups: Annotated[
-        int, Option(min=1, help="Groups to play, each of --num-generations episodes of one task.")
-    ] = _GROUPS,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
-    options: dict[str, Any],
+    model: str,
+    groups: Count = _GROUPS,
+    json_: bool = False,
+    **options: Any,
 ) -> None:
     """Find what stands in the way of a training, before it starts.
 
@@ -61,18 +52,25 @@ def doctor(
     trained or written.
 
     Exit status: 0 if a training can start, 1 if a finding would make it pointless, 2 for an error, 130 if interrupted.
+
+    Args:
+        env: Environment.
+        model: Path, hub id or run of the model to train.
+        groups: Groups to play, each of num_generations episodes of one task.
+        json_: Print JSON instead of text.
+        options: Options of the training.
     """
-    chosen = choose(env_id, model=model, **options)
+    chosen = choose(env, model=model, **options)
     # Before slow imports:
     make_text_env(chosen.env, chosen.env_kwargs, observe=chosen.observe).close()
     diagnosis = _diagnose(chosen, groups)
     commands = _commands(diagnosis, options, groups)
-    if as_json:
+    if json_:
         say(to_json({**diagnosis.as_dict(), "commands": list(commands.values())}, indent=2))
     else:
         _show(diagnosis, commands)
     if not diagnosis.ready:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
@@ -100,7 +98,7 @@ def _diagnose(options: TrainOptions, groups: int) -> "Diagnosis":
         with quiet_libraries():
             return diagnose(options, groups=groups, on_load=on_load, on_episode=on_episode)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     finally:
         display.end()
 
@@ -157,10 +155,8 @@ def _command(diagnosis: "Diagnosis", step: "NextStep", given: Mapping[str, Any],
     words = ["gym-trl", str(step), diagnosis.env, "--model", diagnosis.model]
     if step == "warm-start":
         shared = {name: value for name, value in given.items() if name in option_types(WarmStartOptions)}
-        return shlex.join(
-            [*words, "--policy", "random", *write_flags({**shared, "lora": shared.get("lora", 16)}, WarmStartOptions)]
-        )
-    words += write_flags({**given, **diagnosis.changes}, TrainOptions)
+        return shlex.join([*words, "--policy", "random", *words_of({**shared, "lora": shared.get("lora", 16)})])
+    words += words_of({**given, **diagnosis.changes})
     if step == "doctor" and groups != _GROUPS:
         words += ["--groups", str(groups)]
     return shlex.join(words)

@@ -6,21 +6,15 @@ from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
-from typer import Argument
+from typing import TYPE_CHECKING, Any
 
 from gym_trl.cli.environments import format_arguments, named_environments
-from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
-from gym_trl.cli.options import DebugOption, JsonOption
 from gym_trl.cli.policies import OF_MODELS, find_policy, read_model, read_policy, trained_kwargs
-from gym_trl.cli.run_files import read_given
 from gym_trl.cli.terminal import ask, say, say_aside, say_styled, show_columns
-from gym_trl.envspec import END_AFTER_INVALID, kwargs_by_id
+from gym_trl.envspec import kwargs_by_id
 from gym_trl.errors import ConfigError
-from gym_trl.options import OF_EVALUATE, PLAYED, TOKENS_PER_TURN, EvalOptions, TrainOptions
+from gym_trl.options import NO_FLAG, OF_EVALUATE, PLAYED, TOKENS_PER_TURN, EvalOptions, TrainOptions
 from gym_trl.outcome import FailureNotes
 from gym_trl.policies.weights import is_run
 from gym_trl.records.json_lines import to_json
@@ -38,28 +32,14 @@ gym-trl eval TrlEnv/Wordle-v0 --base-url http://localhost:8000/v1 --temperature 
 gym-trl eval --model runs/sixteen --fail-under 0.8
 gym-trl eval TrlEnv/TicTacToe-v0 --model runs/ttt --against solver
 """
-_IDS_HELP = (
-    "Ids of environments, whose names in a run's config.json are then trusted; or a file with options. Default: "
-    "the environment of the run that --model names."
-)
 
 
-def _usual() -> dict[str, str]:
-    return {
-        "max_tokens_per_turn": f"{TOKENS_PER_TURN}, or the run's",
-        "end_after_invalid": str(END_AFTER_INVALID),
-    }
-
-
-@clear_errors
-@with_options(EvalOptions, presets=_usual)
+@with_options(EvalOptions, *NO_FLAG)
 def evaluate(
-    context: typer.Context,
+    env: tuple[str, ...] = (),
     *,
-    ids: Annotated[list[str] | None, Argument(metavar="ID|FILE...", help=_IDS_HELP, show_default=False)] = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
-    options: dict[str, Any],
+    json_: bool = False,
+    **options: Any,
 ) -> None:
     """Evaluate models and other policies on held-out tasks.
 
@@ -72,15 +52,19 @@ def evaluate(
     With --against, each policy plays every seat of a game, the same tasks in each, and that one all other seats.
 
     With --out, every finished episode is recorded. The same command resumes an interrupted evaluation, and other
-    policies are added to the folder. Instead of ids, a file in YAML, TOML or JSON can set the options by the names of
-    the flags, and env; flags override it.
+    policies are added to the folder.
 
-    Exit status: 0; 1 if a success rate is below --fail-under, or no episode could be scored; 2 for an error; 130 if
+    Exit status: 0; 1 if a success rate is below --fail_under, or no episode could be scored; 2 for an error; 130 if
     interrupted.
+
+    Args:
+        env: Environments, whose names in a run's config.json are then trusted. Default: that of the run.
+        json_: Print JSON instead of text.
+        options: Options of the evaluation.
     """
-    given = read_given(ids or (), options, EvalOptions)
+    given = {**({"env": env} if env else {}), **options}
     checked = EvalOptions.of({"max_tokens_per_turn": TOKENS_PER_TURN, **given})
-    _evaluate(checked, given, as_json=as_json)
+    _evaluate(checked, given, as_json=json_)
 
 
 def _evaluate(options: EvalOptions, given: Mapping[str, Any], *, as_json: bool) -> None:
@@ -179,7 +163,7 @@ def _check_scores(
     }
     if not any(row and row.episodes for row in asked.values()):
         say_aside("No episode could be scored: see what fails with gym-trl validate")
-        raise typer.Exit(1)
+        raise SystemExit(1)
     if least is None:
         return
     reasons = {key: "no episode was played" if row is None else _failure(row, least) for key, row in asked.items()}
@@ -187,7 +171,7 @@ def _check_scores(
     for (policy, env_id), why in low.items():
         say_aside(f"{policy} on {env_id}: {why}")
     if low:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _failure(row: "Row", least: float) -> str | None:

@@ -1,382 +1,285 @@
-'''Flags of the commands, derived from the types in ``gym_trl.options``, and words of the command line from options.
+"""Flags of a command: the arguments of its function, and the options that it takes."""
 
-A command has its own parameters as written, and one flag for every option of a type::
-
-    @clear_errors
-    @with_options(SpecOptions, omit=["num_tasks"], presets=lambda: {"turn_limit": "8 (tiny)"})
-    def train(*, env_id: Annotated[str, Argument()], options: dict[str, Any], debug: DebugOption = False) -> None:
-        """Train a model."""
-        given = SpecOptions.of({"env": env_id, **options})
-
-* ``options`` has what the user gave, by the names of the options and as ``Options.of`` accepts it; an option that is
-  not given is missing. ``turn_limit`` has the flag ``--turn-limit``. An option with the name of one of the command's
-  own parameters has no flag.
-* A text is read by the option's type (``read_text``). A text that is no value of the type is passed on, so that
-  ``Options.of`` refuses it with the same sentence as in Python; ``clear_errors`` writes the name at the beginning of
-  the message as a flag. Functions are passed on by their names, and are loaded when the options are made.
-* ``none`` is ``None``, and a text in double quotes is that text: ``--system-prompt '"none"'``. A list is a repeated
-  flag or a list in JSON, and a mapping is repeated ``NAME=VALUE`` or an object in JSON.
-* The flags are made when the command runs or its help is shown, by ``Command``, the class of all commands: the other
-  commands do not pay for them.
-* ``write_flags`` is the inverse: the words that give these options.
-'''
-
-import functools
+import argparse
 import inspect
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import Field, dataclass
-from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
-from typing import Annotated, Any, Literal, get_args, get_origin
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
+from typing import Any, get_args, get_origin
 
-import typer
-from typer.core import TyperCommand
+import jsonargparse
 
-from gym_trl.cli.errors import fail, option_name
-from gym_trl.cli.values import (
-    element_of,
-    is_a,
-    is_argument,
-    is_repeatable,
-    read_text,
-    read_texts,
-    text_of,
-    write_pair,
-)
 from gym_trl.errors import ConfigError
-from gym_trl.kinds import ByName, marks_in, option_types, types_in
-from gym_trl.options import (
-    Options,
-    declared,
-    default_of,
-    described,
-    group_of,
-    stored,
-)
+from gym_trl.kinds import check_options, expected, option_types, takes_function, types_in
+from gym_trl.options import Options, stored
 from gym_trl.registration import did_you_mean
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """Flag of an option.
-
-    >>> from gym_trl.options import SpecOptions
-    >>> flag = next(one for one in flags_of(SpecOptions) if one.option == "episode_timeout")
-    >>> flag.name, flag.panel, flag.metavar
-    ('--episode-timeout', 'Rollout', 'SECONDS')
-    """
-
-    option: str
-    """Name of the option, which is also the command's parameter."""
-    kind: Any
-    sentence: str
-    default: str
-    """Description of the default; empty if there is none."""
-    panel: str | None
-    """Panel of the help: the group that declares the option."""
-
-    @property
-    def name(self) -> str:
-        """Flag as the user writes it."""
-        return option_name(self.option)
-
-    @property
-    def off(self) -> str | None:
-        """Flag that sets ``False``; ``None`` if the flag has a value."""
-        return _switch(self.option, on=False) if self.kind is bool else None
-
-    @property
-    def metavar(self) -> str | None:
-        """Description of the value in the help; ``None`` if the flag has none."""
-        return None if self.off else _metavar(self.kind, self.sentence)
-
-    @property
-    def help(self) -> str:
-        """Sentence, and the default."""
-        words = [self.sentence, "Repeatable." if is_repeatable(self.kind) else ""]
-        return " ".join(word for word in (*words, f"Default: {self.default}." if self.default else "") if word)
+_OPTIONS = "_options"
 
 
-def flags_of(options: type[Options], presets: Mapping[str, str] = {}) -> Iterator[Flag]:
-    """Yield the flags of all options that have one, in the order of their groups.
-
-    Args:
-        options: Type of options.
-        presets: Descriptions of defaults that a preset changes, by the names of the options.
-    """
-    for name, one in declared(options).items():
-        if one.metadata["flag"]:
-            group = group_of(name, options)
-            panel = None if group is options and options.__base__ is not Options else group.__name__
-            default = presets.get(name) or _default(one)
-            sentence = one.metadata["sentence"]
-            yield Flag(option=name, kind=option_types(options)[name], sentence=sentence, default=default, panel=panel)
-
-
-def _default(one: Field[Any]) -> str:
-    """Return the description of a default."""
-    default = default_of(one)
-    return _switch(one.name, on=default) if isinstance(default, bool) and one.type is bool else described(one, default)
-
-
-def _switch(name: str, *, on: bool) -> str:
-    """Return the flag that turns an option on or off."""
-    return option_name(name if on else f"no_{name}")
-
-
-def _metavar(kind: Any, sentence: str) -> str:
-    words = [word for one in types_in(kind) for word in _metavars(one, sentence)]
-    if any(isinstance(one, ByName) for one in marks_in(kind)):
-        words = [word for word in words if word != "TEXT"] + ["module:function"]
-    words = list(dict.fromkeys(words))
-    return words[0] if len(words) == 1 else f"[{'|'.join(words)}]"
-
-
-def _metavars(kind: Any, sentence: str) -> Sequence[str]:
-    """Return the descriptions of the values of a type that is no union."""
-    base = get_origin(kind) or kind
-    if base is Literal:
-        return [*map(str, get_args(kind))]
-    if base is bool:
-        return ["true", "false"]
-    if is_a(base, Mapping):
-        return ["NAME=VALUE"]
-    if is_repeatable(kind):
-        return [_metavar(element_of(kind), sentence)]
-    if base is float:
-        return ["SECONDS" if "seconds" in sentence else "NUMBER"]
-    return [_METAVARS.get(base, "TEXT")]
-
-
-_METAVARS: Mapping[Any, str] = {int: "INTEGER", str: "TEXT", Path: "PATH"}
-
-
-# Reading
-
-
-def read_flags(flags: Collection[Flag], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given, from the texts of the command's parameters.
-
-    >>> from gym_trl.options import SpecOptions
-    >>> read_flags(list(flags_of(SpecOptions)), {"turn_limit": "8", "episode_timeout": "60"})
-    {'turn_limit': 8, 'episode_timeout': 60}
-    """
-    given: dict[str, Any] = {}
-    for flag in flags:
-        text = arguments.get(flag.option)
-        if text is None or text in ((), []):
-            continue
-        if isinstance(text, str):
-            given[flag.option] = read_text(flag.kind, text)
-        else:
-            given[flag.option] = text if isinstance(text, bool) else read_texts(flag.kind, list(text))
-    return given
-
-
-# Writing
-
-
-def write_flags(given: Mapping[str, Any], options: type[Options]) -> list[str]:
-    """Return the words of a command line that give these options.
-
-    >>> from gym_trl.options import SpecOptions
-    >>> write_flags({"turn_limit": 8, "episode_timeout": 60, "success": None}, SpecOptions)
-    ['--turn-limit', '8', '--episode-timeout', '60', '--success', 'none']
-
-    Args:
-        given: Options by name, as ``as_dict()`` returns them or as a user gives them.
-        options: Their type.
-
-    Raises:
-        ConfigError: An option is unknown, has no flag, or has a value that only Python has, such as a lambda.
-    """
-    declarations = declared(options)
-    words: list[str] = []
-    for name, value in given.items():
-        if name not in declarations or not declarations[name].metadata["flag"]:
-            raise ConfigError(
-                f"there is no flag for {name}{did_you_mean(name, declarations) if name not in declarations else ''}"
-            )
-        words += _words(name, option_types(options)[name], stored(name, value))
-    return words
-
-
-def _words(name: str, kind: Any, value: Any) -> list[str]:
-    flag = option_name(name)
-    if kind is bool and isinstance(value, bool):
-        return [_switch(name, on=value)]
-    return [word for text in _texts(kind, value) for word in (flag, text)]
-
-
-def _texts(kind: Any, value: Any) -> list[str]:
-    """Return the texts of a flag: several where it is repeated, and JSON where these would be read otherwise."""
-    if not is_repeatable(kind):
-        return [text_of(kind, value)]
-    texts: list[str] = []
-    if isinstance(value, dict):
-        texts = [write_pair(name, one) for name, one in value.items()]
-    elif isinstance(value, list):
-        texts = [text_of(element_of(kind), one) for one in value]
-    texts = texts or [text_of(kind, value)]
-    return texts if all(map(is_argument, texts)) and read_texts(kind, texts) == value else [json.dumps(value)]
-
-
-# The commands
-
-
-_OF_COMMANDS: dict[Any, "_Declared"] = {}
-"""Options of the commands that have any, by the function as it is written."""
-
-
-@dataclass
-class _Declared:
-    """Options of a command."""
-
-    options: type[Options]
-    without: Collection[str]
-    """Names of options that have no flag, such as those of the command's own parameters."""
-    presets: Callable[[], Mapping[str, str]]
-
-    @functools.cached_property
-    def flags(self) -> list[Flag]:
-        return [one for one in flags_of(self.options, self.presets()) if one.option not in self.without]
-
-    @functools.cached_property
-    def parameters(self) -> list[Any]:
-        """The flags as Click's parameters."""
-        from rich.markup import escape
-
-        def command(**_: Any) -> None: ...
-
-        made = []
-        for one in self.flags:
-            names = [f"{one.name}/{one.off}" if one.off else one.name]
-            kind: Any = bool | None if one.off else list[str] | None if is_repeatable(one.kind) else str | None
-            shown = typer.Option(
-                *names,
-                help=escape(one.help),
-                metavar=one.metavar,
-                rich_help_panel=one.panel,
-                show_default=False,
-                hidden=one.metavar == "JSON",
-            )
-            made.append(
-                inspect.Parameter(
-                    one.option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, shown]
-                )
-            )
-        vars(command)["__signature__"] = inspect.Signature(made)
-        alone = typer.Typer(add_completion=False)
-        alone.command()(command)
-        return typer.main.get_command(alone).params
-
-
-def with_options(
-    options: type[Options],
-    *,
-    omit: Collection[str] = (),
-    presets: Callable[[], Mapping[str, str]] = dict,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags of the options of a type; the command receives those that were given as ``options``.
-
-    Args:
-        options: Type of options.
-        omit: Names of those that the command has not.
-        presets: Function that returns descriptions of defaults that a preset changes, by the names of the options.
-
-    Raises:
-        ConfigError: There is no option with a name in ``omit``.
-    """
-    declarations = declared(options)
-    for name in omit:
-        if name not in declarations:
-            raise ConfigError(f"there is no option {name}{did_you_mean(name, declarations)}")
+def with_options(options: type[Options], *without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of options, but some; the command receives those that were given as ``**options``."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        parameters = {**inspect.signature(command, eval_str=True).parameters}
-        del parameters["options"]
-        this = _Declared(options, {*parameters, *omit}, presets)
-
-        @functools.wraps(command)
-        def run(*, context: typer.Context, **own: Any) -> None:
-            own |= {"context": context} if "context" in parameters else {}
-            command(**own, options=read_flags(this.flags, context.params))
-
-        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        vars(run)["__signature__"] = inspect.Signature(list({**parameters, "context": context}.values()))
-        _OF_COMMANDS[inspect.unwrap(command)] = this
-        return run
+        vars(command)[_OPTIONS] = (options, frozenset(without))
+        return command
 
     return decorate
 
 
-def _near(flag: str, known: Iterable[str]) -> str:
-    """Return the question with similar flags, which compares names as in Python."""
-    names = {_option(one): one for one in known if one.startswith("--")}
-    return re.sub("'(.*?)'", lambda found: repr(names[found[1]]), did_you_mean(_option(flag), names))
+@dataclass(frozen=True)
+class Flag:
+    """Flag of a command, or a word without a flag."""
 
-
-def _option(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
-
-
-def _narrow(flag: Flag, parameter: Any) -> Any:
-    """Return a parameter for the help: ``--[no-]template`` is one word, and many values are on several lines."""
-    shown = copy(parameter)
-    if flag.off:
-        shown.opts, shown.secondary_opts = [_switch(f"[no_]{flag.option}", on=True)], []
-        shown.metavar = " "
-    elif flag.metavar and len(flag.metavar) > _WIDTH:
-        lines = wrap(flag.metavar.replace("|", "| "), _WIDTH, break_long_words=False, break_on_hyphens=False)
-        shown.metavar = "\n".join(line.replace("| ", "|") for line in lines)
-    return shown
-
-
-_NARROW = 80
-_WIDTH = 22
-_UsageError: Any = typer.BadParameter.__base__
-"""Click's error for a wrong command line, of the copy of Click that Typer uses."""
-
-
-class Command(TyperCommand):
-    """Command with the flags of its options; a wrong command line is refused in one line, as a wrong option is."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the command's own parameters, its options' and the one for help."""
-        own = super().get_params(ctx)
-        return [*self.params, *self._declared.parameters, *own[len(self.params) :]] if self._declared else own
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line."""
-        try:
-            return super().parse_args(ctx, args)
-        except _UsageError as error:
-            if type(error).__name__ != "NoSuchOption":
-                fail(" ".join(error.format_message().split()))
-            flags = [name for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)]
-            fail(f"there is no option {error.option_name}{_near(error.option_name, flags)}")
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; its function takes the texts of its options from the context."""
-        if self._declared is None:
-            return super().invoke(ctx)
-        own = {one.name for one in self.params}
-        return ctx.invoke(self.callback, **{name: value for name, value in ctx.params.items() if name in own})
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, in which names and values of options are narrow, so that their sentences have room."""
-        shown = copy(self)
-        if self._declared is not None:
-            options = zip(self._declared.flags, self._declared.parameters, strict=True)
-            shown.callback, shown.params = None, [*self.params, *(_narrow(*one) for one in options)]
-        if get_terminal_size().columns < _NARROW:
-            shown.rich_markup_mode = None  # a table would cut the names of options
-        TyperCommand.format_help(shown, ctx, formatter)
+    name: str
+    kind: Any
+    default: Any
+    sentence: str
+    is_word: bool = False
 
     @property
-    def _declared(self) -> "_Declared | None":
-        return _OF_COMMANDS.get(inspect.unwrap(self.callback)) if self.callback else None
+    def text(self) -> str:
+        """Its sentence and its default, for the help."""
+        is_shown = isinstance(self.default, int | float | str) and not isinstance(self.default, bool)
+        said = "Default" in self.sentence or not is_shown
+        return self.sentence if said else f"{self.sentence.removesuffix('.')} ({self.default}).".replace("%", "%%")
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it has no value."""
+        return self.kind is bool
+
+    def is_a(self, base: type) -> bool:
+        """Return whether its value is a mapping, or a sequence."""
+        bases = [inspect.unwrap(getattr(one, "__origin__", one)) for one in types_in(self.kind)]
+        return any(isinstance(one, type) and issubclass(one, base) and one is not str for one in bases)
+
+
+class Command:
+    """Command of ``gym-trl``: a function whose arguments are its flags.
+
+    Arguments before ``*`` are words without a flag. A flag is written with dashes or with underscores; one of a mapping
+    takes ``NAME=VALUE``, and one of a list can be repeated.
+    """
+
+    def __init__(self, name: str, function: Callable[..., None]) -> None:
+        self.name, self.function = name, function
+
+    @cached_property
+    def flags(self) -> dict[str, Flag]:
+        """Flags by the names of the arguments."""
+        sentences = sentences_of(self.function)
+        parameters = inspect.signature(self.function).parameters.values()
+        kinds, found = option_types(self.function), dict[str, Flag]()
+        for one in parameters:
+            if one.kind is not one.VAR_KEYWORD and one.name != "debug":  # which all commands have
+                is_word = one.kind is one.POSITIONAL_OR_KEYWORD
+                found[one.name] = Flag(one.name, kinds[one.name], one.default, sentences.get(one.name, ""), is_word)
+        options, without = vars(self.function).get(_OPTIONS, (None, ()))
+        if options is not None:
+            own = {name: text for base in reversed(options.__mro__) for name, text in sentences_of(base).items()}
+            kinds = option_types(options)
+            for item in fields(options):
+                if item.init and item.name not in {*found, *without}:
+                    default = item.default if item.default_factory is MISSING else item.default_factory()
+                    found[item.name] = Flag(item.name, kinds[item.name], default, own[item.name])
+        return found
+
+    @cached_property
+    def parser(self) -> jsonargparse.ArgumentParser:
+        """Parser of the command line."""
+        parser = jsonargparse.ArgumentParser(
+            prog=f"gym-trl {self.name}", exit_on_error=False, add_help=False, print_config=None
+        )
+        parser.add_argument("words", nargs="*")
+        parser.add_argument("--config", action="config")
+        parser.add_argument("--debug", action="store_true")
+        parser.add_argument("-h", "--help", dest="help", action="store_true")
+        for one in self.flags.values():
+            name = f"--{one.name.rstrip('_')}"
+            if one.is_switch:
+                parser.add_argument(name, action="store_true")
+            else:
+                parser.add_argument(name, type=_read_as(one.kind))
+        return parser
+
+    def read(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the arguments that a command line gives, by name.
+
+        Raises:
+            ConfigError: There is no such flag, or it has a wrong value.
+        """
+        others, pairs = self._split(words)
+        try:
+            read = self.parser.parse_args(others, defaults=False)
+        except (argparse.ArgumentError, UnicodeError, RecursionError) as error:
+            raise ConfigError(self._explained(str(error))) from error
+        named = {one.rstrip("_"): one for one in self.flags}
+        given = {named.get(name, name): _plain(value) for name, value in vars(read).items() if name != "config"}
+        given |= {name: {**given.get(name, {}), **values} for name, values in pairs.items()}
+        return given | self._placed(given.pop("words"))
+
+    def run(self, given: Mapping[str, Any]) -> None:
+        """Call the function with arguments that are checked."""
+        parameters = inspect.signature(self.function).parameters
+        own = {name: one for name, one in self.flags.items() if name in parameters}
+        for name, one in own.items():
+            if one.default is inspect.Parameter.empty and name not in given:
+                raise ConfigError(f"{name.upper()} must be given: {self.usage}")
+        check_options(given, {name: one.kind for name, one in own.items()})
+        self.function(**given)
+
+    @property
+    def usage(self) -> str:
+        """Line that says how it is called."""
+        words = [one for one in self.flags.values() if one.is_word]
+        shown = [f"{one.name.upper()}{'...' if one.is_a(Sequence) else ''}" for one in words]
+        optional = [one.default is not inspect.Parameter.empty for one in words]
+        return " ".join(
+            ["gym-trl", self.name, *(f"[{n}]" if o else n for n, o in zip(shown, optional, strict=True)), "[FLAGS]"]
+        )
+
+    def help(self) -> str:
+        """Return the text of ``--help``."""
+        width = max(60, min(shutil.get_terminal_size().columns, 110))
+        about = inspect.cleandoc(self.function.__doc__ or "").partition("\nArgs:")[0].strip()
+        lines = [f"Usage: {self.usage}", "", about, ""]
+        table = argparse.HelpFormatter("", max_help_position=25, width=width)
+        takes_config = [("--config", "YAML file with these flags.")] if _OPTIONS in vars(self.function) else []
+        rows = [(f"--{one.name.rstrip('_')}", one.text) for one in self.flags.values() if not one.is_word]
+        words = [(one.name.upper(), one.text) for one in self.flags.values() if one.is_word]
+        for name, text in [*words, *rows, *takes_config, ("--debug", "Show the traceback of an error.")]:
+            table.add_argument(
+                argparse.Action([name] if name[0] == "-" else [], name, nargs=0, help=text, metavar=name)
+            )
+        examples = inspect.getmodule(self.function).EXAMPLES.strip()  # type: ignore[union-attr]
+        return "\n".join([*lines, table.format_help().rstrip(), "", "Examples:", *_indented(examples)])
+
+    def _split(self, words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+        """Return the words as the parser knows them, and the values of mappings that are given one by one."""
+        waiting, others, pairs = list(words), list[str](), dict[str, dict[str, Any]]()
+        while waiting:
+            word = waiting.pop(0)
+            name, equals, value = word.partition("=")
+            name, dot, key = name.removeprefix("--").partition(".")
+            flag = self.flags.get(name.replace("-", "_")) if word.startswith("--") else None
+            if flag is None or flag.is_switch or not (equals or waiting):
+                others.append(word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") else word)
+                continue
+            value = value if equals else waiting.pop(0)
+            if flag.is_a(Mapping) and (dot or ("=" in value and not value.startswith("{"))):
+                key, value = (key, value) if dot else value.split("=", 1)
+                pairs.setdefault(flag.name, {})[key] = value_of(value)
+            elif flag.is_a(Sequence) and not value.startswith("["):
+                others += [f"--{flag.name}+", value]
+            else:
+                others.append(f"--{flag.name}={value}")
+        return others, pairs
+
+    def _placed(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return words without a flag by the names of the arguments that they are."""
+        left, found = list(words), dict[str, Any]()
+        for one in self.flags.values():
+            if one.is_word and left and one.is_a(Sequence):
+                found[one.name], left = tuple(left), []
+            elif one.is_word and left:
+                found[one.name] = next(types_in(one.kind))(left.pop(0))  # a text or a path
+        if left:
+            raise ConfigError(f"there is no place for {left[0]!r}: {self.usage}")
+        return found
+
+    def _explained(self, said: str) -> str:
+        """Return an error of the parser as a sentence with the name of the flag."""
+        if unknown := re.search(r"unrecognized arguments: --([\w-]*)|Option '(\w+)' is not accepted", said):
+            name = (unknown[1] or unknown[2] or "").replace("-", "_")
+            known = [one.rstrip("_") for one in self.flags]
+            return f"there is no option {name}{did_you_mean(name, known)}"
+        key = re.search(r'Parser key "(\w+)', said)
+        if key is not None and key[1] in self.flags:
+            value = re.findall(r"(?:Given value|Got value): (.*)", said)
+            got = f", got {value[-1]}" if value else ""
+            return f"{key[1]} must be {expected(self.flags[key[1]].kind)}{got}"
+        return " ".join(said.split())[:500]
+
+
+def sentences_of(documented: Any) -> dict[str, str]:
+    """Return the sentences of a docstring on arguments, by name.
+
+    >>> from gym_trl.options import Learning
+    >>> sentences_of(Learning)["seats"]
+    'self if the model plays all seats of a game.'
+    """
+    _, _, listed = inspect.cleandoc(vars(documented).get("__doc__") or documented.__doc__ or "").partition("\nArgs:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n      +.*)*)", listed, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line with these options.
+
+    >>> words_of({"lora": 16, "env_kwargs": {"high": 8}, "action_format": "plain", "retry": True})
+    ['--lora', '16', '--env_kwargs', 'high=8', '--action_format', 'plain', '--retry']
+
+    Raises:
+        ConfigError: A value cannot be written, such as a lambda.
+    """
+    words: list[str] = []
+    for name, given in options.items():
+        value, flag = stored(name, given), f"--{name}"
+        if value is True:
+            words.append(flag)
+        elif isinstance(value, dict) and value:
+            for key, one in value.items():
+                plain = isinstance(one, str) and value_of(one) == one
+                words += [flag, f"{key}={one if plain else json.dumps(one, ensure_ascii=False)}"]
+        elif value is not False:
+            words += [flag, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
+    return words
+
+
+def yaml_of(options: Mapping[str, Any]) -> str:
+    """Return options as a file for ``--config``."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]  # without types
+        pass
+
+    # PyYAML writes 1e5 for this text, which other parsers read as a number.
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+"), None)
+    return str(yaml.dump(dict(options), Dumper=Dumper, sort_keys=False, allow_unicode=True)).rstrip()
+
+
+def value_of(text: str) -> Any:
+    """Return the value of a text: JSON, ``none``, or the text itself.
+
+    >>> [value_of(text) for text in ("8", "true", "none", "[1, 2]", '"8"', "eight", "1e-3")]
+    [8, True, None, [1, 2], '8', 'eight', 0.001]
+    """
+    try:
+        return None if text.lower() == "none" else json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _read_as(kind: Any) -> Any:
+    """Return the type of which the parser reads a value: a list for a tuple, and a name for a function."""
+    for one in types_in(kind):
+        if get_origin(one) is tuple:
+            return list[_read_as(get_args(one)[0])]  # type: ignore[misc]
+        if get_origin(one) is Mapping:
+            return dict | None  # it would read a text in Mapping[str, Any] as a number
+    return kind | str if takes_function(kind) else kind
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the parser's own classes, and a list as options hold it."""
+    if isinstance(value, jsonargparse.Namespace):
+        return {name: _plain(one) for name, one in vars(value).items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()]

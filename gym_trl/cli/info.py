@@ -2,19 +2,15 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any
-
-from typer import Argument, Option
+from typing import Any
 
 from gym_trl.cli.environments import describe, format_arguments, make_text_env
-from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption, EnvKwargsOption
 from gym_trl.cli.terminal import say
-from gym_trl.cli.values import read_pairs
 from gym_trl.errors import refused
 from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
+from gym_trl.kinds import Arguments, Whole
 from gym_trl.policies.functions import environment_policy
 from gym_trl.policies.text_play import play_env
 from gym_trl.random_play import own_random_policy
@@ -30,16 +26,21 @@ gym-trl info TrlEnv/GuessNumber-v0 --env-kwargs high=100 --env-kwargs turns=7
 _SHOWN_TURNS = 8
 
 
-@clear_errors
 def info(
-    env_id: Annotated[str, Argument(metavar="ID", help="Environment, such as TrlEnv/GuessNumber-v0.")],
+    env: str,
     *,
-    env_kwargs: EnvKwargsOption = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the example episode.")] = 0,
-    debug: DebugOption = False,
+    env_kwargs: Arguments | None = None,
+    seed: Whole = 0,
 ) -> None:
-    """Show an environment's arguments, scores and an example episode."""
-    kwargs = read_pairs(env_kwargs)
+    """Show an environment's arguments, scores and an example episode.
+
+    Args:
+        env: Environment, such as TrlEnv/GuessNumber-v0.
+        env_kwargs: Arguments of the environment, such as high=8; a text that looks like a number is '"12"'.
+        seed: Seed of the example episode.
+    """
+    env_id = env
+    kwargs = dict(env_kwargs or {})
     made = make_text_env(env_id, kwargs)
     if description := describe(env_id):
         say(f"{description}\n")

@@ -1,13 +1,10 @@
 """``gym-trl list``."""
 
 import sys
-from typing import Annotated
 
 import gymnasium as gym
-from typer import Option
 
 from gym_trl.cli.environments import describe
-from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.terminal import say
 from gym_trl.registration import is_ours, load_plugins
 
@@ -17,13 +14,17 @@ gym-trl list --all | grep -i sokoban
 """
 
 
-@clear_errors
 def list_envs(
-    everything: Annotated[bool, Option("--all", help="List every id registered with Gymnasium.")] = False,
+    *,
+    all_: bool = False,
 ) -> None:
-    """List the environments of this library and of installed packages."""
+    """List the environments of this library and of installed packages.
+
+    Args:
+        all_: List every id registered with Gymnasium.
+    """
     installed = load_plugins()
-    if everything:
+    if all_:
         for env_id in sorted(gym.registry):
             say(env_id)
         return

@@ -9,13 +9,10 @@ from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from string import Template
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
-from typer import Argument, Option
 
-from gym_trl.cli.errors import clear_errors
-from gym_trl.cli.options import DebugOption
 from gym_trl.cli.terminal import say
 from gym_trl.errors import ConfigError
 from gym_trl.files import replace_text
@@ -55,13 +52,11 @@ TEMPLATES = {
 }
 
 
-@clear_errors
 def new(
-    name: Annotated[str, Argument(metavar="NAME", help="Name of the package, such as lift or unit-prices.")],
+    name: str,
     *,
-    template: Annotated[str, Option(help=f"Kind of environment: {', '.join(TEMPLATES)}.")] = "game",
-    out: Annotated[Path | None, Option(help="Folder to write, which must not exist. Default: NAME.")] = None,
-    debug: DebugOption = False,
+    template: str = "game",
+    out: Path | None = None,
 ) -> None:
     """Write a package with an environment of your own to start from.
 
@@ -71,6 +66,11 @@ def new(
 
     The templates: game, for one player; tool, a task with a function to call; two-player, a game of two seats, ready
     for self-play; openenv, a game with a server, a Dockerfile and a manifest.
+
+    Args:
+        name: Name of the package, such as lift or unit-prices.
+        template: Kind of environment: game, tool, two-player or openenv.
+        out: Folder to write, which must not exist. Default: the name.
     """
     folder = Path(name) if out is None else out
     values = write_package(name, folder, template)

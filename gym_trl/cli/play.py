@@ -7,21 +7,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
-
-from typer import Argument, Option
+from typing import Any
 
 from gym_trl import wrappers
 from gym_trl.cli.environments import make_text_env
-from gym_trl.cli.errors import clear_errors, fail
-from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption
 from gym_trl.cli.policies import find_policy
 from gym_trl.cli.terminal import ask, coloured, say_aside, say_styled
-from gym_trl.cli.values import read_pairs
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError, described, raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
+from gym_trl.kinds import Arguments, Whole
 from gym_trl.policies.functions import NamedPolicy
 from gym_trl.policies.interactive import InteractiveEpisode, ParallelEpisode, compare_episodes
 from gym_trl.policies.model import Model
@@ -49,14 +45,13 @@ _COMMANDS_HELP = (
 )
 
 
-@clear_errors
 def play(
-    env_id: Annotated[str, Argument(metavar="ID", help=ID_HELP)],
+    env: str,
     *,
-    env_kwargs: EnvKwargsOption = None,
-    seed: Annotated[int | None, Option(min=0, help="Seed of the episode. Default: a random one.")] = None,
-    against: Annotated[str | None, Option(metavar="POLICY", help="Opponent, see above. Default: none.")] = None,
-    debug: DebugOption = False,
+    env_kwargs: Arguments | None = None,
+    seed: Whole | None = None,
+    against: str | None = None,
+    debug: bool = False,
 ) -> None:
     """Play an environment in the terminal.
 
@@ -68,8 +63,16 @@ def play(
     run of a model; the address of an OpenAI-compatible server (with the key $OPENAI_API_KEY); or
     package.module:function. In a game of several seats it takes the other ones. In any other environment it plays the
     same task beside you, one turn for each of yours; the higher return wins, then the lower number of turns.
+
+    Args:
+        env: Environment: a registered id, module:id, package.module:Class, file.py or file.py:Class.
+        env_kwargs: Arguments of the environment, such as high=8; a text that looks like a number is '"12"'.
+        seed: Seed of the episode. Default: a random one.
+        against: Opponent, see above. Default: none.
+        debug: Show the traceback of an error.
     """
-    kwargs = read_pairs(env_kwargs)
+    env_id = env
+    kwargs = dict(env_kwargs or {})
     seed = random.randrange(2**31) if seed is None else seed
     policy = Against() if against is None else prepare(_read_policy(against, [env_id]), env_id, kwargs, seed)
     episode = InteractiveEpisode(lambda: policy.seat(make_text_env(env_id, kwargs)), seed)
@@ -265,4 +268,4 @@ def _errors_in(function: str, *, debug: bool) -> Iterator[None]:
             raise
         # A malformed result has a message of its own.
         text = described(error).removeprefix(f"InfrastructureError: {function} raised ")
-        fail(f"{function} raised {' '.join(text.split())}")
+        raise ConfigError(f"{function} raised {' '.join(text.split())}") from error

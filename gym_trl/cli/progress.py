@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-import typer
 from rich.console import Console
 
 from gym_trl.cli.terminal import say
@@ -33,7 +32,7 @@ class Count:
         if kind is KeyboardInterrupt:
             if self.resumes:
                 say(f"Interrupted after {counted(self.done, self.noun)}; the same command resumes from here.")
-            raise typer.Exit(130) from None
+            raise SystemExit(130) from None
 
     def begin(self, total: int, before: int) -> None:
         """Start the display, after a number of earlier ones."""

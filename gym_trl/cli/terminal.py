@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-import typer
-
 _ACTED_UPON = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters, and those that change the direction of a text."""
 _STYLE = re.compile(r"(\x1b\[[0-9;:]*m)")
@@ -90,7 +88,15 @@ def printable(text: str, stream: Any) -> str:
 
 def coloured(text: str, **style: Any) -> str:
     """Return text with terminal styles, or unchanged for files, pipes and ``NO_COLOR``."""
-    return typer.style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    return _style(text, **style) if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+
+
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+
+def _style(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+    codes = [*([30 + _COLOURS.index(fg)] if fg else []), *([1] if bold else []), *([2] if dim else [])]
+    return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if codes else text
 
 
 def ask() -> str | None:

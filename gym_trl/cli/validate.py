@@ -6,16 +6,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer import Argument, Option
-
-from gym_trl.cli.errors import clear_errors
 from gym_trl.cli.flags import with_options
-from gym_trl.cli.options import ID_HELP, DebugOption, EnvKwargsOption, JsonOption
 from gym_trl.cli.terminal import say
-from gym_trl.cli.values import read_pairs
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.blind import SECONDS as BLIND_SECONDS, STEPS as BLIND_STEPS
+from gym_trl.kinds import Arguments, Range, Seconds, Whole
 from gym_trl.options import Text
 from gym_trl.registration import env_maker
 
@@ -37,23 +32,17 @@ _MARKS = {
 }
 
 
-@clear_errors
-@with_options(Text)
+@with_options(Text, "end_after_invalid", "cut_actions", "instructions", "state_key")
 def validate(
-    env_ids: Annotated[list[str], Argument(metavar="ID...", help=ID_HELP, show_default=False)],
+    env: tuple[str, ...],
     *,
-    env_kwargs: EnvKwargsOption = None,
-    episodes: Annotated[int, Option(min=2, help="Episodes of each policy on each environment.")] = 20,
-    seed: Annotated[int, Option(min=0, help="Seed of the episodes and of the search for a blind policy.")] = 0,
-    search_steps: Annotated[
-        int, Option(min=0, help="Environment steps of the search for a blind policy; 0 disables it.")
-    ] = BLIND_STEPS,
-    search_seconds: Annotated[
-        float, Option(min=0.1, help="Time limit of the search, per environment.")
-    ] = BLIND_SECONDS,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
-    options: dict[str, Any],
+    env_kwargs: Arguments | None = None,
+    episodes: Annotated[int, Range(least=2)] = 20,
+    seed: Whole = 0,
+    search_steps: Whole = BLIND_STEPS,
+    search_seconds: Seconds = BLIND_SECONDS,
+    json_: bool = False,
+    **options: Any,
 ) -> None:
     """Check that environments meet the requirements of training.
 
@@ -69,8 +58,18 @@ def validate(
     options would step it.
 
     Exit status: 0; 1 if a requirement is not met; 2 for an error.
+
+    Args:
+        env: Environments: registered ids, module:id, package.module:Class, file.py or file.py:Class.
+        env_kwargs: Arguments of the environment, such as high=8; a text that looks like a number is '"12"'.
+        episodes: Episodes of each policy on each environment.
+        seed: Seed of the episodes and of the search for a blind policy.
+        search_steps: Environment steps of the search for a blind policy; 0 disables it.
+        search_seconds: Time limit of the search, per environment.
+        json_: Print JSON instead of text.
+        options: Options of the text.
     """
-    ids = list(dict.fromkeys(env_ids))
+    ids = list(dict.fromkeys(env))
     if env_kwargs and len(ids) > 1:
         raise ConfigError("--env-kwargs requires exactly one environment")
     Text.of(options)
@@ -78,10 +77,10 @@ def validate(
     broken = 0
     search = {"seed": seed, "search_steps": search_steps, "search_seconds": search_seconds}
     for env_id, maker in makers.items():
-        make = functools.partial(maker, **read_pairs(env_kwargs))
-        broken += _inspect(env_id, make, {**search, **options}, episodes=episodes, as_json=as_json)
+        make = functools.partial(maker, **dict(env_kwargs or {}))
+        broken += _inspect(env_id, make, {**search, **options}, episodes=episodes, as_json=json_)
     if broken:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _inspect(env_id: str, make: Callable[[], Any], search: Mapping[str, Any], *, episodes: int, as_json: bool) -> int:

@@ -1,15 +1,12 @@
 """``gym-trl view``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from typer import Argument, Option
-
-from gym_trl.cli.errors import clear_errors, one_line
-from gym_trl.cli.options import DebugOption, check_other
+from gym_trl.cli.errors import one_line
 from gym_trl.cli.terminal import say, say_aside
 from gym_trl.errors import ConfigError
 from gym_trl.files import is_unwritable
+from gym_trl.records.schema import FAILURES, ROLLOUTS
 from gym_trl.text import counted
 
 EXAMPLES = """
@@ -18,21 +15,22 @@ gym-trl view runs/first --text 17
 """
 
 
-@clear_errors
 def view(
-    run: Annotated[Path, Argument(metavar="RUN", help="Folder of a run, or a file of records.")],
+    run: Path,
     *,
-    out: Annotated[Path | None, Option(help="File to write. Default: view.html in the folder of the run.")] = None,
-    tokenizer: Annotated[Path | None, Option(help="Folder of the tokenizer. Default: the run's own.")] = None,
-    text: Annotated[
-        int | None,
-        Option(metavar="N", help="Print episode N in the terminal instead; -1 is the last one."),
-    ] = None,
-    debug: DebugOption = False,
+    out: Path | None = None,
+    tokenizer: Path | None = None,
+    text: int | None = None,
 ) -> None:
     """Write a run as an HTML page with its curves and its episodes.
 
     Episodes are shown with every token. The page works offline.
+
+    Args:
+        run: Folder of a run, or a file of records.
+        out: File to write. Default: view.html in the folder of the run.
+        tokenizer: Folder of the tokenizer. Default: the run's own.
+        text: Print the episode with this number in the terminal instead; -1 is the last one.
     """
     if text is not None:
         from gym_trl.cli.episode_text import print_episode
@@ -44,7 +42,9 @@ def view(
     from gym_trl.viewer.page import write_page
 
     page = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
-    check_other(run, page)
+    records = [run, run / ROLLOUTS, run / FAILURES]
+    if page.exists() and any(one.exists() and page.samefile(one) for one in records):
+        raise ConfigError(f"{page} has the records that are read; choose another --out")
     try:
         counts = write_page(run, page, tokenizer=tokenizer)
     except OSError as error:

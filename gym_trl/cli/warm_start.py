@@ -3,21 +3,18 @@
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
-from typer import Argument, Option
+from typing import Any
 
 from gym_trl.cli.environments import make_text_env
-from gym_trl.cli.errors import clear_errors, refuse_other_options
-from gym_trl.cli.flags import with_options, write_flags
+from gym_trl.cli.flags import with_options, words_of
 from gym_trl.cli.imports import slow_imports
-from gym_trl.cli.options import DebugOption, check_resumed
+from gym_trl.cli.resumed import check_resumed
 from gym_trl.cli.terminal import say
+from gym_trl.errors import ConfigError
 from gym_trl.grpo.trl_versions import import_trainer_alone
 from gym_trl.kinds import option_types
-from gym_trl.options import DEFAULT_ENV, EpisodeOptions, TrainedOptions, TrainOptions, WarmStartOptions
-from gym_trl.training.options import choose_warm_start, preset, preset_defaults, read_options
+from gym_trl.options import DEFAULT_ENV, NO_FLAG, EpisodeOptions, TrainedOptions, TrainOptions, WarmStartOptions
+from gym_trl.training.options import choose_warm_start, preset, read_options
 from gym_trl.training.sources import find_source
 
 EXAMPLES = """
@@ -29,20 +26,13 @@ gym-trl train TrlEnv/GuessNumber-v0 --model runs/warm
 """
 
 
-def _usual() -> dict[str, str]:
-    return {name: words for name, words in preset_defaults().items() if name in option_types(TrainedOptions)}
-
-
-@clear_errors
-@with_options(WarmStartOptions, presets=_usual)
+@with_options(WarmStartOptions, *NO_FLAG)
 def warm_start(
-    context: typer.Context,
+    env: str | None = None,
     *,
-    env_id: Annotated[str | None, Argument(metavar="ID", help=f"Environment. Default: {DEFAULT_ENV}.")] = None,
-    out: Annotated[Path | None, Option(help="Folder of the result; must be new. Default: one in runs/.")] = None,
-    resume: Annotated[Path | None, Option(help="Folder of a warm start to continue.")] = None,
-    debug: DebugOption = False,
-    options: dict[str, Any],
+    out: Path | None = None,
+    resume: Path | None = None,
+    **options: Any,
 ) -> None:
     """Train a model on episodes of a solver, before gym-trl train.
 
@@ -58,13 +48,21 @@ def warm_start(
     folder as --model. Ctrl-C stops after the current step and leaves a complete folder; --resume continues it.
 
     Exit status: 0 after the last step, 130 if interrupted, 2 for an error.
+
+    Args:
+        env: Environment: a registered id, module:id, package.module:Class, file.py or file.py:Class. Default:
+            TrlEnv/GuessNumber-v0.
+        out: Folder of the result; must be new. Default: one in runs/.
+        resume: Folder of a warm start to continue.
+        options: Options of the warm start.
     """
     if resume is not None:
-        refuse_other_options(context, ("resume", "env_id", "debug"))
+        if others := [*options, *(["out"] if out is not None else [])]:
+            raise ConfigError(f"--resume uses the run's own options, got --{others[0]}")
         run: TrainOptions | WarmStartOptions = read_options(resume, allowed=None)
-        check_resumed(resume, run.env, env_id)
+        check_resumed(resume, run.env, env)
     else:
-        run = choose_warm_start(env_id or DEFAULT_ENV, **options)
+        run = choose_warm_start(env or DEFAULT_ENV, **options)
         find_source(run.policy)
     # Before slow imports:
     make_text_env(run.env, run.env_kwargs, observe=run.observe).close()
@@ -83,7 +81,7 @@ def warm_start(
         done = supervised.resume_warm_start(resume)
     leave_process_group()
     if done.interrupted:
-        raise typer.Exit(130)
+        raise SystemExit(130)
     if os.environ.get("RANK", "0") == "0":
         say(f"To train it further: {train_command(run, done.model)}")
 
@@ -94,10 +92,10 @@ def train_command(run: TrainedOptions, model: Path) -> str:
     >>> given = {"env_kwargs": {"turns": 2}, "action_format": "plain"}
     >>> run = choose_warm_start("TrlEnv/Echo-v0", model="some/model", **given)
     >>> train_command(run, Path("runs/warm/model"))
-    'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env-kwargs turns=2 --action-format plain'
+    'gym-trl train TrlEnv/Echo-v0 --model runs/warm/model --env_kwargs turns=2 --action_format plain'
     """
     usual = preset(run.env, model=str(model)).as_dict()
     kept = option_types(TrainedOptions).keys() & {*option_types(EpisodeOptions), "max_completion_length"}
-    kept -= {"env", "seed"}
+    kept -= {"env", "seed", *NO_FLAG}
     own = {name: value for name, value in run.as_dict().items() if name in kept and value != usual[name]}
-    return shlex.join(["gym-trl", "train", run.env, "--model", str(model), *write_flags(own, TrainOptions)])
+    return shlex.join(["gym-trl", "train", run.env, "--model", str(model), *words_of(own)])

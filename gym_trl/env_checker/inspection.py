@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pickle import PicklingError
-from typing import Any, Unpack
+from typing import Any
 
 import gymnasium as gym
 
@@ -15,7 +15,6 @@ from gym_trl.errors import ConfigError
 from gym_trl.evaluation.as_trained import as_trained
 from gym_trl.evaluation.blind import SECONDS, STEPS
 from gym_trl.executors.process import ProcessEnded, PythonProcess, pack
-from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
 from gym_trl.report import PROBLEM, Finding, Report, ok, problem, skipped
 from gym_trl.text import counted
@@ -35,7 +34,7 @@ def inspect_env(
     search_seconds: float = SECONDS,
     seed: int = 0,
     on_finding: Callable[[Finding], None] | None = None,
-    **options: Unpack[PlayArgs],
+    **options: Any,
 ) -> Report:
     """Check every requirement of training, in a separate process.
 

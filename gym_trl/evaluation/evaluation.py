@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias
 
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, kwargs_by_id
 from gym_trl.episode import Episode
@@ -26,8 +26,7 @@ from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import ExecutorConfig, make_pool
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.kinds import check_options, option_types
-from gym_trl.option_args import EvaluateArgs
-from gym_trl.options import OF_EVALUATE, PLAYED, EvalOptions, Stepping, Text, chosen, with_role
+from gym_trl.options import LIMITS, MARKS, OF_EVALUATE, PLAYED, EvalOptions, Stepping, Text, chosen
 from gym_trl.policies.functions import NamedPolicy, as_policy
 from gym_trl.policies.model import LoadedModel, Model
 from gym_trl.policies.protocol import Attempt, TextPolicy
@@ -69,7 +68,7 @@ def evaluate(
     *,
     on_begin: Callable[[int, int], None] | None = None,
     on_episode: Callable[[Record, Scoreboard], None] | None = None,
-    **options: Unpack[EvaluateArgs],
+    **options: Any,
 ) -> Evaluation:
     """Play held-out tasks with policies, record every episode, and return the scores.
 
@@ -147,13 +146,12 @@ def _policies(named: Any, options: dict[str, Any]) -> list[NamedPolicy]:
     return policies
 
 
-_OF_MARKS, _LIMITS = with_role("marks"), with_role("limit")
-_OF_EVERY_POLICY = option_types(Text).keys() | _LIMITS
+_OF_EVERY_POLICY = option_types(Text).keys() | LIMITS
 
 
 def _check_use(options: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> None:
     """Check that each option applies to the policies that are compared."""
-    if not any(one.marks for one in policies) and (unused := sorted(options.keys() & _OF_MARKS)):
+    if not any(one.marks for one in policies) and (unused := sorted(options.keys() & MARKS)):
         raise ConfigError(f"{unused[0]} requires a language model: other policies write no marks")
     own = [one.name for one in policies if not isinstance(one, Model)]
     if len(own) == len(policies) and (unused := sorted(options.keys() - _OF_EVERY_POLICY)):
@@ -168,8 +166,8 @@ def _check_use(options: Mapping[str, Any], policies: Sequence[NamedPolicy]) -> N
 def _limits_of(policies: Sequence[NamedPolicy], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the limits that models of a table have of their own, such as those of their training, for all."""
     limits: dict[str, Any] = {}
-    named = [one for one in policies if isinstance(one, Model) and not _LIMITS.isdisjoint(one.options)]
-    for name in sorted(_LIMITS - options.keys()):
+    named = [one for one in policies if isinstance(one, Model) and not LIMITS.isdisjoint(one.options)]
+    for name in sorted(LIMITS - options.keys()):
         values = {one.name: one.options[name] for one in named if name in one.options}
         first = next(iter(values.values()), None)
         if all(value == first for value in values.values()):
@@ -196,7 +194,7 @@ def _wrapping(policy: NamedPolicy, options: Mapping[str, Any]) -> dict[str, Any]
     wrapping = {name: it for name, it in arguments.items() if name in names}
     if policy.marks:
         return wrapping
-    return {**{name: it for name, it in wrapping.items() if name not in _OF_MARKS}, "action_format": None}
+    return {**{name: it for name, it in wrapping.items() if name not in MARKS}, "action_format": None}
 
 
 def _stepping(policy: NamedPolicy) -> ExecutorConfig:

@@ -10,8 +10,8 @@ from gym_trl.executors.process import ProcessPool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
 from gym_trl.executors.ray import RayPool
 from gym_trl.executors.thread import ThreadPool
-from gym_trl.kinds import option_types
-from gym_trl.options import ExecutorName, Function, Stepping
+from gym_trl.kinds import Function, option_types
+from gym_trl.options import ExecutorName, Stepping
 
 Executor: TypeAlias = ExecutorName | Function
 """Name of an executor (see ``EXECUTORS``), or a pool's class or factory (``ProcessPool``)."""

@@ -17,7 +17,8 @@ from gym_trl.grpo.dataset import make_dataset
 from gym_trl.grpo.rewards import env_reward
 from gym_trl.grpo.rollout_func import Rollout, RolloutFunc
 from gym_trl.history import make_history
-from gym_trl.options import Envs, Function, SpecOptions, Stepping, Text, has_workers, signed, values_of
+from gym_trl.kinds import Function
+from gym_trl.options import Envs, SpecOptions, Stepping, Text, has_workers, signed, values_of
 from gym_trl.play import History
 from gym_trl.types import Task
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cache, partial
 from json import loads
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from gym_trl.chat import Chat, ChatLike
 from gym_trl.engines.admission import context_of
@@ -17,7 +17,6 @@ from gym_trl.errors import ChatTemplateError, ConfigError, needs
 from gym_trl.executors.protocol import EnvPool, TextEnvironment
 from gym_trl.history import make_history
 from gym_trl.kinds import Arguments, Count, option_types
-from gym_trl.option_args import ModelArgs
 from gym_trl.options import TOKENS_PER_TURN, Playing, chosen, defaults
 from gym_trl.play import Conversation, Limits
 from gym_trl.policies.protocol import Attempt, OnPlayed
@@ -123,7 +122,7 @@ class Model(Playing):
     """Other options of its episodes that were given."""
     marks = True
 
-    def __init__(self, path: str, *, label: str | None = None, **options: Unpack[ModelArgs]) -> None:
+    def __init__(self, path: str, *, label: str | None = None, **options: Any) -> None:
         own = {name: one for name, one in options.items() if name in option_types(Playing)}
         episode_options = chosen({name: one for name, one in options.items() if name not in own}, by="a model")
         values = {"path": path, "label": label, **defaults(Playing), **own}
@@ -140,7 +139,7 @@ class Model(Playing):
                 "trained has its settings, too"
             )
 
-    def changed(self, *, path: str | None = None, label: str | None = None, **changes: Unpack[ModelArgs]) -> Self:
+    def changed(self, *, path: str | None = None, label: str | None = None, **changes: Any) -> Self:
         """Return the model with other arguments."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("path", "label")}
         options = {**own.pop("options"), **own, **changes}

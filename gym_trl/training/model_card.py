@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gym_trl.evaluation.levels import LEVELS, levels_of
+from gym_trl.options import NO_FLAG
 from gym_trl.policies.model import is_hub_id
 from gym_trl.policies.weights import Adapter
 from gym_trl.records.fields import as_number
@@ -128,18 +129,18 @@ _RETURNS = " The environment declares no success, so there are returns only."
 
 def _command(options: Mapping[str, Any], demonstrated: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield the command of the training, and its options."""
-    named = {name: _published(value) for name, value in options.items()}
+    named = {name: _published(value) for name, value in options.items() if name not in NO_FLAG}
     grpo = options.get("grpo") or {}
     named["grpo"] = {name: _published(grpo[name]) for name in grpo if not _PLACES.search(name)}
     named["model"] = None if options.get("model") is None else _model_name(options["model"])
-    command = ["gym-trl", "train", "config.json"]
+    command = ["gym-trl", "train", "--config", "options.json"]
     if demonstrated is not None:
         command = ["gym-trl", "warm-start", str(_published(options["env"]))]
         given = {"model": named["model"], **{name: _published(value) for name, value in demonstrated.items()}}
         for name, value in given.items():
-            command += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+            command += [] if value is None else [f"--{name}", str(value)]
     yield _block("console", f"$ {shlex.join(_line(word) for word in command)}")
-    yield ("`config.json` has these options:" if demonstrated is None else "The options of a training after it:")
+    yield ("`options.json` has these options:" if demonstrated is None else "The options of a training after it:")
     yield _block("json", json.dumps(named, indent=2, default=str))
 
 

@@ -5,22 +5,19 @@ import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError, UntrustedError, needs
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import check_option, check_options, option_types, types_in
-from gym_trl.option_args import TrainArgs, WarmStartArgs
 from gym_trl.options import (
     DEFAULT_ENV,
+    NO_FLAG,
     EpisodeOptions,
     TrainedOptions,
     TrainOptions,
     WarmStartOptions,
-    declared,
-    default_of,
-    described,
     moved,
     values_of,
 )
@@ -91,16 +88,9 @@ PRETRAINED = TrainOptions(
 )
 """Preset of a pretrained model, on any environment."""
 
-ADAPTER_RATE = 1e-5
-"""Learning rate of a pretrained model of which an adapter is trained: the best one of LoRA is about ten times that of
+ADAPTER = replace(PRETRAINED, learning_rate=1e-5)
+"""Preset of a pretrained model of which an adapter is trained: the best one of LoRA is about ten times that of
 all weights (Schulman and Thinking Machines Lab, "LoRA Without Regret", 2025). Small models take up to 5e-4."""
-
-PRESETS = {
-    "adapter": replace(PRETRAINED, learning_rate=ADAPTER_RATE),
-    "tiny": TINY_ELSEWHERE,
-    **{f"tiny on {env}": own for env, own in TINY.items()},
-}
-"""Presets by their names in the help and in the docs, besides ``PRETRAINED``."""
 
 _POSITIVE = {  # GRPOConfig and its trainer divide by most of them
     "generation_batch_size",
@@ -141,32 +131,10 @@ def preset(env: str = DEFAULT_ENV, *, model: str | None = None, lora: int | None
 def _usual(env: str, model: str | None, lora: int | None) -> TrainOptions:
     if model is None:
         return TINY.get(env, TINY_ELSEWHERE)
-    return PRESETS["adapter"] if lora is not None or read_adapter(model) is not None else PRETRAINED
+    return ADAPTER if lora is not None or read_adapter(model) is not None else PRETRAINED
 
 
-def changed_by(name: str) -> TrainOptions:
-    """Return the preset that a preset in ``PRESETS`` is a change of."""
-    return TINY_ELSEWHERE if name.startswith("tiny on ") else PRETRAINED
-
-
-def preset_defaults() -> dict[str, str]:
-    """Return descriptions of the defaults that presets change, by the names of the options.
-
-    >>> preset_defaults()["learning_rate"]
-    '1e-06 (adapter: 1e-05; tiny: 0.002; tiny on TrlEnv/GuessNumber-v0: 0.003)'
-    """
-    descriptions = {}
-    for name, one in declared(TrainOptions).items():
-        usual, value = vars(PRETRAINED)[name], {key: vars(preset)[name] for key, preset in PRESETS.items()}
-        others = [
-            f"{key}: {described(one, value[key])}" for key in PRESETS if value[key] != vars(changed_by(key))[name]
-        ]
-        if others or usual != default_of(one):
-            descriptions[name] = described(one, usual) + (f" ({'; '.join(others)})" if others else "")
-    return {name: words for name, words in descriptions.items() if name != "env"}
-
-
-def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
+def choose(env: str = DEFAULT_ENV, **given: Any) -> TrainOptions:
     """Return the preset's options for this model and environment, overridden by those that are given.
 
     >>> options = choose("TrlEnv/GuessNumber-v0", env_kwargs={"turns": 5}, steps=10)
@@ -188,7 +156,7 @@ def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
         chosen["model"] = find_model(chosen["model"])
     model, lora = chosen.get("model"), chosen.get("lora")
     usual = _usual(env, model if isinstance(model, str) else None, lora)
-    if not kinds.keys() - {"env"} <= given.keys():  # with all of them, as in a run's config.json, nothing is added
+    if not kinds.keys() - {"env", *NO_FLAG} <= given.keys():  # with all of them, as in a printed file, nothing is added
         for name in ("env_kwargs", "grpo"):
             chosen[name] = {**getattr(usual, name), **chosen.get(name, {})}
     if chosen.get("vllm") is not None and "use_cpu" not in given.get("grpo", {}):
@@ -198,7 +166,7 @@ def choose(env: str = DEFAULT_ENV, **given: Unpack[TrainArgs]) -> TrainOptions:
     return made
 
 
-def choose_warm_start(env: str = DEFAULT_ENV, **given: Unpack[WarmStartArgs]) -> WarmStartOptions:
+def choose_warm_start(env: str = DEFAULT_ENV, **given: Any) -> WarmStartOptions:
     """Return the options of a warm start with the preset of the training that follows it.
 
     >>> choose_warm_start("TrlEnv/GuessNumber-v0", policy="random").env_kwargs

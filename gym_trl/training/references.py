@@ -10,7 +10,7 @@ from gym_trl.evaluation.blind import blind_reference
 from gym_trl.evaluation.play import optimum, random_reference
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import option_types
-from gym_trl.options import Text, TrainOptions, changed, with_role
+from gym_trl.options import MARKS, Text, TrainOptions, changed
 from gym_trl.random_play import own_random_policy
 from gym_trl.registration import make_env
 from gym_trl.wrappers.seats import plays_all_seats
@@ -57,5 +57,5 @@ def _maker(own: MakeEnv, chosen: Mapping[str, Any]) -> MakeEnv:
     try:
         close_env(text_env(task))
     except NotTextError:
-        return as_trained(own, {name: value for name, value in chosen.items() if name not in with_role("marks")})
+        return as_trained(own, {name: value for name, value in chosen.items() if name not in MARKS})
     return task

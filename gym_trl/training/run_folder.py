@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Unpack
+from typing import Any
 
 from gym_trl.envspec import END_AFTER_INVALID, limit_of_invalid
 from gym_trl.episode import Episode
@@ -20,7 +20,6 @@ from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.files import replace_text
 from gym_trl.grpo.trainer_engine import SAMPLING
-from gym_trl.option_args import ModelArgs
 from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
 from gym_trl.policies.model import Model
 from gym_trl.policies.weights import read_adapter, saving
@@ -86,7 +85,7 @@ def trained(
     path: str | None = None,
     label: str | None = None,
     allowed: Collection[str] = (),
-    **changes: Unpack[ModelArgs],
+    **changes: Any,
 ) -> Model:
     """Return the model of the run in ``folder``, with the settings of its training.
 

@@ -3,10 +3,9 @@ import re
 from pathlib import Path
 
 import pytest
+from support.command_line import run_command_line
 from support.viewer_runs import played, write_run
-from typer.testing import CliRunner
 
-from gym_trl.cli.app import app
 from gym_trl.errors import ConfigError
 from gym_trl.records.schema import as_record
 from gym_trl.viewer.page import policy, write_page
@@ -57,10 +56,10 @@ def test_the_same_run_makes_the_same_page(tmp_path: Path) -> None:
 def test_records_are_never_replaced_by_what_is_made_of_them(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes((write_run(tmp_path / "run") / "rollouts.jsonl").read_bytes())
     before, file = (tmp_path / name).read_bytes(), str(tmp_path / name)
-    ran = CliRunner().invoke(app, ["view", file, "--out", file])
+    ran = run_command_line(["view", file, "--out", file])
     assert ran.exit_code == 2
     assert "has the records that are read; choose another --out" in ran.stderr
     assert (tmp_path / name).read_bytes() == before
     if name.endswith(".html"):
-        assert CliRunner().invoke(app, ["view", file]).exit_code == 2
+        assert run_command_line(["view", file]).exit_code == 2
         assert (tmp_path / name).read_bytes() == before

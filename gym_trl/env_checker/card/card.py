@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
@@ -22,7 +22,6 @@ from gym_trl.evaluation.blind import named
 from gym_trl.evaluation.estimates import Estimate
 from gym_trl.evaluation.play import Optimum, optimum
 from gym_trl.executors.step import close_env
-from gym_trl.option_args import PlayArgs
 from gym_trl.options import chosen
 from gym_trl.random_play import description_of, random_play, solver_play
 from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict
@@ -132,7 +131,7 @@ def make_card(
     tokenizer: Any = None,
     tokenizer_name: str = "",
     on_progress: Callable[[str], None] | None = None,
-    **options: Unpack[PlayArgs],
+    **options: Any,
 ) -> Card:
     """Measure an environment, and return its card.
 
