@@ -215,8 +215,8 @@ grpo: {beta: 0.1}
 
 
 def test_flags_override_a_file_also_inside_of_mappings(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(FILE)
-    words = ["--config", str(tmp_path / "run.yaml"), "--turn-limit", "4", "--grpo", "beta=0.2", "--grpo", "top_k=3"]
+    (tmp_path / "my-run.yaml").write_text(FILE)
+    words = [f"--config={tmp_path / 'my-run.yaml'}", "--turn-limit", "4", "--grpo", "beta=0.2", "--grpo", "top_k=3"]
     assert Command("train", load("commands", "train")).read(words) == {
         "env": "TrlEnv/Echo-v0",
         "env_kwargs": {"word_length": 2},

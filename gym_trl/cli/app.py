@@ -41,8 +41,8 @@ def main(words: Sequence[str] | None = None) -> int:
         text = one_line(error)
         sys.stderr.write(encodable(f"Error: {text[:_LONGEST]}{'...' * (len(text) > _LONGEST)}\n", sys.stderr))
         return 2
-    except SystemExit as stop:
-        return int(stop.code or 0)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        return int(stop.code or 0) if isinstance(stop, SystemExit) else 130
     return 0
 
 

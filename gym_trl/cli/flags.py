@@ -54,8 +54,8 @@ class Flag:
 
     def is_a(self, base: type) -> bool:
         """Return whether its value is a mapping, or a sequence."""
-        bases = [inspect.unwrap(getattr(one, "__origin__", one)) for one in types_in(self.kind)]
-        return any(isinstance(one, type) and issubclass(one, base) and one is not str for one in bases)
+        bases = [get_origin(one) for one in types_in(self.kind)]
+        return any(isinstance(one, type) and issubclass(one, base) for one in bases)
 
 
 class Command:
@@ -164,10 +164,11 @@ class Command:
         while waiting:
             word = waiting.pop(0)
             name, equals, value = word.partition("=")
-            name, dot, key = name.removeprefix("--").partition(".")
-            flag = self.flags.get(name.replace("-", "_")) if word.startswith("--") else None
+            first, dot, key = name.removeprefix("--").partition(".")
+            first = first.replace("-", "_")
+            flag = self.flags.get(first) if word.startswith("--") else None
             if flag is None or flag.is_switch or not (equals or waiting):
-                others.append(word.replace("-", "_").replace("__", "--", 1) if word.startswith("--") else word)
+                others.append(f"--{first}{dot}{key}{equals}{value}" if word.startswith("--") else word)
                 continue
             value = value if equals else waiting.pop(0)
             if flag.is_a(Mapping) and (dot or ("=" in value and not value.startswith("{"))):
