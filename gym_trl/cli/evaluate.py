@@ -43,7 +43,7 @@ def evaluate(
 ) -> None:
     """Evaluate models and other policies on held-out tasks.
 
-    Results have 95% intervals. Policies are the environments' own (solver, random, constant, garbage, noop),
+    Results have 95% intervals. Policies are the environments' own (solver, random),
     package.module:function (which returns the policy of an episode for its environment), and person. Models are paths,
     hub ids (ORG/NAME), or folders of runs, which are prompted as they were trained unless an option says otherwise;
     with --base-url they are models of an OpenAI-compatible server. All play the same tasks, whose seeds do not occur in

@@ -39,7 +39,7 @@ from gym_trl.training.findings import (
 )
 from gym_trl.training.model_checks import Memory, MicroBatch, estimate_memory, micro_batch_of, model_problems
 from gym_trl.training.models import ModelChoice, model_choice
-from gym_trl.training.options import has_opponents, one_seat
+from gym_trl.training.options import one_seat
 from gym_trl.training.references import references
 from gym_trl.training.sources import preamble_of
 
@@ -150,7 +150,7 @@ def diagnose(
 
     The episodes have the tasks, limits, sampling options and action format of the training. Nothing is trained or
     written. The model is loaded by Transformers, also for a training with vLLM. Of a game whose seats are all trained,
-    it plays one, against the environment's own opponent.
+    it plays one, against random play.
 
     Args:
         options: Options of the training; ``model`` is required.
@@ -169,11 +169,6 @@ def diagnose(
         raise ConfigError("model must be a path or hub id, got None: the tiny model needs no diagnosis")
     check_counts(groups=groups)
     args = grpo_config(options)
-    if options.seats is not None and not has_opponents(options):
-        raise ConfigError(
-            f"a model is diagnosed in one seat, and {options.env} plays no other: give it an opponent of its own, or "
-            "see gym-trl eval --against"
-        )
     spec = make_spec(one_seat(options), args)
     template = template_options(options, args)
     of_model = model_problems(choice, template, options.history)

@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+import gymnasium as gym
+
 from gym_trl.envspec import END_AFTER_INVALID
 from gym_trl.errors import ConfigError, UntrustedError, needs
-from gym_trl.executors.step import close_env
 from gym_trl.kinds import check_option, check_options, option_types, types_in
 from gym_trl.options import (
     DEFAULT_ENV,
@@ -24,10 +25,11 @@ from gym_trl.options import (
 from gym_trl.policies.model import find_model
 from gym_trl.policies.weights import read_adapter
 from gym_trl.records.json_lines import read_object
-from gym_trl.registration import did_you_mean, make_env
+from gym_trl.registration import did_you_mean
 from gym_trl.training.models import model_choice
 from gym_trl.trust import refuse_code
-from gym_trl.wrappers.traits import traits
+from gym_trl.wrappers.opponent import Opponent
+from gym_trl.wrappers.traits import attribute_of
 
 _O = TypeVar("_O", bound=EpisodeOptions)
 
@@ -234,25 +236,19 @@ def resume_command(command: str, folder: Path) -> str:
 
 
 def one_seat(options: _O) -> _O:
-    """Return options for an evaluation, in which the model plays one seat against others.
+    """Return options for an evaluation, in which the model plays one seat against random play.
 
     >>> one_seat(choose("TrlEnv/TicTacToe-v0", turn_limit=9, seats="self", credit="pool")).credit
     'episode'
     """
-    return options if options.seats is None else replace(options, seats=None, credit="episode")
+    if options.seats is None:
+        return options
+    return replace(options, seats=None, credit="episode", wrappers=(*options.wrappers, against_random))
 
 
-def has_opponents(options: TrainOptions) -> bool:
-    """Return whether the environment plays the other seats against a model that plays one.
-
-    >>> has_opponents(choose("TrlEnv/TicTacToe-v0", turn_limit=9, seats="self"))
-    False
-    """
-    env = make_env(options.env, **options.env_kwargs)
-    try:
-        return traits(env).num_seats == 1
-    finally:
-        close_env(env)
+def against_random(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return a game in which random play has all seats but one, which is drawn at each reset."""
+    return Opponent(env, "random", seat=None) if attribute_of(env, "num_seats", 1) > 1 else env
 
 
 def check_grpo(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from gym_trl.text import counted
 from gym_trl.training.configs import grpo_config, make_spec
 from gym_trl.training.model_checks import micro_batch_of, model_problems, refuse
 from gym_trl.training.models import ModelChoice, load_model, model_choice
-from gym_trl.training.options import has_opponents, one_seat, read_options, resume_command
+from gym_trl.training.options import one_seat, read_options, resume_command
 from gym_trl.training.progress import report
 from gym_trl.training.recording import Recorder
 from gym_trl.training.references import references
@@ -317,14 +317,11 @@ class _Run(SessionCallback):
         self.folder.draw_now_and_then(self.options.env)
         super().show(step, logs)
 
-    def _against_others(self, spec: GymSpec) -> GymSpec | None:
-        """Return the specification for evaluations, in which the model plays one seat; ``None`` if it cannot."""
+    def _against_others(self, spec: GymSpec) -> GymSpec:
+        """Return the specification for evaluations, in which the model plays one seat against random play."""
         if spec.env_spec.seats is None:
             return spec
-        if has_opponents(self.options):
-            return make_spec(one_seat(self.options), self.trainer.args, self.recorder.on_rollout)
-        self.display.note("The environment plays no seat itself: see gym-trl eval --against")
-        return None
+        return make_spec(one_seat(self.options), self.trainer.args, self.recorder.on_rollout)
 
     def _evaluate(self, temperature: float, *, must_score: bool = False) -> Score:
         """Play the evaluation's tasks, distributed over the processes, in batches of the training's size.
@@ -333,8 +330,6 @@ class _Run(SessionCallback):
             PoolError: No episode can be scored, with ``must_score``; on all processes.
         """
         trainer, accelerator = self.trainer, self.trainer.accelerator
-        if self._evaluated is None:
-            return Score.of([])
         self.display.note(f"Playing {self.options.eval_episodes} evaluation episodes at temperature {temperature:g}")
         prompts = self._evaluated.eval_dataset["prompt"]
         mine = list(prompts)[accelerator.process_index :: accelerator.num_processes]
@@ -371,8 +366,6 @@ class _Run(SessionCallback):
 
         Where instances are not counted these are seeds, of which several may give the same task.
         """
-        if self._evaluated is None:
-            return {"eval_episodes": 0}
         tasks = list(self._evaluated.tasks("eval"))
         played, trained = set(map(_game, tasks)), set(map(_game, self._spec.tasks("train")))
         what = "games" if all("instance" in task.options for task in tasks) else "seeds"
@@ -381,8 +374,6 @@ class _Run(SessionCallback):
 
     def _references(self) -> dict[str, float | None]:
         """Return the scores of random play, the blind baseline and perfect play."""
-        if self._evaluated is None:
-            return {}
         scores = references(self.options)
         if scores["success_blind"] is None and scores["return_blind"] is None:
             self.display.note(
