@@ -23,7 +23,7 @@ class Range:
     >>> check_option("share", 1.5, Annotated[float, Range(least=0, most=1)])
     Traceback (most recent call last):
         ...
-    gym_trl.errors.ConfigError: share must be a finite number of at least 0 and at most 1, got 1.5
+    gym_trl.errors.ConfigError: share must be a number of at least 0 and at most 1, got 1.5
     """
 
     least: float | None = None
@@ -138,7 +138,7 @@ def _described(kind: Any) -> Iterator[str]:
     base = origin or kind
     if origin is Annotated:
         words = next((one for one in arguments[1:] if isinstance(one, str)), None)
-        yield words or " ".join([expected(arguments[0]), *map(str, arguments[1:])])
+        yield words or " ".join([expected(arguments[0]).replace("finite ", ""), *map(str, arguments[1:])])
     elif origin is Literal or kind is bool:
         yield from map(repr, arguments or (True, False))
     elif base in _WORDS:
