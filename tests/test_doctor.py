@@ -257,5 +257,5 @@ def test_the_format_proposed_for_the_pretrained_model_works(pretrained: Path) ->
     assert "template's own: 'You are a helpful AI assistant" in found.finding("system message").got
     spec = {name: found.changes[name] for name in found.changes.keys() & {"cut_actions"}}
     again = examine(action_format=found.changes["action_format"], **spec).finding("readable actions")
-    assert again.numbers["readable"] > lost.numbers["readable"] + 0.3
-    assert again.numbers["legal"] > lost.numbers["legal"] + 0.1
+    assert again.numbers["readable"] > lost.numbers["readable"] + 0.1
+    assert again.numbers["legal"] >= lost.numbers["legal"]
