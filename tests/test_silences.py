@@ -143,7 +143,7 @@ def test_three_rollouts_that_end_with_one_exception_stop_the_training_with_it(
     tmp_path: Path, env: Any, stock: bool
 ) -> None:
     trainer = made(tmp_path, env, stock=stock)
-    with pytest.raises(GymTRLError, match=rf"API_KEY.*{LINE}.*gym-trl check \S*{env.__name__}"):
+    with pytest.raises(GymTRLError, match=rf"API_KEY.*{LINE}.*gym-trl validate \S*{env.__name__}"):
         trainer.train()
     assert trainer.state.global_step == 2
 
@@ -169,13 +169,13 @@ def test_the_command_stops_with_the_exception(tmp_path: Path, monkeypatch: pytes
     said = text(ended.output + ended.stderr)
     assert "API_KEY" in said
     assert f"{HERE.name}:" in said
-    assert "gym-trl check" in said
+    assert "gym-trl validate" in said
 
 
 @pytest.mark.parametrize("stock", [False, True], ids=["ours", "stock"])
 def test_a_group_whose_members_begin_differently_is_refused(tmp_path: Path, stock: bool) -> None:
     trainer = made(tmp_path, Global, stock=stock)
-    with pytest.raises(ConfigError, match=r"np_random.*gym-trl check \S*Global"):
+    with pytest.raises(ConfigError, match=r"np_random.*gym-trl validate \S*Global"):
         trainer.train()
     assert trainer.state.global_step == 0
 

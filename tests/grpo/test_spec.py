@@ -187,12 +187,14 @@ def stepped_in(spec):
 
 
 class TestThePreferredExecutor:
+    @pytest.mark.code
     def test_is_what_the_environment_asks_for(self):
         assert stepped_in(GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1)) is ThreadPool
+        assert stepped_in(GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1, executor="inline")) is InlinePool
 
     def test_is_inline_for_those_that_ask_for_none_and_gives_way_to_what_is_said(self):
         assert stepped_in(GymSpec("TrlEnv/Echo-v0", num_tasks=1)) is InlinePool
-        assert stepped_in(GymSpec("TrlEnv/CodeAgent-v0", num_tasks=1, executor="inline")) is InlinePool
+        assert stepped_in(GymSpec("TrlEnv/Echo-v0", num_tasks=1, executor="thread")) is ThreadPool
 
     def test_must_be_one_that_there_is(self):
         def ask(env):

@@ -27,8 +27,8 @@ class Result:
 class _Text(io.TextIOWrapper):
     """Text in memory, to which bytes can be written as well."""
 
-    def __init__(self, content: bytes = b"") -> None:
-        super().__init__(io.BytesIO(content), encoding="utf-8", write_through=True)
+    def __init__(self, content: bytes = b"", errors: str = "strict") -> None:
+        super().__init__(io.BytesIO(content), encoding="utf-8", errors=errors, write_through=True)
 
     def text(self) -> str:
         buffer = self.buffer
@@ -38,7 +38,7 @@ class _Text(io.TextIOWrapper):
 
 def run_command_line(words: Sequence[str], said: str | bytes | None = None) -> Result:
     """Run ``gym-trl`` with these words; it reads ``said``."""
-    out, err, kept = _Text(), _Text(), sys.stdin
+    out, err, kept = _Text(), _Text(errors="backslashreplace"), sys.stdin  # as Python has them
     sys.stdin = _Text(said.encode() if isinstance(said, str) else said or b"")
     code, raised = 1, None
     try:

@@ -11,6 +11,7 @@ import gymnasium as gym
 import gym_trl
 from gym_trl.envs.seat_game import SeatGame
 from gym_trl.envs.text_game import TextGame
+from gym_trl.sandbox import bubblewrap_problem
 from gym_trl.testing import play
 from gym_trl.types import Policy
 from gym_trl.wrappers import StateKey, as_text
@@ -23,7 +24,9 @@ def game_class(env_id: str) -> Any:
 
 
 IDS = [env_id for env_id in sorted(gym_trl.GAMES) if issubclass(game_class(env_id), TextGame)]
-"""Games that are played by the rules of ``TextGame``."""
+"""Games that are played by the rules of ``TextGame``, and can be played on this machine."""
+if bubblewrap_problem() is not None:
+    IDS.remove("TrlEnv/CodeAgent-v0")
 SEATS = [env_id for env_id in IDS if issubclass(game_class(env_id), SeatGame)]
 
 
