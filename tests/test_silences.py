@@ -124,6 +124,14 @@ def test_as_many_tasks_as_a_generation_has_groups_are_enough(tmp_path: Path) -> 
     assert made(tmp_path, Fair, num_tasks=4, grpo=grpo).train().global_step == 1
 
 
+def test_a_temperature_of_zero_is_refused_by_its_name(tmp_path: Path) -> None:
+    """All members of a group would play alike, and TRL divides by it."""
+    with pytest.raises(ConfigError, match="temperature"):
+        made(tmp_path, Fair, grpo={"temperature": 0.0})
+    with pytest.raises(ConfigError, match="temperature"):
+        made(tmp_path, Fair, stock=True, grpo={"temperature": 0.0}).train()
+
+
 def test_an_evaluation_without_tasks_or_of_parts_of_groups_is_refused_when_the_trainer_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="num_eval_tasks"):
         made(tmp_path, Fair, num_eval_tasks=0, grpo={"eval_strategy": "steps"})

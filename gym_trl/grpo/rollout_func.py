@@ -183,6 +183,7 @@ class RolloutFunc:
             ChatTemplateError: The chat template does not continue turn by turn.
         """
         check_trl()
+        check_temperature(trainer.args)
         if (self.history is not None or self.by_turn) and getattr(trainer, "rollouts", None) is not self:
             raise ConfigError(
                 "history, seats and credit per turn change the rows of a batch: use GymGRPOTrainer(..., spec=spec) in "
@@ -377,6 +378,16 @@ def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
             f"{failed} of the {played} episodes of the last {IN_A_ROW} rollouts are unscored, so that little is left "
             "to learn from. Most common: " + "; ".join(f"{number} x {error}" for error, number in most)
         )
+
+
+def check_temperature(args: Any) -> None:
+    """Check that a training samples.
+
+    Raises:
+        ConfigError: Its temperature is 0: members of a group would all play alike, and TRL divides by it.
+    """
+    if not args.temperature > 0:
+        raise ConfigError(f"temperature must be above 0 in a training, got {args.temperature}: leave it out")
 
 
 def check_openings(games: Sequence[Game], played: Sequence[Sequence[Episode]]) -> None:

@@ -16,7 +16,7 @@ from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.generation_check import check_batching
 from gym_trl.grpo.groups import Member, advantages
 from gym_trl.grpo.rewards import Outcome, env_reward, metrics
-from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.rollout_func import RolloutFunc, check_temperature
 from gym_trl.grpo.speed import logprobs_and_entropies
 from gym_trl.grpo.trl_versions import check_trl
 
@@ -243,6 +243,7 @@ def _check_args(args: Any, rollouts: RolloutFunc | None, named: Mapping[str, Any
     Raises:
         ConfigError: There are fewer tasks than a generation has groups, or the loss would not be what it should.
     """
+    check_temperature(args)
     if not args.use_vllm:
         check_batching(continuous=args.use_transformers_continuous_batching)
     train_dataset, eval_dataset = named.get("train_dataset"), named.get("eval_dataset")
