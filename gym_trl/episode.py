@@ -113,6 +113,8 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     """The whole conversation, also what a history leaves out."""
+    opening: int = 0
+    """Number of messages before the first response."""
     loss_return: float = 0.0
     """Return of an episode that is lost, as known after the reset: one that is cut off is worth no more."""
     success: bool | None = None
@@ -205,6 +207,7 @@ class Episode:
         begun = self.messages.pop().content if self.messages and self.messages[-1].role == "user" else ""
         texts = begun, reset.instructions, reset.observation
         self.messages.append(Message("user", "\n\n".join(text for text in texts if text)))
+        self.opening = len(self.messages)
 
     def answer(self, answer: Answer | str, spans: Sequence[Span] = ()) -> None:
         """Begin a turn with the response to the last observation."""
@@ -229,8 +232,6 @@ class Episode:
         self.show(result)
         if result.terminated or result.truncated:
             self.stop(reason_of(result))
-        elif len(self.turns) >= MAX_TURNS:
-            self.stop(StopReason.TURN_LIMIT, f"nothing has ended the episode after {MAX_TURNS} turns")
 
     def pay(self, result: StepResult) -> None:
         """Note what a step says of the last response: its reward, its action, and whether that was valid."""
@@ -240,6 +241,8 @@ class Episode:
         turn.action_valid, turn.action_cut = bool(info.get("action_valid", True)), bool(info.get("action_cut", False))
         turn.action = action if isinstance(action, str) else None
         turn.penalty = float(penalty) if type(penalty) in (float, int) else 0.0
+        if len(self.turns) >= MAX_TURNS and not (result.terminated or result.truncated):
+            self.stop(StopReason.TURN_LIMIT, f"nothing has ended the episode after {MAX_TURNS} turns")
 
     def show(self, result: StepResult) -> None:
         """Append an observation to the conversation."""

@@ -6,7 +6,6 @@ segment begins, which is trained as the model saw it: each segment is a row of t
 """
 
 from collections.abc import Sequence
-from itertools import dropwhile, takewhile
 from typing import Any
 
 from gym_trl.chat import Chat
@@ -61,7 +60,7 @@ def notes(after: int | None = None, ask: str = ASK) -> History:
 
     async def shorten(shown: Conversation) -> Sequence[Message] | None:
         opening, turns = _opening(shown), _turns(shown)
-        asked = len(shown.chat.reply(ask, closed=False))
+        asked = 0 if shown.renders_anew else len(shown.chat.reply(ask, closed=False))
         if shown.room >= 2 * shown.turn + asked and (after is None or len(turns) < 2 * after):
             return None
         return _begun(opening, _NOTES + await shown.ask(ask), shown.messages[-1])
@@ -98,12 +97,12 @@ def chat_for(tokenizer: Any, history: "History | str | int | None", **options: A
 
 def _opening(shown: Conversation) -> list[Message]:
     """Return the messages before the first response of the episode."""
-    return list(takewhile(lambda message: message.role != "assistant", shown.episode.messages))
+    return shown.episode.messages[: shown.episode.opening]
 
 
 def _turns(shown: Conversation) -> list[Message]:
     """Return the responses that are shown, each with the observation after it."""
-    return list(dropwhile(lambda message: message.role != "assistant", shown.messages))
+    return shown.messages[shown.episode.opening :]
 
 
 def _shortened(opening: Sequence[Message], turns: Sequence[Message], keep: int) -> list[Message]:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from gym_trl.chat import ChatLike
 from gym_trl.episode import Episode, Segment, Span, reason_of
-from gym_trl.errors import ConfigError, check_counts, described, raise_interrupt
+from gym_trl.errors import ConfigError, check_counts, described, raise_interrupt, stops_a_rollout
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.text.thoughts import AnswerText
 from gym_trl.types import (
@@ -71,11 +71,12 @@ class Conversation:
     """Messages that the model is shown; the last one is the latest observation."""
     _told: int = 0  # number of the episode's messages that were shown
     _spans: list[Span] = field(default_factory=list)  # sampled since the last turn
+    _failure: BaseException | None = None  # of the engine, which is not one of the history
 
     @property
     def room(self) -> int:
         """Number of tokens that are left for the model after the latest observation."""
-        ids, delta = self._prompt(self.messages, anew=False)
+        ids, delta = self._prompt(self.messages, anew=self.renders_anew)
         return self._room(ids, delta)
 
     @property
@@ -92,15 +93,17 @@ class Conversation:
 
         The answer is empty if there is no room for one, and the episode stops.
         """
-        done = await self._respond([*self.messages[:-1], Message("user", text)], anew=self._is_refused)
+        done = await self._respond([*self.messages[:-1], Message("user", text)], anew=self.renders_anew)
         return "" if done is None else self.chat.text(done.ids).text
 
     async def answer(self) -> str | None:
         """Begin a turn with the model's response, and return it for the environment; ``None`` if the episode stops."""
         episode = self.episode
         self.messages += episode.messages[self._told :]
-        anew = await self._shorten() if self.history is not None and episode.turns else self._is_refused
+        anew = await self._shorten() if self.history is not None and episode.turns else self.renders_anew
         if episode.stop_reason is not None or (done := await self._respond(self.messages, anew=anew)) is None:
+            if episode.turns:  # notes after which there is no room for a turn
+                episode.turns[-1].spans = [*self._spans, *episode.turns[-1].spans]
             return None
         answer = self.chat.text(done.ids)
         episode.answer(answer, self._spans)
@@ -109,8 +112,9 @@ class Conversation:
         return UnfinishedResponse(answer.text) if cut else AnswerText(answer.text)
 
     @property
-    def _is_refused(self) -> bool:
-        return bool(getattr(self.chat, "refusal", ""))  # then nothing can be appended
+    def renders_anew(self) -> bool:
+        """True if the chat template does not continue turn by turn, so that nothing can be appended."""
+        return bool(getattr(self.chat, "refusal", ""))
 
     async def _shorten(self) -> bool:
         """Let the history change what is shown; return True if the prompt is to be rendered anew."""
@@ -122,10 +126,12 @@ class Conversation:
             raise
         except BaseException as error:
             raise_interrupt(error)
+            if error is self._failure or stops_a_rollout(error):
+                raise
             self.episode.stop(StopReason.ENV_ERROR, f"history raised {described(error)}")
             return False
         if shown is None:
-            return self._is_refused
+            return self.renders_anew
         if not isinstance(shown, Sequence) or not shown or not all(isinstance(one, Message) for one in shown):
             raise ConfigError(f"history must return messages or None, got {shown!r:.200}")
         self.messages = list(shown)
@@ -145,6 +151,9 @@ class Conversation:
         except ModelStopped as stopped:
             episode.stop(stopped.reason, str(stopped))
             return None
+        except BaseException as error:
+            self._failure = error
+            raise
         finally:
             episode.model_seconds += perf_counter() - began
         if not done.ids or done.finish not in (FinishReason.STOP, FinishReason.LENGTH):
@@ -241,10 +250,10 @@ async def play(
                     episode.show(result)
                 if (action := await talks[seat].answer()) is None:
                     break
-                result = await _timed(step(action), episode)
                 if seats > 1:
                     episode.order.append(number)
                     number += 1
+                result = await _timed(step(action), episode)
                 if seats == 1 or isinstance(result, EnvFailure):
                     episode.step(result)
                 else:
@@ -288,7 +297,8 @@ def _leave(episode: Episode, ended: Episode, result: StepResult | EnvFailure) ->
         assert isinstance(result, StepResult)
         _end(episode, result, "", charged=result.truncated)  # the environment has settled with the seat that acted
     else:
-        episode.stop(StopReason.FORFEIT, ended.error)
+        whole = ended.stop_reason is StopReason.TURN_LIMIT
+        episode.stop(StopReason.TURN_LIMIT if whole else StopReason.FORFEIT, ended.error)
 
 
 def _end(episode: Episode, result: StepResult, text: str, *, charged: bool = False) -> None:

@@ -133,6 +133,8 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
     work = asyncio.Event()
 
     async def sample(request: Request) -> Completion:
+        if driver.done():
+            driver.result()  # what the engine has raised
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         waiting[request.id] = future
         try:

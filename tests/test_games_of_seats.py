@@ -116,6 +116,14 @@ def test_a_limit_of_the_whole_game_is_a_loss_for_all_seats() -> None:
     assert all((one.episode_return or 0.0) <= -0.5 for one in result)
 
 
+def test_a_game_without_an_end_has_one() -> None:
+    result, _ = play_game(
+        Seats(Long(turns=10**6)), limits=Limits(tokens_per_turn=8), history=lambda shown: shown.messages[-1:]
+    )
+    assert {one.stop_reason for one in result} == {StopReason.TURN_LIMIT}
+    assert max(len(one.turns) for one in result) == 10_000
+
+
 @given(st.integers(2, 5), st.integers(1, 4), seeds)
 @examples(20)
 def test_games_that_run_together_end_as_if_each_were_alone(count: int, alive: int, seed: int) -> None:

@@ -13,7 +13,7 @@ from support.templates import TEMPLATES, WANTS_PARTS, make_tokenizer
 from gym_trl.chat import Chat
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.episode import Episode
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ChatTemplateError, ConfigError, EngineError
 from gym_trl.executors import InlinePool
 from gym_trl.history import ASK, last_turns, make_history, notes, rendered
 from gym_trl.rollout import Limits, rollout, run
@@ -160,6 +160,56 @@ def test_a_history_that_fails_leaves_the_episode_unscored_and_one_that_returns_n
     for option in (True, "all", 0, 1.5):
         with pytest.raises(ConfigError):
             make_history(option)  # type: ignore[arg-type]
+
+
+class Numbers(ByteChat):
+    """Chat of a template that numbers its messages, so that nothing can be appended."""
+
+    refusal = "it numbers messages"
+
+    def open(self, messages: Any) -> Any:
+        numbered = [Message(one.role, f"{number}. {one.content}") for number, one in enumerate(messages)]
+        return super().open(numbered)
+
+    def reply(self, text: str, *, closed: bool) -> Any:
+        raise ChatTemplateError(self.refusal)
+
+
+@pytest.mark.parametrize("history", [rendered, last_turns(2), notes(after=2), lambda shown: None])
+def test_a_template_that_does_not_continue_is_rendered_anew_with_any_history(history: Any) -> None:
+    episode, asked = play(history, 6, chat=Numbers(), context=900)
+    assert episode.success, episode.error
+    check_laws(episode, asked)
+
+
+@pytest.mark.parametrize("history", [last_turns(1), notes(after=1)])
+def test_messages_before_the_first_observation_are_never_left_out(history: Any) -> None:
+    preamble = [Message("user", "An example."), Message("assistant", "Its answer.")]
+    episode, asked = play(history, 6, preamble=preamble)
+    check_laws(episode, asked)
+    assert len(episode.segments) > 1
+    for segment in episode.segments:
+        assert all(text in CHAT.show(segment.prompt_ids) for text in ("An example.", "Its answer.", RULES))
+
+
+def test_an_engine_that_fails_while_notes_are_written_ends_the_rollout() -> None:
+    def say(number: int, request: Any) -> Any:
+        if number == 3:
+            raise EngineError("no memory")
+        return CHAT.say("a")
+
+    with pytest.raises(EngineError, match="no memory"):
+        play(notes(after=1), 6, say=say)
+
+
+def test_notes_after_which_there_is_no_room_belong_to_the_turn_before() -> None:
+    def say(number: int, request: Any) -> Any:
+        return CHAT.say("long " * 30 if ASK[:20] in CHAT.show(request.prompt_ids)[-600:] else "a")
+
+    episode, asked = play(notes(after=2), 6, say=say, tokens_per_turn=200, context=400)
+    check_laws(episode, asked)
+    spans = [span for turn in episode.turns for span in turn.spans]
+    assert sum(span.stop - span.start for span in spans) == sum(episode.row.mask)
 
 
 def test_a_history_may_wait() -> None:

@@ -5,7 +5,6 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -401,7 +400,7 @@ def check_openings(games: Sequence[Game], played: Sequence[Sequence[Episode]]) -
         spec = gym.registry.get(game.task.env_id)
         for one in seats if spec is None or not spec.nondeterministic else ():
             if one.turns and (not one.order or one.order[0] == 0):
-                shown = takewhile(lambda message: message.role != "assistant", one.messages)
+                shown = one.messages[: one.opening]
                 openings[game.group, one.seat].add("\n".join(message.content for message in shown))
         if any(len(texts) > 1 for texts in openings.values()):
             raise ConfigError(
