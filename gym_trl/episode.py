@@ -269,6 +269,7 @@ class Episode:
 
 def reason_of(result: StepResult) -> StopReason:
     """Return why an environment has ended an episode; wrappers name theirs in ``info["stop_reason"]``."""
-    if result.info.get("stop_reason") in (StopReason.INVALID, StopReason.TURN_LIMIT):
-        return StopReason(result.info["stop_reason"])
+    named = result.info.get("stop_reason")
+    if isinstance(named, str) and named in (StopReason.INVALID, StopReason.TURN_LIMIT):
+        return StopReason(named)
     return StopReason.ENDED if result.terminated else StopReason.TURN_LIMIT

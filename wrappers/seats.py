@@ -21,7 +21,7 @@ others have done, and plays the actions when it has all of them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -139,7 +139,7 @@ class Seats(TextWrapper):
         info = {**info, "player": player, "payoffs": payoffs}
         if over:
             declared = info.get("successes")
-            if declared is not None and len(declared) != self.num_seats:
+            if declared is not None and (isinstance(declared, str | Mapping) or len(declared) != self.num_seats):
                 raise SeatError(f"info['successes'] must have {self.num_seats} entries {where}, got {declared!r:.100}")
             successes = [paid > _ROUNDING for paid in self._paid] if declared is None else map(bool, declared)
             info["successes"] = tuple(successes)
@@ -190,7 +190,7 @@ class Seats(TextWrapper):
                 raise SeatError(f"a reward of {reward:g} is paid without info['payoffs'], which says to whom, {where}")
             return (0.0,) * self.num_seats
         try:
-            payoffs = tuple(float(value) for value in declared)
+            payoffs = () if isinstance(declared, str | Mapping) else tuple(float(value) for value in declared)
         except (TypeError, ValueError):
             payoffs = ()
         if len(payoffs) != self.num_seats or not all(map(math.isfinite, payoffs)):

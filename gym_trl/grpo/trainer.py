@@ -90,6 +90,11 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         if self.rollouts is not None:
             self.rollouts.check(self)
 
+    def train(self, *arguments: Any, **named: Any) -> Any:
+        """Train as TRL does, never on rows that are left of a training before."""
+        self._step, self._buffered_inputs = 0, None
+        return super().train(*arguments, **named)
+
     @property
     def _in_segments(self) -> bool:
         return self.rollouts is not None and self.rollouts.history is not None

@@ -15,6 +15,7 @@ from gym_trl.errors import ConfigError
 OLDEST_TRL, TESTED_TRL = (1, 16), (1, 16)
 """Oldest release that works, as in pyproject.toml, and the newest that is tested."""
 OVERRIDDEN = (
+    "train",
     "_generate",
     "_calculate_rewards",
     "_generate_and_score_completions",

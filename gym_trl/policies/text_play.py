@@ -144,7 +144,8 @@ def made_later(make: Callable[[], Policy]) -> Act:
 
     def act(result: StepResult) -> str:
         nonlocal made
-        made = made or make()
+        if made is None:
+            made = make()
         action = made(result.observation)
         if not isinstance(action, str):
             raise PolicyError(f"a policy must return an action as text, got {action!r:.80} of {type(action).__name__}")
