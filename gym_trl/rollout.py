@@ -155,7 +155,8 @@ async def asking(engine: Engine | AsyncEngine) -> AsyncIterator[Ask]:
                     future.set_result(completion)
             if all(future.done() for future in waiting.values()):
                 work.clear()
-            await asyncio.sleep(0)  # all go on whose responses have come
+            for _ in range(3):  # all go on whose responses have come, and whose environments answer at once
+                await asyncio.sleep(0)
 
     def fail(driver: asyncio.Task[None]) -> None:
         error = None if driver.cancelled() else driver.exception()

@@ -88,7 +88,7 @@ class _ActorHost:
             result, self.lost = self._ray.get(self._actor.answer.remote(key, work))
         except self._ray.exceptions.RayError as error:
             self.lost = f"its actor was lost: {error!s:.300}"
-            return EnvFailure(self.lost)
+            return None if isinstance(work, Task) else EnvFailure(self.lost)  # a machine lost since the last episode
         if isinstance(result, BaseException):
             raise result
         answered: Result | None = result
