@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 from gym_trl.errors import needs
@@ -43,13 +44,16 @@ class RayPool(ProcessPool):
             import ray
         self._ray, self._address = ray, address
         # Its process can be killed while it answers.
-        self._actor_options = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_concurrency": 2}
-        self._actor_options |= actor_options or {}
+        self._actor_options = {"num_cpus": 0, "max_concurrency": 2} | dict(actor_options or {})
+        self._made = count()
 
     def host(self) -> Host:
-        """Return a new actor."""
+        """Return a new actor, on the next machine in turn if it fits there."""
         self._connect()
-        actor = self._ray.remote(_Agent).options(**self._actor_options)
+        machines = sorted(node["NodeID"] for node in self._ray.nodes() if node["Alive"])
+        place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        spread = {"scheduling_strategy": place(machines[next(self._made) % len(machines)], soft=True)}
+        actor = self._ray.remote(_Agent).options(**spread | self._actor_options)
         return _ActorHost(self._ray, actor.remote(pack(partial(PlainHost, self._make))))
 
     def most(self) -> int:
