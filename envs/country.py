@@ -54,7 +54,7 @@ TOTALS = {
     "the total price of all orders of products made by": ("sum(quantity * price)", "maker"),
     "the number of items in all orders of products made by": ("sum(quantity)", "maker"),
 }
-"""What to select, and the column that names the town or the maker, by the phrase of a question."""
+"""Selection, and the column that names the town or the maker, by the phrase of a question."""
 LOOKUPS = {"the home town of the customer of order": "town", "the maker of the product in order": "maker"}
 
 

@@ -18,7 +18,7 @@ from gym_trl.types import Policy
 
 
 class Step(NamedTuple):
-    """What an action led to."""
+    """Result of an action."""
 
     text: str
     done: bool = False
@@ -72,7 +72,7 @@ class TextGame(gym.Env[str, str]):
     ranges: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Smallest and largest number that an argument may be (``None``: no limit), or the texts that it may be."""
     between: ClassVar[str] = "\n"
-    """What stands between a message and what is shown."""
+    """Text between a message and the state that is shown."""
     declares_success: ClassVar[bool] = True
     preferred_executor: ClassVar[str] = "inline"
     draws: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What rooms share: base classes, and a function that runs a coroutine."""
+"""Shared parts: base classes, and a function that runs a coroutine."""
 
 import asyncio
 from abc import ABC, abstractmethod

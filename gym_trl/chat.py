@@ -172,7 +172,7 @@ class Chat:
         self._openings: dict[tuple[Message, ...], TokenIds] = {}
         self._replies: dict[tuple[str, bool], TokenIds] = {}
         self.refusal = self._why_not()
-        """Why a conversation cannot be continued by ``reply``; empty if it can."""
+        """Reason for which a conversation cannot be continued by ``reply``; empty if it can."""
         written = self._tried(_exchanges(1), prompt=False).rpartition(_ASKED)[2]
         before, _, after = written.partition(_SAID)
         if self._tried(_exchanges(1)).rpartition(_SAID)[2] == after:

@@ -1,4 +1,4 @@
-"""What an episode leaves behind: its tokens in segments, its turns, what it is worth and why it ended.
+"""The record of an episode: its tokens in segments, its turns, what it is worth and why it ended.
 
 ``play`` tells an episode what happens: ``begin`` with the result of the reset, then ``answer`` and ``step`` in turn,
 until it has a ``stop_reason``. It alone decides what counts as a turn, what an episode that was cut off is worth, and

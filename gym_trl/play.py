@@ -60,7 +60,7 @@ class Limits:
 
 @dataclass
 class Conversation:
-    """What the model is shown of an episode; a history gets it before each turn but the first, and may change it."""
+    """Messages that the model is shown of an episode; a history may change them before each turn but the first."""
 
     episode: Episode
     chat: ChatLike

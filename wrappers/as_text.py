@@ -108,7 +108,7 @@ class TextObservation(TextWrapper):
 
     @property
     def shown_instead(self) -> str:
-        """What is shown in place of the observation; empty if that is shown."""
+        """Text in place of the observation; empty if the observation is shown."""
         if self.observe == RENDER:
             return 'the environment\'s rendering (observe="render")'
         return "" if self._game is None else "the description of gym_trl.wrappers.minigrid_text"

@@ -49,7 +49,7 @@ class Flag:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it has no value."""
+        """True if it has no value."""
         return self.kind is bool
 
     def is_a(self, base: type) -> bool:

@@ -12,7 +12,7 @@ Log = Callable[[str, Any], None]
 
 
 class Outcome(NamedTuple):
-    """What is counted of an episode; it is sent between processes."""
+    """Counts of an episode, which are sent between processes."""
 
     env_id: str
     stop_reason: StopReason

@@ -61,7 +61,7 @@ class Game(NamedTuple):
 
 @dataclass
 class Training:
-    """What is known of one training, or of an evaluation by itself."""
+    """State of one training, or of an evaluation by itself."""
 
     chat: ChatLike
     state: Any
