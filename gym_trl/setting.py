@@ -1,0 +1,306 @@
+"""How an environment is played: what a check, an evaluation and a training agree on, saved beside the weights."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, Probed, TaskPlan
+from gym_trl.errors import ConfigError, UntrustedError, check_counts
+from gym_trl.executors.make import ExecutorConfig
+from gym_trl.executors.protocol import TextEnvironment
+from gym_trl.history import make_history
+from gym_trl.kinds import load_function, name_of
+from gym_trl.play import History
+from gym_trl.random_play import plays_characters, random_play, solver_play
+from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
+from gym_trl.types import Message, Task
+from gym_trl.wrappers.traits import solver_of
+
+FILE = "gym_trl.json"
+"""Name of the file that is saved beside a model."""
+LONG_ANSWER = 512
+"""Maximum number of tokens of an answer where nothing says how long an action can be."""
+_REACHING_OUTSIDE = frozenset({"TrlEnv/CodeAgent-v0", "TrlEnv/OpenEnv-v0", "TrlEnv/QA-v0"})
+_OF_THE_MODEL = ("action_format", "system_prompt", "max_tokens_per_turn", "history", "chat_template_kwargs")
+_EPISODES, _TURNS = 40, 20  # that are played to find legal actions
+
+
+class Options(TypedDict, total=False):
+    """How an environment is played; what is left out or ``None`` is as it was trained, or the default.
+
+    Args:
+        env_kwargs: Arguments of the environment.
+        action_format: Mark-up of the action in an answer: tag, boxed, json:FIELD, regex:PATTERN or plain. Default:
+            plain for the tiny model and after a warm start, else tag.
+        instructions: Replacement of the environment's instructions.
+        system_prompt: First message of each conversation.
+        turn_limit: Maximum turns of an episode.
+        success: Definition of success: a minimum return, info for what the environment declares, or a function of the
+            last info and the return.
+        invalid_penalty: Reward subtracted for an invalid action.
+        seats: self, if one model plays all seats of a game.
+        max_tokens_per_turn: Maximum tokens of an answer. Default: the longest legal action, where that is the whole
+            answer, else 512.
+        history: What the model sees of a long conversation: the last so many turns, notes, rendered, or a function.
+        observe: Function (observation, info) -> text, or render.
+        act: Function text -> action.
+        executor: Where environments are stepped: inline, thread, process or ray. Default: what they declare.
+        chat_template_kwargs: Arguments of the chat template, such as enable_thinking=false.
+    """
+
+    env_kwargs: dict[str, Any] | None
+    action_format: str | None
+    instructions: str | None
+    system_prompt: str | None
+    turn_limit: int | None
+    success: float | str | Callable[..., Any] | None
+    invalid_penalty: float | None
+    seats: Literal["self"] | None
+    max_tokens_per_turn: int | None
+    history: int | str | Callable[..., Any] | None
+    observe: str | Callable[..., Any] | None
+    act: str | Callable[..., Any] | None
+    executor: str | Callable[..., Any] | None
+    chat_template_kwargs: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An environment and how it is played; the fields are those of ``Options``.
+
+    >>> setting = Setting("TrlEnv/GuessNumber-v0", env_kwargs={"high": 8}, action_format="plain")
+    >>> env = setting.make()
+    >>> env.reset(seed=0)[0]
+    'Guess 1 to 8 in 6 tries.'
+    >>> [task.options for task in setting.tasks(2)]
+    [{'instance': 0}, {'instance': 3}]
+
+    Raises:
+        ConfigError: An option has a wrong value, or there is no such environment.
+    """
+
+    env: EnvSource
+    """Registered id, ``file.py:Class``, ``module:Class``, class or function."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    action_format: str | None = None
+    instructions: str | None = None
+    system_prompt: str | None = None
+    turn_limit: int | None = None
+    success: float | str | Callable[..., Any] | None = None
+    invalid_penalty: float = 0.0
+    seats: Literal["self"] | None = None
+    max_tokens_per_turn: int | None = None
+    history: int | str | Callable[..., Any] | None = None
+    observe: str | Callable[..., Any] | None = None
+    act: str | Callable[..., Any] | None = None
+    executor: str | Callable[..., Any] | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        empty = {name: getattr(self, name) or {} for name in ("env_kwargs", "chat_template_kwargs")}
+        whole = {"env": _whole_name(self.env), "invalid_penalty": self.invalid_penalty or 0.0, **empty}
+        for name, value in whole.items():
+            object.__setattr__(self, name, value)
+        if self.max_tokens_per_turn is not None:
+            check_counts(max_tokens_per_turn=self.max_tokens_per_turn)
+        self.shorten  # noqa: B018 -- both refuse wrong values
+        self.spec  # noqa: B018
+
+    @property
+    def name(self) -> str:
+        """Name of the environment, which its tasks have."""
+        return env_name(self.env)
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """Options of the environment, by the names of ``EnvSpec``'s and ``GymSpec``'s arguments."""
+        names = "env_kwargs instructions turn_limit success invalid_penalty seats observe act"
+        format_ = self.action_format or "tag"
+        cut = "accept" if format_ == "plain" else "reject"
+        given = {name: getattr(self, name) for name in names.split()}
+        return given | {"action_format": format_, "cut_actions": cut, "end_after_invalid": END_AFTER_INVALID}
+
+    @property
+    def of_spec(self) -> dict[str, Any]:
+        """All options, by the names of ``GymSpec``'s arguments."""
+        names = "system_prompt max_tokens_per_turn history executor chat_template_kwargs"
+        return self.text | {name: getattr(self, name) for name in names.split()}
+
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """The environments."""
+        return EnvSpec(self.env, **self.text)
+
+    @cached_property
+    def probed(self) -> Probed:
+        """Properties of the environments, and the executor that steps them."""
+        executor: Any = self.executor
+        return self.spec.probe(ExecutorConfig(executor))
+
+    @cached_property
+    def shorten(self) -> History | None:
+        """Function that is the history."""
+        given = self.history
+        return make_history(load_function(given) if isinstance(given, str) and ":" in given else given)
+
+    @property
+    def num_seats(self) -> int:
+        """Number of seats that are played."""
+        return self.probed.seats[self.name]
+
+    @property
+    def preamble(self) -> list[Message]:
+        """Messages before the first observation."""
+        return [] if self.system_prompt is None else [Message("system", self.system_prompt)]
+
+    def make(self) -> TextEnvironment:
+        """Make an environment."""
+        return self.spec.make(self.name)
+
+    def tasks(self, count: int, *, split: str = "eval", seed: int = 0) -> list[Task]:
+        """Return the first tasks of a split, which are the same for everybody with this seed."""
+        sizes = {"train": 0, "eval": 0, split: count}
+        return list(TaskPlan(self.spec.weights, self.probed.num_instances, sizes, seed).tasks(split))
+
+    def for_model(self, tokenizer: Any, *, plain: bool = False) -> "Setting":
+        """Return the setting for a model, with the action format and the longest answer, where they were left open.
+
+        Args:
+            tokenizer: The model's tokenizer; ``None`` if it is not known.
+            plain: The model writes bare actions: it is tiny, or has a warm start on actions.
+        """
+        format_ = self.action_format or ("plain" if plain else "tag")
+        longest = self.max_tokens_per_turn
+        if longest is None:
+            actions = self.legal_actions() if format_ == "plain" and tokenizer is not None else ()
+            lengths = [len(tokenizer.encode(action, add_special_tokens=False)) for action in actions]
+            longest = max(lengths) + 1 if lengths else LONG_ANSWER  # and the token that ends a turn
+        return replace(self, action_format=format_, max_tokens_per_turn=longest)
+
+    def legal_actions(self) -> set[str]:
+        """Return actions of random play and of the solver; none if nothing says which texts are actions."""
+        env, actions = self.make(), set[str]()
+        try:
+            for number, task in enumerate(self.tasks(_EPISODES, split="train")):
+                observation, info = env.reset(seed=task.seed, options=dict(task.options) or None)
+                solves = solver_of(env) is not None and (number % 2 == 1 or plays_characters(env, info))
+                if plays_characters(env, info) and not solves:
+                    return set()
+                act = solver_play(env) if solves else random_play(env, task.seed)
+                over, turns = False, 0
+                while not over and turns < _TURNS:
+                    actions.add(action := act(observation, info))
+                    observation, _, terminated, truncated, info = env.step(action)
+                    over, turns = terminated or truncated, turns + 1
+        finally:
+            env.close()
+        return actions
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values; functions are replaced by their names."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain: dict[str, Any] = json.loads(json.dumps({**values, "env": self.name}, default=_named))
+        return plain
+
+    def save(self, folder: str | Path) -> None:
+        """Write the setting beside a model, for ``beside``."""
+        Path(folder, FILE).write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def beside(cls, model: Any, *, env: EnvSource | None = None, **given: Any) -> "Setting":
+        """Return the setting that was saved beside a model, with what is given in its place.
+
+        A file is data: it names registered environments and no functions, unless the user repeats the environment.
+
+        Args:
+            model: Folder of a run, a model or a checkpoint; for anything else nothing was saved.
+            env: Environment. Default: the saved one.
+            given: ``Options``.
+
+        Raises:
+            ConfigError: There is no environment, or it is not the user who names it.
+        """
+        file = next((one / FILE for one in _folders(model) if (one / FILE).is_file()), None)
+        saved = {} if file is None else _read(file)
+        if env is None:
+            if not saved:
+                raise ConfigError(
+                    "name an environment, or give the folder of a model that was trained by gym-trl train"
+                )
+            _refuse_code(file, saved)
+        elif saved:
+            asked = _whole_name(env)
+            if _same_class(env_name(asked)) == _same_class(saved["env"]):
+                saved["env"] = asked
+            else:
+                saved = {name: saved[name] for name in _OF_THE_MODEL if name in saved} | {"env": asked}
+        else:
+            saved = {"env": env}
+        return cls(**(saved | {name: value for name, value in given.items() if value is not None}))
+
+
+def _whole_name(env: EnvSource) -> EnvSource:
+    """Return the name of an environment with its class, where it names a file only."""
+    if isinstance(env, str) and env.endswith(".py"):
+        maker: Any = find_maker(env)
+        return f"{env}:{maker.__name__}" if isinstance(maker, type) else env
+    return env
+
+
+def _same_class(name: str) -> str:
+    """Return what ``games/haggle.py:Haggle``, ``haggle.py:Haggle`` and ``haggle:Haggle`` have in common."""
+    return name.rpartition("/")[2].replace(".py:", ":") if ".py:" in name else name
+
+
+def _folders(model: Any) -> list[Path]:
+    """Return the folders in which the setting of a model can be."""
+    return [Path(model) / "model", Path(model)] if isinstance(model, str | Path) else []
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        return {name: saved[name] for name in ("env", *(one.name for one in fields(Setting))) if name in saved}
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(f"{file} is not a setting that gym-trl has saved: {error}") from error
+
+
+def _refuse_code(file: Path | None, saved: Mapping[str, Any]) -> None:
+    """Refuse a file that names more than registered environments; nothing of it has been imported.
+
+    Texts in the arguments of an environment can name anything, but those of this library's games are data.
+
+    Raises:
+        UntrustedError: It does.
+    """
+    env = saved["env"]
+    are_data = env in GAMES and env not in _REACHING_OUTSIDE
+    arguments = [] if are_data else list(_texts(list(dict(saved.get("env_kwargs") or {}).values())))
+    functions = [saved.get(name) for name in ("success", "history", "observe", "act", "executor")]
+    names = [one for one in functions if isinstance(one, str) and not one.isidentifier()]
+    if not isinstance(env, str) or not is_registered(env):
+        names.append(env)
+    if named := [*names, *arguments]:
+        raise UntrustedError(
+            f"{file} names {named[0]!a:.200}, which may be code, and nothing of it has been used. If you trust it, "
+            f"repeat the environment: {env!a:.200}"
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def _named(value: Any) -> str:
+    """Return the name of a function, from which it can be loaded if it has one."""
+    try:
+        return name_of(value)
+    except ConfigError:
+        return str(getattr(value, "__qualname__", repr(value)))
