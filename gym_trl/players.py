@@ -198,7 +198,7 @@ class ServerPlayer(Player):
     """Plays a model on a server with OpenAI's HTTP interface (``POST {base_url}/chat/completions``).
 
     Failed requests (no connection, status 429 or 5xx) are repeated with growing pauses. If one still fails, or if the
-    server rejects a conversation after others, the episode is unscored.
+    server rejects a conversation, the episode is unscored.
 
     Args:
         base_url: Address, with ``/v1``. The key is that of the environment variable ``OPENAI_API_KEY``, if any.
@@ -208,7 +208,7 @@ class ServerPlayer(Player):
 
     Raises:
         ConfigError: The address is invalid.
-        EngineError: The server is missing, or rejects its first request.
+        EngineError: No name is given, and the server is missing or has no model.
     """
 
     chat: TextChat
@@ -217,7 +217,6 @@ class ServerPlayer(Player):
         key = os.environ.get("OPENAI_API_KEY")
         self._client = open_client(base_url, api_key=key, concurrency=_SERVED_AT_ONCE, timeout_s=600.0)
         self._threads = ThreadPoolExecutor(_SERVED_AT_ONCE)
-        self._answers = 0
         self.chat = TextChat()
         try:
             self.model = model or first_model(self._client)
@@ -238,16 +237,11 @@ class ServerPlayer(Player):
         def post(messages: Sequence[Message]) -> Completion:
             body = [{"role": one.role, "content": encodable(one.content)} for one in messages]
             own = derive_seed(seed, turns) % 2**31  # some servers accept seeds of 32 bits only
+            whole = {**self._body, "messages": body, "seed": own}
             try:
-                reply = read_reply(
-                    request(self._client, "POST", "/chat/completions", {**self._body, "messages": body, "seed": own}),
-                    self._client,
-                )
+                reply = read_reply(request(self._client, "POST", "/chat/completions", whole), self._client)
             except EngineError as refusal:
-                if not self._answers:  # it rejects everything
-                    raise
                 raise ModelStopped(StopReason.CANCELLED, str(refusal)) from refusal
-            self._answers += 1
             text = UnfinishedResponse(reply.text) if reply.cut else reply.text
             ids = self.chat.write(Message("assistant", text, reasoning_content=reply.thinking))
             return Completion("", ids, [0.0], FinishReason.LENGTH if reply.cut else FinishReason.STOP)

@@ -1,0 +1,407 @@
+"""Evaluation on held-out tasks: who plays how well, how sure that is, and who plays better than whom."""
+
+import json
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from gym_trl.errors import ConfigError, check_counts
+from gym_trl.players import Act, Game, Player, TextPlayer, TextPolicy, play_all, player
+from gym_trl.records_new import ROLLOUTS, Record, append, read_records, record_of, task_id, to_json
+from gym_trl.registration import EnvSource
+from gym_trl.seeding import derive_seed
+from gym_trl.setting import Options, Setting
+from gym_trl.text.chat_client import without_password
+from gym_trl.types import Task
+
+_RESAMPLES = 2000
+_FEWEST = 6  # equal signs of fewer differences have a probability above 5%: 2 / 2**5
+_OF_THE_TASK = ("env", "env_kwargs", "turn_limit", "success", "invalid_penalty", "seats", "executor")
+
+
+class Interval(NamedTuple):
+    """Mean with the ends of its 95% interval; these are NaN where there are too few tasks for one."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Return the numbers as they are shown to people."""
+        if math.isnan(self.mean):
+            return "-"
+        return f"{self.mean:.3f}" if math.isnan(self.low) else f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def interval(by_task: Sequence[Sequence[float]], *, share: bool = False) -> Interval:
+    """Return the mean of all values, with an interval that allows for those of one task being alike.
+
+    >>> str(interval([[1.0]] * 20, share=True)), str(interval([[0.0, 1.0]] * 20, share=True))
+    ('1.000 [0.839, 1.000]', '0.500 [0.299, 0.701]')
+    >>> str(interval([[float(n % 4), 2.0] for n in range(40)])), str(interval([[1.0]] * 3))
+    ('1.750 [1.575, 1.925]', '1.000')
+
+    Shares have Wilson's interval, for as many observations as there are tasks, unless tasks differ in their several
+    values. Everything else has that of a bootstrap over the tasks, of which it needs six.
+
+    Args:
+        by_task: Values of each task.
+        share: The values are 0 or 1.
+    """
+    rows = [row for row in by_task if len(row)]
+    if not rows:
+        return Interval(math.nan, math.nan, math.nan)
+    sums, counts = np.array([math.fsum(row) for row in rows]), np.array([len(row) for row in rows], float)
+    mean, size = math.fsum(sums) / math.fsum(counts), len(rows)
+    if share and (counts.max() == 1 or np.ptp(sums / counts) == 0):
+        z = 1.96
+        centre = (mean + z * z / (2 * size)) / (1 + z * z / size)
+        reach = z * math.sqrt(mean * (1 - mean) / size + z * z / (4 * size * size)) / (1 + z * z / size)
+        return Interval(mean, max(0.0, centre - reach), min(1.0, centre + reach))
+    if size < _FEWEST:
+        return Interval(mean, math.nan, math.nan)
+    generator = np.random.default_rng(0)
+    draws = (generator.integers(size, size=size) for _ in range(_RESAMPLES))
+    low, high = np.quantile([sums[draw].sum() / counts[draw].sum() for draw in draws], [0.025, 0.975])
+    return Interval(mean, float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a policy has reached.
+
+    Args:
+        name: Name of the policy.
+        records: Its episodes.
+        declares: The environment is known to declare success, by other episodes.
+    """
+
+    name: str
+    records: Sequence[Record] = field(repr=False)
+    declares: bool = False
+
+    @property
+    def declares_success(self) -> bool:
+        """True if the environment declares success; a scored episode without it has then failed."""
+        return self.declares or any(one["success"] is not None for one in self.records)
+
+    def values(self, key: str = "success", *, apart: bool = False) -> dict[str, list[float]]:
+        """Return a field of the scored episodes by task.
+
+        Args:
+            key: Name of the field.
+            apart: Tasks with the same instance of the environment are several. Default: they are one.
+        """
+        tasks: defaultdict[str, list[float]] = defaultdict(list)
+        if key != "success" or self.declares_success:
+            for one in self.records:
+                instance = None if apart else one["task"]["options"].get("instance")
+                if one["return"] is not None:
+                    tasks[str(one["task"]["id"] if instance is None else instance)].append(float(one[key] or 0))
+        return dict(tasks)
+
+    def mean(self, key: str = "success") -> Interval:
+        """Return the mean of ``success``, ``return`` or another field over the scored episodes."""
+        values, successes = self.values(key), self.values()
+        return interval(list(values.values()), share=key == "success" or values == successes)
+
+    def pass_at(self, k: int) -> Interval:
+        """Return the probability that at least one of ``k`` attempts at a task succeeds (Chen et al. 2021).
+
+        Tasks with fewer attempts are left out.
+        """
+        tasks = [row for row in self.values(apart=True).values() if len(row) >= k]
+        missed = [math.comb(len(row) - int(sum(row)), k) / math.comb(len(row), k) for row in tasks]
+        return interval([[1.0 - one] for one in missed])
+
+    def less(self, other: "Score", key: str = "success") -> Interval:
+        """Return the mean difference to another policy, in pairs of the tasks that both have played."""
+        mine, theirs = self.values(key), other.values(key)
+        both = sorted(mine.keys() & theirs.keys())
+        return interval([[statistics.fmean(mine[task]) - statistics.fmean(theirs[task])] for task in both])
+
+    def __str__(self) -> str:
+        """Return the numbers in a line."""
+        scored = [one for one in self.records if one["return"] is not None]
+        turns = sum(one["num_turns"] for one in scored)
+        success = f"success {self.mean()}" if self.declares_success else "success not declared"
+        parts = [success, f"return {self.mean('return')}", f"{len(scored)} episodes"]
+        if turns:
+            parts.append(f"{turns / len(scored):.1f} turns")
+        if invalid := sum(one["invalid_actions"] for one in scored):
+            parts.append(f"{invalid / turns:.0%} invalid")
+        if failed := [one for one in self.records if one["return"] is None]:
+            parts.append(f"{len(failed)} unscored ({failed[0]['stop_reason']}: {failed[0]['error'] or ''!s:.200})")
+        return f"{self.name}: {', '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores on the same tasks: of the models, and then of the references."""
+
+    scores: Sequence[Score]
+    against: str | None = None
+    """Who played the other seats."""
+
+    def compared(self) -> list[tuple[Score, str, Interval]]:
+        """Return each score but the first, what was compared, and how much more the first one reaches."""
+        first, *others = self.scores
+        key = "success" if first.declares_success else "return"
+        return [(other, key, first.less(other, key)) for other in others]
+
+    def __str__(self) -> str:
+        first = self.scores[0]
+        lines = [f"{one}{f' against {self.against}' if self.against else ''}" for one in self.scores]
+        attempts = _attempts(first)
+        if attempts > 1 and self.against is None:
+            lines.append(f"{first.name}: pass@{attempts} {first.pass_at(attempts)}")
+        for other, key, apart in self.compared():
+            shown = "better" if apart.low > 0 else "worse" if apart.high < 0 else "no difference shown"
+            lines.append(f"{first.name} less {other.name}: {key} {apart}, {shown}")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain JSON values."""
+        rows = [
+            {
+                "policy": one.name,
+                "episodes": sum(record["return"] is not None for record in one.records),
+                "unscored": sum(record["return"] is None for record in one.records),
+                "success": _plain(one.mean()),
+                "return": _plain(one.mean("return")),
+                "pass_at": {k: _plain(one.pass_at(k)) for k in (1, 2, 4, 8, 16, 32, 64) if k <= _attempts(one)},
+            }
+            for one in self.scores
+        ]
+        less = {other.name: {"of": key, **(_plain(apart) or {})} for other, key, apart in self.compared()}
+        return {"rows": rows, "against": self.against, "first_less": less}
+
+
+def _plain(value: Interval) -> dict[str, float | None] | None:
+    if math.isnan(value.mean):
+        return None
+    return {name: None if math.isnan(one) else one for name, one in value._asdict().items()}
+
+
+def _attempts(score: Score) -> int:
+    """Return the number of attempts that every task has."""
+    return min(map(len, score.values(apart=True).values()), default=0)
+
+
+def evaluate(
+    env: EnvSource | None = None,
+    *,
+    model: Any = None,
+    against: Any = None,
+    episodes: int = 100,
+    attempts: int = 1,
+    temperature: float | None = None,
+    references: Sequence[Any] = ("random", "blind"),
+    base_url: str | None = None,
+    vllm: bool = False,
+    seed: int = 0,
+    out: str | Path | None = None,
+    **options: Unpack[Options],
+) -> Evaluation:
+    """Play held-out tasks and say how well, how sure that is, and whether it is better than others.
+
+    >>> found = evaluate("TrlEnv/GuessNumber-v0", model="solver", episodes=40, references=("random",))
+    >>> print(found.scores[0])
+    solver: success 1.000 [0.912, 1.000], return 1.000 [0.912, 1.000], 40 episodes, 4.8 turns
+    >>> found.scores[0].less(found.scores[1]).low > 0
+    True
+
+    All play the same tasks, which no training with the same seed has, and a model as it was trained. A task's several
+    attempts count as alike in the intervals, and policies are compared in pairs of tasks.
+
+    Args:
+        env: Registered id, ``file.py:Class``, ``module:Class``, class or function. Default: that on which the model was
+            trained, if it is registered.
+        model: Who plays, or several: the folder of a run, a model or an adapter, a hub id, ``tiny``, a model with its
+            tokenizer, ``random``, ``solver``, ``always:ACTION``, ``module:function``, or a function
+            ``policy(env, seed) -> act(observation, info)``. With ``base_url`` names on the server. Each further one is
+            compared with the first.
+        against: Who plays the other seats of a game. Each task is played once in each seat.
+        episodes: Number of episodes of each policy.
+        attempts: Number of these that play the same task.
+        temperature: Temperature of the sampling; 0 takes the most probable token. Default: 1, as in training.
+        references: Who else plays the same tasks: a policy, or ``blind``, the best that plays without reading.
+        base_url: Server with OpenAI's interface, with ``/v1``; its key is ``$OPENAI_API_KEY``.
+        vllm: Run the models with vLLM.
+        seed: Seed of the tasks and the sampling.
+        out: Folder of the records. What is there is not played again.
+        options: How the environment is played; see ``Options``.
+
+    Raises:
+        ConfigError: An option has a wrong value, there is no such policy, or ``out`` has records of other settings.
+    """
+    check_counts(attempts=attempts, episodes=episodes)
+    models = list(model) if isinstance(model, list) else [model]
+    models = ["random" if one is None and base_url is None else one for one in models]
+    given: dict[str, Any] = {**options, **({} if against is None else {"seats": "self"})}
+    base = Setting.beside(models[0], env=env, **given)
+    seats = base.num_seats
+    if against is not None and seats == 1:
+        raise ConfigError(f"against={_label(against)!r} needs a game of several seats, and {base.name} has one")
+    groups = enumerate(base.tasks(max(1, episodes // attempts), seed=seed))
+    places = [None] if against is None else range(seats)
+    plan = [_Play(task, group, number, seat) for group, task in groups for number in range(attempts) for seat in places]
+    file = None if out is None else Path(out) / ROLLOUTS
+    known = list(read_records(file)) if file is not None and file.is_file() else []
+    where: dict[str, Any] = {"base_url": base_url, "vllm": vllm, "temperature": temperature}
+    foe = None if against is None else partial(player, against, _like(base, against, given))
+
+    scores = []
+    for who in models:
+        setting = base if who is models[0] else _like(base, who, given)
+        about = {**setting.as_dict(), **where, "seed": seed, "against": None if against is None else _label(against)}
+        row = _Row(_label(who, base_url), setting, about, file)
+        scores.append(row.score(plan, known, partial(player, who, setting, **where), foe))
+    for who in references if against is None else ():
+        if who in models or (who == "blind" and seats > 1):
+            continue
+        provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
+        row = _Row(_label(who), base, {**base.as_dict(), "seed": seed}, file)
+        scores.append(row.score(plan, known, provide))
+    declares = any(one.declares_success for one in scores)
+    return Evaluation([replace(one, declares=declares) for one in scores], None if against is None else _label(against))
+
+
+class _Play(NamedTuple):
+    """Game that is to be played."""
+
+    task: Task
+    group: int
+    """Index of the task."""
+    attempt: int
+    seat: int | None
+    """Seat of the policy, if another one has the others."""
+
+
+@dataclass
+class _Row:
+    """One policy's part of an evaluation."""
+
+    label: str
+    setting: Setting
+    about: dict[str, Any]
+    """What all of its records must have in common."""
+    file: Path | None
+
+    def score(
+        self,
+        plan: Sequence[_Play],
+        known: Sequence[Record],
+        provide: Callable[[], AbstractContextManager[Player]],
+        provide_other: Callable[[], AbstractContextManager[Player]] | None = None,
+    ) -> Score:
+        """Play the games of a plan that have no records, and return the score of all.
+
+        Raises:
+            ConfigError: The records are of other settings.
+        """
+        about = json.loads(to_json(self.about))
+        own = [one for one in known if one["policy"] == self.label]
+        if changed := [name for one in own for name in about if one["spec"].get(name) != about[name]]:
+            raise ConfigError(f"{self.file} has episodes of {self.label} with another {changed[0]}: use another folder")
+        games = {self._key(one): one for one in plan}
+        records = [one for one in own if _key_of(one) in games and one["return"] is not None]
+        done = {_key_of(one) for one in records}
+        left = [one for key, one in games.items() if key not in done]  # also what could not be scored
+        if not left:
+            return Score(self.label, records)
+        with ExitStack() as stack:
+            mine = stack.enter_context(provide())
+            other = mine if provide_other is None else stack.enter_context(provide_other())
+            for seat in dict.fromkeys(one.seat for one in left):
+                players = [mine if seat in (None, place) else other for place in range(self.setting.num_seats)]
+                records += self._play([one for one in left if one.seat == seat], players)
+        return Score(self.label, records)
+
+    def _play(self, plan: Sequence[_Play], players: Sequence[Player]) -> list[Record]:
+        records: list[Record] = []
+
+        def note(game: Game) -> None:
+            one = plan[game.number]
+            extra = {"policy": self.label, "split": "eval", "group": one.group, "attempt": one.attempt}
+            extra |= {"spec": self.about, "against_from": one.seat}
+            new = [
+                record_of(episode, env_kwargs=self.setting.env_kwargs, tokens=self.file is not None, **extra)
+                for episode in game.episodes
+                if one.seat in (None, episode.seat)
+            ]
+            records.extend(new)
+            if self.file is not None:
+                append(self.file, new)
+
+        play_all(
+            self.setting.make,
+            [one.task for one in plan],
+            players,
+            seeds=[derive_seed(self.about["seed"], "sampling", one.task.seed, one.attempt) for one in plan],
+            preamble=self.setting.preamble,
+            history=self.setting.shorten,
+            executor=self.setting.probed.executor,
+            on_game=note,
+        )
+        return records
+
+    def _key(self, one: _Play) -> tuple[str, int, int | None]:
+        task, kwargs = one.task, self.setting.env_kwargs
+        return task_id(task.env_id, task.seed, env_kwargs=kwargs, options=task.options), one.attempt, one.seat
+
+
+def _key_of(record: Record) -> tuple[str, int, int | None]:
+    return record["task"]["id"], record["attempt"], record.get("against_from")
+
+
+def _like(base: Setting, who: Any, given: Mapping[str, Any]) -> Setting:
+    """Return how another policy plays the same environment: the tasks are the same, the conversation is its own."""
+    own = Setting.beside(who, env=base.env, **given)
+    return replace(own, **{name: getattr(base, name) for name in _OF_THE_TASK})
+
+
+def _label(who: Any, base_url: str | None = None) -> str:
+    """Return the name of a policy in tables and records."""
+    if base_url is not None:
+        return str(who or without_password(base_url))
+    if isinstance(who, tuple):
+        return getattr(who[0], "name_or_path", "") or "model"
+    return str(who) if isinstance(who, str | Path) else getattr(who, "__name__", type(who).__name__)
+
+
+@contextmanager
+def _blind_player(setting: Setting, seed: int) -> Iterator[Player]:
+    yield TextPlayer(best_blind(setting, seed=seed))
+
+
+def best_blind(setting: Setting, *, seed: int = 0, seconds: float = 5.0) -> TextPolicy:
+    """Return the best policy that plays without reading, of those that always take the same action.
+
+    Candidates are what random play and the solver do. They play training tasks, the better half of them more and more.
+    """
+    candidates = sorted(setting.legal_actions()) or ["1"]
+    tasks, until = setting.tasks(64, split="train", seed=seed), time.monotonic() + seconds
+    count = 4
+    while len(candidates) > 1 and count <= len(tasks) and time.monotonic() < until:
+        games = {one: play_all(setting.make, tasks[:count], [TextPlayer(_always(one))]) for one in candidates}
+        worth = {one: [game.episodes[0] for game in played] for one, played in games.items()}
+        best = sorted(candidates, key=lambda one: sum((e.success or 0, e.episode_return or 0)[0] for e in worth[one]))
+        candidates, count = best[len(best) // 2 :], 2 * count
+    return _always(candidates[-1])
+
+
+def _always(action: str) -> TextPolicy:
+    def policy(env: Any, seed: int) -> Act:
+        return lambda observation, info: action
+
+    return policy
