@@ -141,6 +141,12 @@ def task_id(
     return f"{env_id}#{seed}#{blake2b(arguments.encode(), digest_size=4).hexdigest()}"
 
 
+def env_of(record: Mapping[str, Any]) -> str:
+    """Return a name of an episode's environment, with its arguments and the definition of success, as plain JSON."""
+    task = record["task"]
+    return to_json([task["env_id"], task["env_kwargs"], record["spec"].get("success")], sort_keys=True)
+
+
 def append(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
     """Append objects to a file of JSON lines in one write, after ending a line that a crash has cut off."""
     text = "".join(f"{to_json(value)}\n" for value in values)
@@ -285,7 +291,7 @@ def _has_types(record: Record) -> bool:
         and all(number is None or is_number(number) for number in optional)
         and all(value is None or isinstance(value, list) for value in lists)
         and all(isinstance(value, dict) for value in mappings)
-        and record["success"] in (True, False, None)
+        and (record["success"] is None or isinstance(record["success"], bool))
         and isinstance(opening, list)
         and all(isinstance(one, dict) and isinstance(one.get("content"), str) and "role" in one for one in opening)
     )

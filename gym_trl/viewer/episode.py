@@ -1,13 +1,35 @@
 """Messages and tokens of an episode, as the page shows them."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.records.schema import Record, TurnRecord
-from gym_trl.viewer.credit import TurnCredit
-from gym_trl.viewer.values import shown
+from gym_trl.records_new import Record, is_number
+
+_LARGEST: Final = 2**53  # largest exact integer in JavaScript
+_SHOWN: Final = frozenset(
+    {
+        *(
+            "version",
+            "task",
+            "spec",
+            "policy",
+            "split",
+            "step",
+            "group",
+            "seat",
+            "opening",
+            "turns",
+            "last_observation",
+        ),
+        *("return", "success", "terminated", "truncated", "stop_reason", "error", "num_turns", "invalid_actions"),
+        *("prompt_tokens", "completion_tokens", "sampled_tokens", "prompt_ids", "completion_ids", "mask", "logprobs"),
+        *("token_texts", "segments", "advantages"),
+    }
+)
+"""Fields that the page shows in places of their own; all others are details."""
 
 
 class Decoder:
@@ -37,80 +59,99 @@ class Decoder:
         return pieces
 
 
-def body(record: Record, decoder: Decoder | None = None, credit: TurnCredit | None = None) -> dict[str, Any]:
+def body(record: Record, decoder: Decoder | None = None) -> dict[str, Any]:
     """Return the messages of an episode, with the names that the page expects.
 
     >>> from gym_trl.episode import Episode
-    >>> from gym_trl.records import as_record
+    >>> from gym_trl.records_new import completed, record_of
     >>> from gym_trl.types import StepResult, Task
     >>> episode = Episode(Task("TrlEnv/Echo-v0", 1))
     >>> episode.begin(StepResult("Say ox."))
     >>> episode.answer("ox")
     >>> episode.step(StepResult("Yes.", reward=1.0, terminated=True))
-    >>> body(as_record(episode))["turns"][0]
+    >>> body(completed(record_of(episode)))["turns"][0]
     {'observation': 'Say ox.', 'thinking': '', 'answer': 'ox', 'reward': 1.0, 'valid': True, 'action': None}
     """
-    turns = [_turn(turn) for turn in record["turns"]]
-    task = record["task"]
-    others = {key: value for key, value in record.items() if key not in _KNOWN}
+    task, turns, advantages = record["task"], record["turns"], record["advantages"] or []
+    others = {name: value for name, value in record.items() if name not in _SHOWN}
+    last, error = record["last_observation"], record["error"]
     return {
-        "turns": turns,
+        "turns": [_turn(turn) for turn in turns],
         "opening": _opening(record),
-        "last": record["last_observation"],
-        "unanswered": record["unanswered"],
-        "error": record["error"],
+        "last": last if last is None else text(last),
+        "error": error if error is None else text(error),
         "options": shown({**task["env_kwargs"], **task["options"]}),
-        "counts": {"prompt": record["prompt_tokens"], "completion": record["completion_tokens"]},
+        "counts": {name: _exact(record[f"{name}_tokens"]) for name in ("prompt", "completion")},
         "more": shown({**record["spec"], **others}),
-        "credit": credit._asdict() if credit else None,
+        "advantages": [_exact(value) for value in advantages] if turns and len(advantages) == len(turns) else None,
         "tokens": _tokens(record, decoder),
-        "segments": record["segments"] or [],
+        "segments": [shown(one) for one in record["segments"] or ()],
     }
 
 
-# All other fields are shown as details of an episode.
-_KNOWN: Final = Record.__annotations__.keys() - {"attempt", "model_seconds", "env_seconds"}
-
-
-def _turn(turn: TurnRecord) -> dict[str, Any]:
-    shown_turn: dict[str, Any] = {
-        "observation": turn["observation"],
-        "thinking": turn["thinking"],
-        "answer": turn["answer"],
-        "reward": turn["reward"],
-        "valid": turn["action_valid"],
-        "action": turn["action"],
+def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    action, place = turn["action"], [turn["start"], turn["stop"]]
+    return {
+        **{name: turn[name] for name in ("observation", "thinking", "answer", "reward")},
+        "valid": bool(turn["action_valid"]),
+        "action": action if action is None else text(action),
+        **({} if None in place else {"start": place[0], "stop": place[1]}),
     }
-    if turn["start"] is not None and turn["stop"] is not None:
-        shown_turn |= {"start": turn["start"], "stop": turn["stop"]}
-    return shown_turn
 
 
 def _opening(record: Record) -> list[dict[str, str]]:
     """Return the messages before the first observation."""
-    opening = [{"role": message["role"], "text": message["content"]} for message in record["opening"]]
+    opening = [{"role": text(message["role"]), "text": message["content"]} for message in record["opening"]]
     if opening and record["turns"]:
         opening[-1]["text"] = opening[-1]["text"].removesuffix(record["turns"][0]["observation"]).rstrip()
     return [message for message in opening if message["text"]]
 
 
 def _tokens(record: Record, decoder: Decoder | None) -> dict[str, Any] | None:
-    ids, mask, prompt = record["completion_ids"], mask_of(record), record["prompt_ids"] or []
-    if not ids or len(mask) != len(ids):
+    ids, mask, prompt = (record[name] or [] for name in ("completion_ids", "mask", "prompt_ids"))
+    if not ids or len(mask) != len(ids) or not all(type(one) is int and 0 <= one < _LARGEST for one in [*ids, *prompt]):
         return None
-    logprobs, texts = record["logprobs"] or [], record["token_texts"] or []
-    recorded = texts if len(texts) == len(ids) else None
-    rounded = [value if value is None else round(value, 4) for value in logprobs]
+    logprobs, texts = record["logprobs"] or [], record["token_texts"]
+    recorded = [text(one) for one in texts] if isinstance(texts, list) and len(texts) == len(ids) else None
     return {
         "ids": ids,
         "texts": decoder.pieces(ids) if decoder else recorded,
-        "mask": mask,
-        "logprobs": rounded if len(logprobs) == len(ids) else None,
+        "mask": [1 if one else 0 for one in mask],
+        "logprobs": [_exact(value) for value in logprobs] if len(logprobs) == len(ids) else None,
         "prompt": "".join(decoder.pieces(prompt)) if decoder else None,
         "prompt_ids": None if decoder else prompt,
     }
 
 
-def mask_of(record: Record) -> list[int]:
-    """Return a record's mask as zeros and ones."""
-    return [1 if one else 0 for one in record["mask"] or ()]
+# ---------------------------------------------------------------------------------------------------------------------
+# Values in the types that the page expects, whatever a file has
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def text(value: Any) -> str:
+    """Return a text itself, and anything else as JSON."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:  # a file can nest deeper than it can be written
+        return "..."
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping itself, and an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def shown(values: Any) -> dict[str, str | float | bool | None]:
+    """Return a mapping's values in a form that can be shown in one line."""
+    simple = {name: value is None or isinstance(value, str | bool) or is_exact(value) for name, value in values.items()}
+    return {str(name): value if simple[name] else text(value) for name, value in values.items()}
+
+
+def is_exact(value: Any) -> bool:
+    """Return whether a value is a number that JavaScript shows as it is."""
+    return is_number(value) and abs(value) < _LARGEST
+
+
+def _exact(value: Any) -> float | None:
+    """Return a number with four digits after the point, and ``None`` for anything else."""
+    return round(value, 4) + 0 if is_exact(value) else None

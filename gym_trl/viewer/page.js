@@ -442,13 +442,13 @@
     const steps = new Set(columns.step.filter(isNumber));
     const trained = metrics.length > 0;
     for (const [title, metric, value] of MAIN) {
-      const level = ["optimum", "blind", "random"].map((name) => [name, about.summary[`${title.toLowerCase()}_${name}`]]);
+      const level = ["optimum", "blind", "random"].map((name) => [name, ((about.levels[name] || {})[title.toLowerCase()] || [])[0]]);
       let [xs, ys] = logged(metric);
       const note = xs.length ? metric : "mean of the episodes kept";
       if (!xs.length && (trained || steps.size > 1)) [xs, ys] = stepped(value);
       const share = title === "Success";
       const band = share && note === metric && banded(xs.length);
-      const size = band ? `${metric} · ${plural(about.options.episodes_per_step, "episode")} a step, 95% interval` : note;
+      const size = band ? `${metric} · ${plural(about.episodes_per_step, "episode")} a step, 95% interval` : note;
       if (xs.length) charts.append(lineChart(title, size, xs, ys, level.filter(([, at]) => isNumber(at)), share ? [0, 1] : null, band));
       else if (title !== "Success" && columns[title.toLowerCase()].some(isNumber)) charts.append(histogram(title, columns[title.toLowerCase()]));
     }
@@ -483,11 +483,10 @@
     const { before, after } = about.levels;
     const [alone] = about.players;
     for (const name of ["success", "return"]) {
-      const of = (level) => (name === "success" ? level.success : [level.return]);
-      const known = [before, after].filter((level) => level && isNumber(of(level)[0]));
+      const known = [before, after].filter((level) => level && isNumber(level[name][0]));
       if (known.length) {
-        const notes = known.map((level) => interval(of(level))).filter(Boolean).join(" → ");
-        box.append(fact(`${name} on evaluation tasks`, known.map((level) => rate(of(level)[0])).join(" → "), notes));
+        const notes = known.map((level) => interval(level[name])).filter(Boolean).join(" → ");
+        box.append(fact(`${name} on evaluation tasks`, known.map((level) => rate(level[name][0])).join(" → "), notes));
       } else if (about.players.length === 1 && isNumber(alone[name][0])) {
         box.append(fact(name, rate(alone[name][0]), `${interval(alone[name])} of ${plural(alone.scored, "episode")}`));
       }
@@ -505,8 +504,6 @@
     return box;
   }
 
-  const SCORES = ["before", "after", "after_greedy", "random", "blind", "optimum"];
-
   function table(head, rows) {
     return h("section", { class: "panel" }, h("div", { class: "wide" }, h("table", { class: "plain" },
       h("thead", {}, h("tr", {}, head.map((text) => h("th", { text })))),
@@ -515,11 +512,9 @@
 
   /** Return a table of the run's scores, as at the end of the training in the terminal. */
   function scores() {
-    const rows = SCORES.filter((name) => about.levels[name]).map((name) => {
-      const { success, return: paid, episodes } = about.levels[name];
-      return [name.replace("_", ", "), estimate(success), rate(paid), isNumber(episodes) ? count(episodes) : "exact"];
-    });
-    return rows.length ? table(["", "success [95 %]", "return", "episodes"], rows) : "";
+    const rows = Object.entries(about.levels).map(([name, { success, return: paid, episodes }]) =>
+      [name, estimate(success), estimate(paid), isNumber(episodes) ? count(episodes) : ""]);
+    return table(["", "success [95 %]", "return [95 %]", "episodes"], rows);
   }
 
   /** Return a table with one line per policy and environment if there are several. */
@@ -556,7 +551,7 @@
   /** Return all texts of an episode in small letters: those of its row, then those of its messages. */
   const textOf = (i, said) => [
     ...SEARCHED.map((name) => columns[name][i]), ...said.opening.map((message) => message.text),
-    ...said.turns.flatMap((turn) => [turn.observation, turn.thinking, turn.answer]), said.last || "", said.unanswered || "", said.error || "",
+    ...said.turns.flatMap((turn) => [turn.observation, turn.thinking, turn.answer]), said.last || "", said.error || "",
   ].join("\n").toLowerCase();
 
   let searching = 0;
@@ -854,7 +849,7 @@
   }
 
   const CREDITS = 3; // levels of colour on either side of 0
-  const creditLimit = () => 2 * ((about.credit && about.credit.typical) || 0.5);
+  const creditLimit = () => 2 * ((about.typical_advantage || 0.5));
 
   /** Return a level from the worst, -3, to the best, 3; one scale for the whole run, so that episodes can be compared. */
   function creditOf(advantage) {
@@ -875,8 +870,8 @@
 
   function turnCard(said, k, place, heated) {
     const turn = said.turns[k];
-    const advantage = said.credit ? said.credit.advantages[k] : null;
-    return h("article", { class: "turn", "data-turn": k, "data-credit": said.credit && creditOf(advantage) !== null ? String(creditOf(advantage)) : null },
+    const advantage = said.advantages ? said.advantages[k] : null;
+    return h("article", { class: "turn", "data-turn": k, "data-credit": said.advantages && creditOf(advantage) !== null ? String(creditOf(advantage)) : null },
       h("div", { class: "turn-head" }, h("span", { text: `Turn ${k + 1}` }),
         isNumber(advantage) && h("span", { class: "credit", title: "what this turn was trained with: better or worse than expected" }, "advantage ", h("b", { text: signed(advantage) })),
         !turn.valid && h("span", { class: "flag", text: "invalid action" }),
@@ -937,7 +932,7 @@
     return h("div", { class: "keyline" },
       h("span", {}, h("i", { class: "sw model" }), "sampled, trained on (mask 1)"),
       h("span", {}, h("i", { class: "sw env" }), "given by the environment (mask 0)"),
-      tokens && tokens.logprobs && heatLegend(), said.credit && creditLegend());
+      tokens && tokens.logprobs && heatLegend(), said.advantages && creditLegend());
   }
 
   function conversation(said) {
@@ -949,9 +944,6 @@
     said.turns.forEach((_, k) => parts.push(...borders(said, k), turnCard(said, k, places && places[k], true)));
     if (said.last !== null) {
       parts.push(h("article", { class: "turn" }, h("div", { class: "said env" }, h("div", { class: "who" }, "Environment", h("small", { text: "at the end" })), plain(said.last, "said nothing"))));
-    }
-    if (said.unanswered !== null) {
-      parts.push(h("article", { class: "turn" }, h("div", { class: "said model" }, h("div", { class: "who" }, "Model", h("small", { text: "the environment failed on this" })), plain(said.unanswered, "said nothing"))));
     }
     if (said.error !== null) parts.push(h("div", { class: "error" }, h("b", { text: "Error" }), plain(said.error, "")));
     if (!said.turns.length && said.error === null) parts.push(h("div", { class: "ended", text: "Nothing was said in this episode." }));
@@ -1032,7 +1024,7 @@
     return h("aside", { class: "rail" },
       h("div", { class: "steps" }, near(-1, "← previous"), near(1, "next →")),
       said.turns.length > 0 && h("section", {}, h("h2", { text: "Reward of each turn" }), turnBars("Reward of each turn", said.turns.map((turn) => turn.reward))),
-      said.turns.length > 0 && said.credit && h("section", {}, h("h2", { text: "Advantage of each turn" }), turnBars("Advantage of each turn", said.credit.advantages, "of-credit")),
+      said.turns.length > 0 && said.advantages && h("section", {}, h("h2", { text: "Advantage of each turn" }), turnBars("Advantage of each turn", said.advantages, "of-credit")),
       members.length > 1 && h("section", {}, h("h2", {}, `Group of ${members.length} on this task`, h("a", { href: `#/group/${i}`, text: "side by side" })), memberList(members, i, (j) => [isSeat(j) && seatName(j), columns.ended[j]].filter(Boolean).join(" · "))),
       others.length > 0 && h("section", {}, h("h2", {}, "This task at other times", h("a", { href: `#/group/${i}/all`, text: "compare" })), memberList(others, i, when)),
       h("section", {}, h("h2", { text: "Facts" }), h("dl", { class: "pairs" }, facts.flatMap(([name, held]) => [h("dt", { text: name }), h("dd", { text: typeof held === "number" && name !== "seed" ? show(held) : String(held) })]))));
@@ -1111,7 +1103,7 @@
     main.replaceChildren(h("div", { class: "group" }, h("div", { class: "bar group-bar" },
       h("h1", { text: `${members.length} episodes on one task` }),
       h("span", { class: "soft" }, [columns.env[i], taskOf(i), `seed ${columns.seed[i]}`, wide ? "" : when(i), `mean return ${seats.map((seat) => `${show(averages.get(seat))}${isNumber(seat) ? ` (seat ${seat})` : ""}`).join(", ")}`, hidden ? `${hidden} more not shown` : ""].filter(Boolean).join(" · ")),
-      h("span", { class: "grow" }), bodies.some((said) => said.credit) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
+      h("span", { class: "grow" }), bodies.some((said) => said.advantages) && creditLegend(), bodies.some((said) => said.tokens && said.tokens.logprobs) && heatLegend(), modes), scroll));
     scroll.focus({ preventScroll: true });
     main.querySelector(".group-card.here")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }

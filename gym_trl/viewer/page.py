@@ -6,15 +6,13 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from gym_trl.errors import ConfigError
-from gym_trl.files import replaced
-from gym_trl.text import counted
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import Run
 
@@ -27,9 +25,7 @@ _POLICY: Final = (
 )
 
 
-def write_page(
-    run: Path, out: Path, *, tokenizer: Path | None = None, said: Callable[[int], None] | None = None
-) -> dict[str, int]:
+def write_page(run: Path, out: Path, *, tokenizer: Path | None = None, refresh: int | None = None) -> dict[str, int]:
     r"""Write the page of the run at ``run`` to ``out``, and return counts of its content.
 
     >>> from tempfile import TemporaryDirectory
@@ -44,25 +40,33 @@ def write_page(
 
     Args:
         run: Folder of a run, or a file of its episodes.
-        out: Path of the page; it is replaced atomically.
+        out: Path of the page, which is replaced as a whole.
         tokenizer: Path of the tokenizer for the ids. Default: the run's own.
-        said: Called from time to time with the number of episodes written.
+        refresh: Seconds after which an open page reads the file again.
 
     Raises:
         ConfigError: The run does not exist, or no line of the file is a record of an episode.
         OSError: The file cannot be written.
     """
     read = Run(run, tokenizer=tokenizer)
-    with replaced(out) as file:
-        before, after = _frame(f"{read.about()['name']} · gym-trl")
-        file.write(before)
-        chunks = _write_chunks(file, read, said or (lambda _: None))
-        index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
-        _write_data(file, "index", _json(index))
-        file.write(after)
+    if out.exists() and out.samefile(run):
+        raise ConfigError(f"{out} has the records that are read; name another file")
+    beside = out.with_name(f".{out.name}.new")
+    try:
+        with beside.open("wb") as file:
+            before, after = _frame(f"{read.about()['name']} · gym-trl", refresh)
+            file.write(before)
+            chunks = _write_chunks(file, read)
+            index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
+            _write_data(file, "index", _json(index))
+            file.write(after)
+            size = file.tell()
         if not len(read) and (read.broken or run.is_file()):
-            raise ConfigError(f"{run} has no episodes: none of its {counted(read.broken, 'line')} is a record")
-        return {"episodes": len(read), "chunks": len(chunks), "broken": read.broken, "bytes": file.tell()}
+            raise ConfigError(f"{run} has no episodes: none of its {len(read.broken)} lines is a record")
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
+    return {"episodes": len(read), "chunks": len(chunks), "broken": len(read.broken), "bytes": size}
 
 
 def policy() -> str:
@@ -71,8 +75,9 @@ def policy() -> str:
     return _POLICY.format(script=script, style=style)
 
 
-def _frame(title: str) -> tuple[bytes, bytes]:
+def _frame(title: str, refresh: int | None) -> tuple[bytes, bytes]:
     parts = {
+        "refresh": f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else "",
         "policy": html.escape(policy()),
         "title": html.escape(title),
         "style": _part("page.css"),
@@ -94,7 +99,7 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _write_chunks(file: BinaryIO, run: Run, said: Callable[[int], None]) -> list[int]:
+def _write_chunks(file: BinaryIO, run: Run) -> list[int]:
     """Write the episodes in chunks, separately from their tokens, and return the first episode of each chunk."""
     firsts: list[int] = []
     for first, chunk in _chunks(run.read()):
@@ -102,7 +107,6 @@ def _write_chunks(file: BinaryIO, run: Run, said: Callable[[int], None]) -> list
         for kind, parts in zip(("chunk", "tokens"), zip(*chunk, strict=True), strict=True):
             _write_data(file, f"{kind}-{len(firsts)}", b"[" + b",".join(parts) + b"]")
         firsts.append(first)
-        said(first + len(chunk))
     return firsts
 
 

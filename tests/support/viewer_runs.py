@@ -18,9 +18,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
 from gym_trl.episode import Episode, Segment, Span, Turn
 from gym_trl.executors.inline import InlinePool
-from gym_trl.records.files import RecordWriter
-from gym_trl.records.json_lines import JsonLinesWriter
-from gym_trl.records.schema import as_record
+from gym_trl.records_new import ROLLOUTS, Record, append, record_of
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
 from gym_trl.types import Answer, Message, StopReason, Task
@@ -65,61 +63,53 @@ def played(
         segments=[segment],
         turns=said,
         messages=messages if said else [],
+        opening=2 if said else 0,
         stop_reason=stop_reason,
         error=error,
         success=stop_reason is StopReason.ENDED if stop_reason.scored else None,
     )
 
 
-def write_run(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, tokens: bool = True) -> Path:
+def recorded(episode: Episode, **about: Any) -> Record:
+    """Return a record with the text of each token, which is a character."""
+    texts = [chr(one) for one in episode.row.completion_ids]
+    return record_of(episode, tokens=True, token_texts=texts, **about)
+
+
+def write_run(
+    folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4, texts: bool = True, credit: bool = False
+) -> Path:
     """Write the folder of a run in which the longer responses win."""
     folder.mkdir(parents=True, exist_ok=True)
-    with RecordWriter(folder) as records, (folder / "metrics.jsonl").open("w") as metrics:
-        for step in range(1, steps + 1):
-            for place in range(groups * size):
-                group, attempt = divmod(place, size)
-                won = attempt < step
-                trajectory = played(
-                    seed=1000 + group,
-                    turns=1 + attempt % 3,
-                    reward=1.0 if won else -0.5,
-                    answer=f"ox {step}.{place}",
-                    thinking="Which one? " if attempt == 0 else "",
-                    stop_reason=StopReason.ENDED if won else StopReason.TURN_LIMIT,
-                )
-                about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
-                decode = (lambda ids: "".join(map(chr, ids))) if tokens else None
-                records.write(as_record(trajectory, policy="tiny", tokens=tokens, decode=decode, **about))
-            numbers = {"env/return": step / steps, "env/success": step / steps, "env/turns": 2.0, "loss": 0.1 * step}
-            stops = {"env/stop/ended": step / steps, "env/stop/turn_limit": 1 - step / steps}
-            metrics.write(json.dumps({"step": step, "seconds": 2.0 * step, **numbers, **stops}) + "\n")
-    summary = {
-        "success_before": 0.1,
-        "success_after": 0.9,
-        "success_optimum": 1.0,
-        "success_random": 0.2,
-        "episodes_after": 100,
-        "steps": steps,
+    for step in range(1, steps + 1):
+        for place in range(groups * size):
+            group, attempt = divmod(place, size)
+            won, turns = attempt < step, 1 + attempt % 3
+            episode = played(
+                seed=1000 + group,
+                turns=turns,
+                reward=1.0 if won else -0.5,
+                answer=f"ox {step}.{place}",
+                thinking="Which one? " if attempt == 0 else "",
+                stop_reason=StopReason.ENDED if won else StopReason.TURN_LIMIT,
+            )
+            about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
+            if credit:
+                about["advantages"] = [0.0, *[0.42 * step] * (turns - 2), -0.9][-turns:]
+            write = recorded if texts else record_of
+            append(folder / ROLLOUTS, [write(episode, policy="tiny", **about)])
+        numbers = {"env/return": step / steps, "env/success": step / steps, "env/turns": 2.0, "loss": 0.1 * step}
+        stops = {"env/stop/ended": step / steps, "env/stop/turn_limit": 1 - step / steps}
+        append(folder / "metrics.jsonl", [{"step": step, "seconds": 2.0 * step, **numbers, **stops}])
+    scores = {
+        name: {"success": [share, share / 2, (1 + share) / 2], "return": [share] * 3, "episodes": 100}
+        for name, share in {"before": 0.1, "after": 0.9, "random": 0.2}.items()
     }
+    before = {"tiny": scores["before"], "random": scores["random"]}
+    summary = {"before": before, "after": {"tiny": scores["after"]}, "steps": steps}
     (folder / "summary.json").write_text(json.dumps(summary))
-    (folder / "config.json").write_text(
-        json.dumps(
-            {"version": 1, "options": {"env": "TrlEnv/Echo-v0", "steps": steps, "episodes_per_step": groups * size}}
-        )
-    )
-    return folder
-
-
-def write_credit(folder: Path, *, steps: int = 4, groups: int = 2, size: int = 4) -> Path:
-    """Write the advantages of the episodes of ``write_run``."""
-    with JsonLinesWriter(folder / "credit.jsonl") as lines:
-        for step in range(1, steps + 1):
-            for place in range(groups * size):
-                group, attempt = divmod(place, size)
-                turns = 1 + attempt % 3
-                about: dict[str, Any] = {"step": step, "split": "train", "group": group, "attempt": attempt}
-                advantages = [0.0, *[0.42 * step] * (turns - 2), -0.9][-turns:]
-                lines.write(about | {"advantages": advantages})
+    options = {"env": "TrlEnv/Echo-v0", "steps": steps, "groups": groups, "num_generations": size}
+    (folder / "config.json").write_text(json.dumps({"version": 1, "options": options}))
     return folder
 
 
@@ -141,14 +131,11 @@ def play_games(
 
 def write_games(folder: Path, games: Sequence[Sequence[Episode]], *, copies: int = 1, **about: Any) -> Path:
     """Write the folder of a run that plays all seats, with so many ``copies`` of a game's task in a group."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with RecordWriter(folder) as records:
-        for number, played in enumerate(games):
-            group, game = divmod(number, copies)
-            for seat, episode in enumerate(played):
-                place: dict[str, Any] = {"group": group, "attempt": game * len(played) + seat}
-                told: dict[str, Any] = {"split": "train", "step": 1, **place, **about}
-                records.write(as_record(episode, tokens=True, decode=ByteChat().show, **told))
+    for number, played in enumerate(games):
+        group, game = divmod(number, copies)
+        for seat, episode in enumerate(played):
+            place: dict[str, Any] = {"group": group, "attempt": game * len(played) + seat}
+            append(folder / ROLLOUTS, [recorded(episode, **{"split": "train", "step": 1, **place, **about})])
     return folder
 
 

@@ -6,14 +6,12 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from support.viewer_runs import Look, needs_chromium, played, write_credit, write_large_run, write_run
+from support.viewer_runs import Look, needs_chromium, played, recorded, write_large_run, write_run
 
 from gym_trl.engines.scripted import ScriptedEngine
-from gym_trl.evaluation.estimates import share_of
 from gym_trl.executors.inline import InlinePool
 from gym_trl.history import last_turns
-from gym_trl.records.files import RecordWriter
-from gym_trl.records.schema import as_record
+from gym_trl.records_new import ROLLOUTS, append, record_of
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
 from gym_trl.types import StopReason, Task
@@ -61,7 +59,7 @@ def test_it_opens_on_the_curves_and_says_what_was_learnt(look: Look, small: str)
         "Ended",
     ]
     assert "0.100 → 0.900" in look.texts(".fact b")
-    assert look.js("document.querySelectorAll('.chart .level.optimum').length") == 1
+    assert look.js("document.querySelectorAll('.chart .level.random').length") == 2
     assert look.js("document.querySelectorAll('.chart .area').length") == 2
     assert look.js("document.title") == "first · gym-trl"
     assert look.complaints() == []
@@ -70,12 +68,10 @@ def test_it_opens_on_the_curves_and_says_what_was_learnt(look: Look, small: str)
 def test_rates_have_their_number_of_episodes_and_their_interval(look: Look, small: str) -> None:
     look.open(small)
     look.until("document.querySelectorAll('.chart path.smooth').length >= 4")
-    after = share_of(0.9, 100)
-    assert f"{after}" in look.texts(".charts .plain td")
-    assert f"[{after.low:.3f}, {after.high:.3f}]" in look.texts(".fact em")[0]
+    assert "0.900 [0.450, 0.950]" in look.texts(".charts .plain td")
+    assert "[0.450, 0.950]" in look.texts(".fact em")[0]
     rows = look.texts(".charts .plain tr")
     assert next(row for row in rows if row.startswith("after")).endswith("100")
-    assert next(row for row in rows if row.startswith("optimum")).endswith("exact")
     assert look.js("document.querySelectorAll('.chart path.band').length") == 1
     assert any("8 episodes a step, 95% interval" in title for title in look.texts(".panel h2"))
 
@@ -221,7 +217,7 @@ def test_a_group_is_side_by_side_turn_by_turn(look: Look, small: str) -> None:
 
 
 def test_each_turn_has_the_colour_and_the_number_of_its_advantage(look: Look, small: str, pages: Path) -> None:
-    folder = write_credit(write_run(pages / "credited"))
+    folder = write_run(pages / "credited", credit=True)
     write_page(folder, folder / "view.html")
     look.open(f"{(folder / 'view.html').as_uri()}#/episode/26")  # step 4
     assert look.texts(".credit b") == ["0", "+1.68", "\N{MINUS SIGN}0.9"]
@@ -239,9 +235,7 @@ def test_segments_have_their_borders(look: Look, pages: Path) -> None:
         engine = ScriptedEngine(lambda request: chat.say("50"))
         options: Any = {"limits": Limits(tokens_per_turn=9), "history": last_turns(1)}
         [[result]] = run(rollout(tasks, pool=pool, engine=engine, chat=chat, **options))
-    (pages / "segments").mkdir()
-    with RecordWriter(pages / "segments") as writer:
-        writer.write(as_record(result, tokens=True, decode=chat.show))
+    append(pages / "segments" / ROLLOUTS, [recorded(result)])
     page = pages / "segments.html"
     write_page(pages / "segments", page)
     look.open(f"{page.as_uri()}#/episode/0")
@@ -259,9 +253,8 @@ def test_segments_have_their_borders(look: Look, pages: Path) -> None:
 
 
 def test_a_run_that_was_only_evaluated_shows_how_its_numbers_are_spread(look: Look, pages: Path) -> None:
-    with RecordWriter(write_run(pages / "eval", steps=0)) as records:
-        for seed in range(12):
-            records.write(as_record(played(seed=seed, turns=1 + seed % 3), split="eval", policy="solver"))
+    records = [record_of(played(seed=seed, turns=1 + seed % 3), split="eval", policy="solver") for seed in range(12)]
+    append(write_run(pages / "eval", steps=0) / ROLLOUTS, records)
     (pages / "eval" / "summary.json").unlink()
     write_page(pages / "eval", pages / "eval.html")
     look.open((pages / "eval.html").as_uri())
@@ -298,18 +291,18 @@ def evil(pages: Path) -> str:
     """A run in which everything that is text is hostile, also the names of things."""
     folder = pages / "<img src=x onerror=window.owned=9>[[script]]"
     write_run(folder, steps=1)
-    with RecordWriter(folder) as records:
-        for step in (1, 2):
-            trajectory = played(turns=3, thinking=EVIL, answer=EVIL, observation=EVIL, reward=-1.0)
-            about: dict[str, Any] = {"policy": EVIL, "split": EVIL, "step": step, "group": 1}
-            about |= {EVIL: EVIL, "note": {EVIL: [EVIL]}}
-            record = as_record(trajectory, tokens=True, decode=lambda ids: HOSTILE[ids[0] % len(HOSTILE)], **about)
-            record["seat"] = step
-            record["task"] |= {"env_id": EVIL, "options": {EVIL: EVIL}}
-            record["turns"][0]["action"] = EVIL
-            records.write(record | {"stop_reason": EVIL, "opening": [{"role": EVIL, "content": EVIL}]})  # type: ignore[arg-type,typeddict-unknown-key,unused-ignore]
-        records.write(as_record(played(turns=0, error=EVIL, stop_reason=StopReason.ENV_ERROR)))
-    summary = {"success_before": EVIL, "steps": EVIL, EVIL: EVIL}
+    for step in (1, 2):
+        episode = played(turns=3, thinking=EVIL, answer=EVIL, observation=EVIL, reward=-1.0)
+        about: dict[str, Any] = {"policy": EVIL, "split": EVIL, "step": step, "group": 1, "advantages": [EVIL, 1, -1]}
+        about |= {EVIL: EVIL, "note": {EVIL: [EVIL]}}
+        texts = [HOSTILE[one % len(HOSTILE)] for one in episode.row.completion_ids]
+        record = record_of(episode, tokens=True, **about) | {"token_texts": texts, "seat": step}
+        record["task"] |= {"env_id": EVIL, "options": {EVIL: EVIL}}
+        record["turns"][0]["action"] = EVIL
+        append(folder / ROLLOUTS, [record | {"stop_reason": EVIL, "opening": [{"role": EVIL, "content": EVIL}]}])
+    append(folder / ROLLOUTS, [record_of(played(turns=0, error=EVIL, stop_reason=StopReason.ENV_ERROR))])
+    score = {"success": [EVIL, 0.5], "return": EVIL}
+    summary = {"before": {EVIL: score, "<b>": score}, "after": {EVIL: score}, "steps": EVIL, EVIL: EVIL}
     (folder / "summary.json").write_text(json.dumps(summary))
     options = {"env": EVIL, "model": EVIL, "steps": EVIL}
     (folder / "config.json").write_text(json.dumps({"options": options, "versions": {"trl": EVIL}}))

@@ -1,0 +1,444 @@
+"""The command ``gym-trl``: functions of the library, whose arguments are the flags.
+
+Only the module of the command that is asked for is imported.
+"""
+
+import argparse
+import inspect
+import json
+import keyword
+import os
+import re
+import sys
+import textwrap
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from gym_trl.errors import ConfigError, GymTRLError
+from gym_trl.registration import did_you_mean
+from gym_trl.terminal import printable, say
+
+_WIDTH, _COLUMN = 110, 32
+_LONGEST_ERROR = 1_000  # texts of files and environments in it can be of any length
+
+
+class Command(NamedTuple):
+    """A command, and the place of its function."""
+
+    function: str
+    about: str
+    examples: str
+
+
+COMMANDS = {
+    "list": Command(
+        "gym_trl.cli_new:list_envs",
+        "List the environments, or show one of them.",
+        """
+        gym-trl list
+        gym-trl list TrlEnv/GuessNumber-v0 --env_kwargs high=8
+        """,
+    ),
+    "play": Command(
+        "gym_trl.terminal:play",
+        "Play an environment in the terminal.",
+        """
+        gym-trl play TrlEnv/GuessNumber-v0 --env_kwargs high=8 --seed 3
+        gym-trl play TrlEnv/TicTacToe-v0 --against solver
+        """,
+    ),
+    "new": Command("gym_trl.cli_new:new", "Write a game of your own to start from.", "gym-trl new lift"),
+    "check": Command(
+        "gym_trl.check:check",
+        "Say whether environments are fit to train on, and whether a model can begin.",
+        """
+        gym-trl check lift.py
+        gym-trl check lift.py --model pretrained
+        gym-trl check TrlEnv/Wordle-v0 TrlEnv/Sokoban-v0
+        """,
+    ),
+    "train": Command(
+        "gym_trl.training_new:train",
+        "Train a model on an environment, and evaluate it before and after.",
+        """
+        gym-trl train TrlEnv/GuessNumber-v0 --env_kwargs high=8 --steps 60
+        gym-trl train lift.py --model pretrained --warm_start random
+        gym-trl train TrlEnv/Wordle-v0 --model Qwen/Qwen3-0.6B --grpo beta=0.01 --grpo temperature=0.8
+        gym-trl train TrlEnv/Wordle-v0 --print_config > run.yaml
+        gym-trl train --config run.yaml
+        """,
+    ),
+    "eval": Command(
+        "gym_trl.evaluation_new:evaluate",
+        "Evaluate models and other players on held-out tasks.",
+        """
+        gym-trl eval --model runs/first
+        gym-trl eval TrlEnv/Wordle-v0 --model runs/first --model solver
+        """,
+    ),
+    "view": Command(
+        "gym_trl.cli_new:view",
+        "Write a run as an HTML page, or show an episode.",
+        """
+        gym-trl view runs/first
+        gym-trl view runs/first --text -1
+        """,
+    ),
+    "serve": Command(
+        "gym_trl.cli_new:serve",
+        "Serve an environment to OpenEnv clients.",
+        "gym-trl serve TrlEnv/GuessNumber-v0 --port 8000",
+    ),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command, and return its exit status; what the user can mend is said in a line.
+
+    Args:
+        words: Words of the command line. Default: those of this process.
+    """
+    words = sys.argv[1:] if words is None else list(words)
+    try:
+        return _run(words)
+    except BrokenPipeError:  # the reader has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (GymTRLError, OSError) as error:
+        said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
+        text = " ".join(said.split())
+        sys.stderr.write(printable(f"Error: {text[:_LONGEST_ERROR]}{'...' * (len(text) > _LONGEST_ERROR)}\n"))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: Sequence[str]) -> int:
+    if words[:1] == ["--version"]:
+        from gym_trl import __version__
+
+        say(f"gym-trl {__version__}")
+        return 0
+    if not words or words[0] in ("-h", "--help"):
+        abouts = [f"  {name:<7}{command.about}" for name, command in COMMANDS.items()]
+        say("\n".join(["Usage: gym-trl COMMAND [FLAGS]", "", *abouts, "", "gym-trl COMMAND --help lists its flags."]))
+        return 0 if words else 2
+    name, *words = words
+    if name not in COMMANDS:
+        raise ConfigError(f"there is no command {name}{did_you_mean(name, COMMANDS)}")
+    module, _, function_name = COMMANDS[name].function.partition(":")
+    function = getattr(import_module(module), function_name)
+    flags = flags_of(function)
+    if {"-h", "--help"} & {*words}:
+        say(help_of(name, flags, _documented(function)[0]))
+        return 0
+    places, given = _sorted(words, flags)
+    if len(places) > 1 and not flags[0].is_a(Sequence):
+        raise ConfigError(f"there is no place for {places[1]!r}: {_usage(name, flags)}")
+    if places:
+        given.append(f"--{flags[0].name}={json.dumps(places) if len(places) > 1 else places[0]}")
+    if (arguments := _parsed(function, given, flags)) is None:  # the configuration was printed
+        return 0
+    result = function(**arguments)
+    if name in ("check", "eval"):
+        say(str(result))
+    return int(bool(getattr(result, "failed", False)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Flags
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Flag(NamedTuple):
+    """Argument of a function, or key of the ``TypedDict`` of its ``**options``."""
+
+    name: str
+    kind: Any
+    default: Any
+    sentence: str
+    group: str = ""
+    """What the docstring of the ``TypedDict`` says."""
+
+    @property
+    def kinds(self) -> list[Any]:
+        """Types of a union, or the one type; ``list`` instead of ``list[int]``."""
+        parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else [self.kind]
+        return [get_origin(one) or one for one in parts]
+
+    def is_a(self, base: type) -> bool:
+        """Return whether a value can be of a type."""
+        return any(isinstance(one, type) and issubclass(one, base) and one is not str for one in self.kinds)
+
+    @property
+    def expected(self) -> str:
+        """What its value must be."""
+        parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else [self.kind]
+        listed = [str(one) for part in parts if get_origin(part) is Literal for one in get_args(part)]
+        names = {Mapping: "NAME=VALUE", int: "INTEGER", float: "NUMBER", Path: "PATH"}
+        named = [name for base, name in names.items() if self.is_a(base) and not self.is_a(bool)]
+        return "|".join([*listed, *named[:1], *["TEXT"] * (str in self.kinds and not listed)]) or "VALUE"
+
+
+def flags_of(function: Callable[..., Any]) -> list[Flag]:
+    """Return the flags of a command; the first one is its word without a flag."""
+    flags: list[Flag] = []
+    _, sentences = _documented(function)
+    for one in inspect.signature(function, eval_str=True).parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            [options] = get_args(one.annotation)
+            about, own = _documented(options)
+            kinds = get_type_hints(options).items()
+            flags += [Flag(name, kind, None, own.get(name, ""), about) for name, kind in kinds]
+        else:
+            flags.append(Flag(one.name, one.annotation, one.default, sentences.get(one.name, "")))
+    return flags
+
+
+def _documented(code: Any) -> tuple[str, dict[str, str]]:
+    """Return what a docstring says, and its sentences on arguments."""
+    about, _, rest = inspect.cleandoc(code.__doc__ or "").replace("``", "").partition("\nArgs:\n")
+    found = re.findall(r"^    (\w+): (.*(?:\n      +.*)*)", rest, re.MULTILINE)
+    return about.strip(), {name: " ".join(text.split()) for name, text in found}
+
+
+def help_of(name: str, flags: Sequence[Flag], about: str) -> str:
+    """Return the text of ``gym-trl NAME --help``."""
+    groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for place, one in enumerate(flags):
+        is_shown = isinstance(one.default, int | float | str) and not isinstance(one.default, bool)
+        default = f" ({one.default})" if is_shown and "Default" not in one.sentence else ""
+        value = "" if one.is_a(bool) else f" {one.expected}"
+        sentence = f"{one.sentence.removesuffix('.')}{default}."
+        groups[one.group].append((f"--{one.name}{value}" if place else one.name.upper(), sentence))
+    groups[""] += [("--config FILE", "YAML file with these flags."), ("--print_config", "Print such a file.")]
+    lines = [_usage(name, flags), "", about]
+    for group, rows in groups.items():
+        lines += ["", *([group, ""] if group else [])]
+        for flag, sentence in rows:
+            own, *others = textwrap.wrap(sentence, _WIDTH - _COLUMN) or [""]
+            fits = len(flag) < _COLUMN - 3
+            lines += [f"  {flag:<{_COLUMN - 2}}{own}"] if fits else [f"  {flag}", " " * _COLUMN + own]
+            lines += [" " * _COLUMN + other for other in others]
+    examples = inspect.cleandoc(COMMANDS[name].examples).splitlines()
+    return "\n".join([*lines, "", "Examples:", *(f"  {line}" for line in examples)])
+
+
+def _usage(name: str, flags: Sequence[Flag]) -> str:
+    word = flags[0].name.upper()
+    return f"Usage: gym-trl {name} {word if flags[0].default is inspect.Parameter.empty else f'[{word}]'} [FLAGS]"
+
+
+def _sorted(words: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], list[str]]:
+    """Return the words without a flag, and the flags as the parser knows them.
+
+    >>> flags = [Flag("env_kwargs", dict[str, int], None, ""), Flag("vllm", bool, False, "")]
+    >>> _sorted("lift.py --env-kwargs high=8 --vllm".split(), flags)
+    (['lift.py'], ['--env_kwargs.high=8', '--vllm=true'])
+
+    A flag may be written with dashes. One of a mapping takes ``NAME=VALUE``, one of truth needs no value, and one of a
+    list can be repeated.
+
+    Raises:
+        ConfigError: There is no such flag, or it has no value.
+    """
+    known = {one.name: one for one in flags} | {"config": Flag("config", Path, None, "")}
+    waiting, places, values = deque(words), list[str](), defaultdict[str, list[str]](list)
+    while waiting:
+        word = waiting.popleft()
+        name, equals, value = word[2:].partition("=")
+        name, dot, key = name.partition(".")
+        name = name.replace("-", "_")
+        if not word.startswith("--"):
+            places.append(word)
+            continue
+        if name == "print_config":
+            values[name].append(value)
+            continue
+        if name not in known:
+            raise ConfigError(f"there is no flag --{name}{did_you_mean(name, known)}")
+        if not equals:
+            if known[name].is_a(bool) and (not waiting or waiting[0] not in ("true", "false")):
+                waiting.appendleft("true")
+            if not waiting:
+                raise ConfigError(f"--{name} needs a value, {known[name].expected}")
+            value = waiting.popleft()
+        if known[name].is_a(Mapping) and not dot and re.match(r"\w+=", value):
+            key, dot, value = value.partition("=")
+            dot = "."
+        values[f"{name}{dot}{key}"].append(value)
+    given = []
+    for name, texts in values.items():
+        takes_lists = name in known and known[name].is_a(Sequence)
+        is_list = len(texts) > 1 or (takes_lists and str not in known[name].kinds and not texts[0].startswith("["))
+        value = json.dumps(texts) if is_list else texts[0]
+        given.append(f"--{name}={value}" if value or name != "print_config" else f"--{name}")
+    return places, given
+
+
+def _parsed(function: Callable[..., Any], given: Sequence[str], flags: Sequence[Flag]) -> dict[str, Any] | None:
+    """Return the arguments that a command line gives a function; ``None`` if it asked to print them.
+
+    Raises:
+        ConfigError: A flag has a wrong value, or a necessary one is missing.
+    """
+    from jsonargparse import ArgumentParser, Namespace
+
+    parser = ArgumentParser(prog="gym-trl", exit_on_error=False, add_help=False)
+    parser.add_argument("--config", action="config")
+    parser.add_function_arguments(function, as_group=False, as_positional=False)
+    try:
+        read = vars(parser.instantiate(parser.parse_args(given)))
+    except argparse.ArgumentError as error:
+        raise ConfigError(_explained(str(error), flags)) from error
+    except SystemExit:  # after the configuration was printed
+        return None
+    del read["config"]
+    return {name: value.as_dict() if isinstance(value, Namespace) else value for name, value in read.items()}
+
+
+def _explained(said: str, flags: Sequence[Flag]) -> str:
+    """Return an error of the parser in a line, with the flag as it is written."""
+    if missing := re.search(r"arguments are required: (\w+)", said):
+        return f"{missing[1].upper()} must be given"
+    key, value = re.search(r'Parser key "(\w+)', said), re.findall(r"(?:Given value|Got value): (.*)", said)
+    flag = next((one for one in flags if key and one.name == key[1]), None)
+    return f"--{flag.name} must be {flag.expected}, got {value[-1]}" if flag and value else said
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Commands of a few lines
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def list_envs(env: str | None = None, *, env_kwargs: dict[str, Any] | None = None) -> None:
+    """List the environments of this library and of installed packages, or show one of them.
+
+    Args:
+        env: Environment: a registered id, file.py, file.py:Class or package.module:Class.
+        env_kwargs: Arguments of the environment, such as high=8.
+    """
+    import gymnasium as gym
+
+    from gym_trl.registration import env_parameters, find_maker, is_ours, load_plugins, make_env
+    from gym_trl.wrappers.as_text import as_text
+    from gym_trl.wrappers.inner import instructions_of
+    from gym_trl.wrappers.traits import attribute_of, solver_of, traits
+
+    if env is None:
+        installed = load_plugins()
+        ids = sorted(one for one in gym.registry if is_ours(one) or one in installed)
+        for one in ids:
+            say(f"{one:<{max(map(len, ids))}}  {_first_sentence(one)}")
+        return
+    made = as_text(make_env(env, **(env_kwargs or {})))
+    facts = traits(made)
+    arguments = env_parameters(find_maker(env)).values()
+    shown = [one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in arguments]
+    presets = getattr(made.unwrapped, "presets", {}).items()
+    rows = {
+        "arguments": ", ".join(shown) or "none",
+        **{name: ", ".join(f"{key}={value!r}" for key, value in preset.items()) for name, preset in presets},
+        "observations": made.unwrapped.observation_space,
+        "actions": made.unwrapped.action_space,
+        "seats": facts.num_seats,
+        "tasks": "not counted" if facts.num_instances is None else facts.num_instances,
+        "optimum": attribute_of(made, "optimal_success", "unknown"),
+        "solver": "yes" if solver_of(made) else "no",
+    }
+    observation, _ = made.reset(seed=0)
+    say(f"{_first_sentence(env)}\n\n" + "\n".join(f"{name:<13} {value}" for name, value in rows.items()))
+    say(f"\n{instructions_of(made)}\n\n{observation}")
+    made.close()
+
+
+def _first_sentence(env: str) -> str:
+    """Return the first sentence of an environment's own docstring."""
+    from gym_trl.registration import creator_of, find_maker
+
+    own = vars(creator_of(find_maker(env))).get("__doc__") or ""
+    return re.split(r"(?<=\.)\s|\n\n", " ".join(inspect.cleandoc(own).split(" ")))[0].replace("``", "")
+
+
+def new(name: str, *, out: Path | None = None) -> None:
+    """Write a game of your own to start from: one file, with a solver, ready to be checked, trained on and changed.
+
+    Args:
+        name: Name of the game, such as lift or unit_prices.
+        out: File to write. Default: the name with .py.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise ConfigError(f"NAME must be lower-case letters, digits and _, and no module of Python's, got {name!r}")
+    file = out or Path(f"{name}.py")
+    if file.exists():
+        raise ConfigError(f"{file} exists; name another file with --out")
+    template = files("gym_trl").joinpath("game.py.template").read_text(encoding="utf-8")
+    file.write_text(Template(template).substitute(title=name.title().replace("_", ""), file=file), encoding="utf-8")
+    commands = {
+        f"gym-trl play {file}": "play it yourself; ? asks its solver",
+        f"gym-trl check {file}": "find what stands in the way of a training",
+        f"gym-trl train {file}": "train a tiny model on it",
+    }
+    width = max(map(len, commands))
+    say("\n".join([f"{file} has a game. Next:", "", *(f"  {one:<{width}}  # {why}" for one, why in commands.items())]))
+
+
+def view(
+    run: Path, *, out: Path | None = None, tokenizer: Path | None = None, text: int | None = None, watch: bool = False
+) -> None:
+    """Write a run as an HTML page with its curves and its episodes, with every token.
+
+    Args:
+        run: Folder of a run, or a file of records.
+        out: File to write. Default: view.html in the folder of the run.
+        tokenizer: Folder of the tokenizer. Default: the run's own.
+        text: Show the episode with this number in the terminal instead; -1 is the last one.
+        watch: Write the page again every ten seconds, until Ctrl-C; an open page follows.
+    """
+    if text is not None:
+        from gym_trl.terminal import show_episode
+
+        show_episode(run, text)
+        return
+    from gym_trl.viewer.page import write_page
+
+    page = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
+    while True:
+        counts = write_page(run, page, tokenizer=tokenizer, refresh=10 if watch else None)
+        skipped = f", without {counts['broken']} lines that are no records" if counts["broken"] else ""
+        say(f"Wrote {counts['episodes']} episodes to {page} ({counts['bytes'] / 1e6:.1f} MB){skipped}.")
+        if not watch:
+            return
+        time.sleep(10)
+
+
+def serve(
+    env: str,
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+) -> None:
+    """Serve an environment to OpenEnv clients; each has an instance of its own.
+
+    gym.make("TrlEnv/OpenEnv-v0", base_url="http://127.0.0.1:8000") is such a client. On a public address, put a proxy
+    with TLS in front of it.
+
+    Args:
+        env: Environment.
+        port: Port to listen on; 0 selects a free one.
+        host: Address to listen on; one that others can reach needs a token.
+        token: Bearer token that clients must send. Default: $GYM_TRL_TOKEN.
+        env_kwargs: Arguments of the environment, such as high=8.
+    """
+    from gym_trl.integrations.openenv.server import serve as serve_openenv
+
+    serve_openenv(env, env_kwargs=env_kwargs, host=host, port=port, token=token or os.environ.get("GYM_TRL_TOKEN"))
