@@ -132,7 +132,7 @@ class Run:
 
     @property
     def _episodes_per_step(self) -> int | None:
-        groups, size = (self._options.get(name) for name in ("groups", "num_generations"))
+        groups, size = (self._options.get(name) or 0 for name in ("groups", "num_generations"))
         return int(groups * size) if is_exact(groups) and is_exact(size) and 0 < groups * size < 10**6 else None
 
     def about(self) -> dict[str, Any]:
