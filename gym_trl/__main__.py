@@ -2,7 +2,7 @@
 
 import sys
 
-from gym_trl.cli.app import main
+from gym_trl.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

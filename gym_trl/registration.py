@@ -16,7 +16,6 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 
 from gym_trl.errors import ConfigError, GymTRLError, described, raise_interrupt, safe_str
-from gym_trl.leaves import offered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +43,15 @@ ENVS = {
 }
 
 # Environments that need an extra or arguments; not part of the validated and documented games.
-EXTERNAL = offered("envs") | {
+EXTERNAL = {
+    "External/GEM-v0": "gym_trl.envs.external.gem:GEM",
+    "External/OpenSpiel-v0": "gym_trl.envs.external.openspiel:OpenSpiel",
+    "External/PettingZoo-v0": "gym_trl.envs.external.pettingzoo:PettingZoo",
+    "External/ReasoningGym-v0": "gym_trl.envs.external.reasoning_gym:ReasoningGym",
+    "External/ScienceWorld-v0": "gym_trl.envs.external.scienceworld:ScienceWorld",
+    "External/TextArena-v0": "gym_trl.envs.external.textarena:TextArena",
+    "External/TextWorld-v0": "gym_trl.envs.external.textworld:TextWorld",
+    "TrlEnv/OpenEnv-v0": "gym_trl.integrations.openenv.env:OpenEnv",
     "TrlEnv/QA-v0": "gym_trl.envs.question_answer:QAEnv",
 }
 

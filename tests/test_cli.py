@@ -1,346 +1,241 @@
-import gc
-import importlib.metadata
+"""The commands: their flags, their errors, and what the short ones do."""
+
 import json
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
-from hypothesis import given, strategies as st
-from support.command_line import error, gym_trl_
+from support.viewer_runs import played, write_run
 
-import gym_trl
-from gym_trl.cli.flags import Command, words_of
-from gym_trl.cli.imports import slow_imports
-from gym_trl.cli.terminal import only_results, say
-from gym_trl.leaves import load, offered
-
-HEAVY = ("torch", "transformers", "trl", "datasets", "accelerate", "matplotlib")
-QUICK = [
-    ["--help"],
-    ["list"],
-    ["info", "TrlEnv/GuessNumber-v0"],
-    ["play", "TrlEnv/GuessNumber-v0"],
-    ["train", "--help"],
-    ["validate", "TrlEnv/GuessNumber-v0", "--episodes", "2", "--search-steps", "500"],
-    ["eval", "TrlEnv/GuessNumber-v0", "--policy", "random", "--episodes", "2"],
-]
+from gym_trl.cli import COMMANDS, main
+from gym_trl.records_new import ROLLOUTS, append, record_of
+from gym_trl.viewer import page
 
 
-IMPOSSIBLE = [
-    ["train", "--env-kwargs", "high=x"],
-    ["train", "--env-kwargs", "high=1e3"],
-    ["train", "Nope-v0"],
-    ["train", "--resume", "nope"],
-    ["train", "--grpo", "num_generations=0"],
-    ["train", "--vllm", "server"],
-    ["train", "--executor", "inline", "--workers", "2"],
-    ["train", "--step-timeout", "0"],
-    ["train", "--num-generations", "3"],
-    ["train", "--history", "lastt=3"],
-    ["train", "--learnin-rate", "1"],
-    ["train", "--config", "nope.yaml"],
-    ["train", "--credit", "nope"],
-    ["train", "--out", str(Path(__file__).parent)],
-]
+def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Return the exit status, the output and the errors of a command."""
+    status = main(words)
+    out, err = capsys.readouterr()
+    return status, out, err
 
 
-def run_each(commands: list[list[str]], said: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run commands one after the other in one process, which says at the end of each what it ended with and loaded."""
-    script = (
-        "import json, sys\n"
-        "from gym_trl.__main__ import main\n"
-        "for arguments in json.loads(sys.argv.pop()):\n"
-        "    sys.argv = ['gym-trl', *arguments]\n"
-        "    status = main()\n"
-        f"    print('ended:', arguments, status, [name for name in {HEAVY!r} if name in sys.modules], flush=True)\n"
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that says what a person types."""
+
+    def type_(*lines: str) -> None:
+        waiting = iter(lines)
+
+        def answer(prompt: str) -> str:
+            try:
+                return next(waiting)
+            except StopIteration:
+                raise EOFError from None
+
+        monkeypatch.setattr("builtins.input", answer)
+
+    return type_
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Flags
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_explains_itself_on_two_screens_without_what_is_slow_to_import(name: str) -> None:
+    program = (
+        "import sys; from gym_trl.cli import main; status = main([sys.argv[1], '--help']); "
+        "sys.exit(status or bool({'torch', 'transformers', 'trl'} & {*sys.modules}))"
     )
-    command = [sys.executable, "-c", script, json.dumps(commands)]
-    return subprocess.run(command, input=said, capture_output=True, text=True, check=True)
+    helped = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=False)
+    assert helped.returncode == 0
+    lines = helped.stdout.splitlines()
+    assert len(lines) <= 90
+    assert lines[0].startswith(f"Usage: gym-trl {name} ")
+    assert [line for line in lines if line.strip().startswith(f"gym-trl {name}")]
+    flags = [line.split()[0] for line in lines if line.startswith("  --")]
+    assert len(flags) == len({*flags})
+    assert "   ." not in helped.stdout  # each has a sentence
 
 
-def test_looking_and_playing_loads_nothing_heavy() -> None:
-    ended = [line for line in run_each(QUICK, said="1\nquit\n").stdout.splitlines() if line.startswith("ended: ")]
-    assert ended == [f"ended: {arguments} 0 []" for arguments in QUICK]
-
-
-def test_what_cannot_be_trained_is_mostly_said_before_anything_heavy_is_loaded() -> None:
-    ran = run_each(IMPOSSIBLE)
-    assert ran.stdout.splitlines() == [f"ended: {arguments} 2 []" for arguments in IMPOSSIBLE]
-    assert [line.partition(":")[0] for line in ran.stderr.splitlines()] == ["Error"] * len(IMPOSSIBLE)
-
-
-def test_garbage_collections_leave_slow_imports_alone() -> None:
-    listed = importlib.metadata.packages_distributions
-    try:
-        with slow_imports():
-            assert not gc.isenabled()
-            packages = importlib.metadata.packages_distributions()
-            assert packages is importlib.metadata.packages_distributions()
-        assert gc.isenabled()
-        assert gc.get_freeze_count() > 0
-        assert importlib.metadata.packages_distributions is listed
-    finally:
-        gc.unfreeze()
-
-
-@pytest.mark.full
-@pytest.mark.trl
-def test_an_error_after_slow_imports_is_all_that_is_printed() -> None:
-    command = [sys.executable, "-m", "gym_trl", "train", "--grpo", "optim=nope"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
-    assert ran.stderr.startswith("Error: GRPOConfig rejects the options: ")
-
-
-def test_it_runs_as_a_module_and_says_its_version() -> None:
-    ran = subprocess.run([sys.executable, "-m", "gym_trl", "--version"], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"gym-trl {gym_trl.__version__}\n"
-
-
-@pytest.mark.parametrize("command", offered("commands"))
-def test_a_help_has_an_example_and_fits_a_screen(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    shown = gym_trl_(command, "--help")
-    assert shown.exit_code == 0
-    assert f"gym-trl {command}" in shown.stdout.split("Examples:")[1]
-    assert len(shown.stdout.splitlines()) < 90
-    assert all(flag in shown.stdout for flag in Command(command, load("commands", command)).flags if flag[-1] != "_")
-
-
-def test_the_help_names_all_commands_and_imports_none() -> None:
-    shown = gym_trl_("--help")
-    assert shown.exit_code == 0
-    assert re.findall(r"^  ([\w-]+) ", shown.stdout, re.MULTILINE) == [*offered("commands")]
-    assert gym_trl_().exit_code == 2
-
-
-def test_every_flag_says_what_it_is() -> None:
-    for name in offered("commands"):
-        for flag in Command(name, load("commands", name)).flags.values():
-            assert flag.sentence.endswith("."), (name, flag.name)
+def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = ran(capsys, "--help")
+    assert status == 0
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+    assert ran(capsys)[0] == 2
+    assert ran(capsys, "--version")[1].startswith("gym-trl ")
 
 
 @pytest.mark.parametrize(
-    ("words", "read"),
+    ("words", "named"),
     [
-        ("--env-kwargs high=8 --env_kwargs.turns 3", {"env_kwargs": {"high": 8, "turns": 3}}),
-        ('--env_kwargs={"high":8} --env-kwargs=turns=3', {"env_kwargs": {"high": 8, "turns": 3}}),
-        ("--learning-rate 1e-3 --turn_limit=4 a:B", {"learning_rate": 1e-3, "turn_limit": 4, "env": "a:B"}),
-        ("--lora-targets q --lora-targets yes", {"lora_targets": ("q", "yes")}),
-        ("--lora-targets [q,v]", {"lora_targets": ("q", "v")}),
-        ("--success -40 --history 8", {"success": -40.0, "history": 8}),
-        ("--success info --history notes", {"success": "info", "history": "notes"}),
-        ("--action-format null --out a/b", {"action_format": None, "out": Path("a/b")}),
+        (["lst"], "list"),
+        (["train", "TrlEnv/Echo-v0", "--stps", "3"], "--stps"),
+        (["train", "TrlEnv/Echo-v0", "--steps", "many"], "--steps"),
+        (["train", "TrlEnv/Echo-v0", "--steps"], "--steps"),
+        (["train", "TrlEnv/Echo-v0", "--seats", "all"], "--seats"),
+        (["train"], "ENV"),
+        (["train", "--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["train", "TrlEnv/Echo-v0", "TrlEnv/Wordle-v0"], "TrlEnv/Wordle-v0"),
+        (["list", "TrlEnv/Ech-v0"], "TrlEnv/Echo-v0"),
+        (["list", "TrlEnv/Echo-v0", "--env_kwargs", "trns=2"], "turns"),
+        (["list", "TrlEnv/Echo-v0", "--env_kwargs", "3"], "--env_kwargs"),
+        (["view", "nowhere"], "nowhere"),
+        (["serve", "TrlEnv/Echo-v0", "--port", "high"], "--port"),
+        (["serve", "TrlEnv/Echo-v0", "--host", "0.0.0.0"], "token"),
+        (["new", "No-Name"], "No-Name"),
+        (["new", "json"], "json"),
     ],
 )
-def test_flags_are_written_with_dashes_or_underscores_and_pairs(words: str, read: dict[str, Any]) -> None:
-    assert Command("train", load("commands", "train")).read(words.split()) == read
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["model", "turn_limit", "env_kwargs", "lora_targets", "success", "system_prompt"]), st.none()
-    ),
-    st.data(),
-)
-def test_the_words_that_messages_print_are_read_as_they_were_meant(names: dict[str, None], data: st.DataObject) -> None:
-    texts = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=6).filter(
-        lambda text: text not in ("~", "") and text.lower() != "null"
-    )
-    values = {
-        "model": texts,
-        "system_prompt": texts,
-        "turn_limit": st.integers(1, 9),
-        "success": st.floats(-5, 5),
-        "lora_targets": st.lists(texts, min_size=1, max_size=2).map(tuple),
-        "env_kwargs": st.dictionaries(
-            st.sampled_from(["high", "words"]), st.one_of(texts, st.integers(), st.booleans(), st.none()), min_size=1
-        ),
-    }
-    meant = {name: data.draw(values[name]) for name in names}
-    assert Command("train", load("commands", "train")).read(words_of(meant)) == meant
-
-
-def test_list_shows_every_registered_game_with_a_sentence() -> None:
-    lines = gym_trl_("list").output.splitlines()[1:]
-    listed = {line.split()[0]: line.split(maxsplit=1)[1].strip() for line in lines}
-    assert set(listed) == {env_id for env_id in gym.registry if env_id.startswith("TrlEnv/")}
-    assert all(sentence.endswith(".") and "`" not in sentence for sentence in listed.values())
-
-
-def test_info_tells_arguments_instructions_levels_and_a_game() -> None:
-    output = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", "high=8", "--env-kwargs", "turns=3").output
-    assert "low=1, high=50, turns=6" in output
-    assert "secret integer from 1 to 8" in output
-    assert re.search(r"tasks +8\n", output)
-    assert re.search(r"optimum +success 0\.875", output)
-    assert re.search(r"random policy +success 0\.3", output)
-    assert "> 4\n" in output
-
-
-def test_play_ends_with_the_result() -> None:
-    result = gym_trl_("play", "TrlEnv/GuessNumber-v0", "--env-kwargs", "high=2", said="1\n2\n")
-    assert result.exit_code == 0
-    assert "Solved in" in result.output
-    assert "return 1." in result.output
-
-
-@pytest.mark.parametrize("leaving", ["quit\n", "QUIT\n", "exit\n", ""])
-def test_play_can_be_left(leaving: str) -> None:
-    result = gym_trl_("play", "TrlEnv/GuessNumber-v0", "--seed", "0", said=f"25\n{leaving}")
-    assert result.exit_code == 0
-    assert result.output.endswith("Left after 1 turn, return 0.\n")
+def test_what_the_user_can_mend_is_said_in_a_line_with_its_name(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Law 22, for the command line."""
+    if words[0] == "serve":
+        pytest.importorskip("openenv")
+    status, out, err = ran(capsys, *words)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert named in err
 
 
 @pytest.mark.parametrize(
-    "said",
+    "words",
     [
-        b"\xff\xed\xa0\x80\n",
-        *(pytest.param(said, marks=pytest.mark.full) for said in (b"\x00\n", b"\n", "\u202e\n".encode())),
-        b"x" * 1_000_000 + b"\n",
+        ["--env_kwargs", "high=8", "--env_kwargs", "turns=4"],
+        ["--env-kwargs", "high=8", "--env-kwargs=turns=4"],
+        ["--env_kwargs.high", "8", "--env_kwargs.turns=4"],
+        ["--env_kwargs", '{"high": 8, "turns": 4}'],
     ],
 )
-def test_play_takes_any_bytes(said: bytes) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "gym_trl", "play", "TrlEnv/Echo-v0"],
-        input=said,
-        capture_output=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, b"")
-    assert b"in 1 turn, return" in ran.stdout
+def test_arguments_of_an_environment_are_written_in_any_of_these_ways(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = ran(capsys, "list", *words, "TrlEnv/GuessNumber-v0")
+    assert status == 0
+    assert "Guess 1 to 8 in 4 tries." in out
 
 
-@pytest.mark.parametrize("command", ["info", "play", "train"])
-@pytest.mark.parametrize(
-    "said", ["GuessNumber", "TrlEnv/GuessNumbr-v0", "trlenv/guessnumber-v0", "TrlEnv/GuessNumber-v9"]
-)
-def test_an_unknown_id_is_answered_with_what_may_be_meant(command: str, said: str) -> None:
-    line = error(gym_trl_(command, said))
-    assert line.startswith(f"Error: there is no environment {said!r}; did you mean ")
-    assert "TrlEnv/GuessNumber-v0" in line
+def test_a_configuration_that_is_printed_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["TrlEnv/GuessNumber-v0", "--env_kwargs", "high=8"]
+    _, printed, _ = ran(capsys, "list", *words, "--print_config")
+    file = tmp_path / "list.yaml"
+    file.write_text(printed)
+    assert ran(capsys, "list", "--config", str(file)) == ran(capsys, "list", *words)
+    assert "Guess 1 to 8" in ran(capsys, "list", "--config", str(file))[1]
+    assert "Guess 1 to 9" in ran(capsys, "list", "--config", str(file), "--env_kwargs", "high=9")[1]
+    file.write_text(f"{printed}\nhigh: 8\n")
+    assert ran(capsys, "list", "--config", str(file))[0] == 2
 
 
-class Picture(gym.Env[Any, Any]):
-    observation_space = gym.spaces.Box(0, 255, (64, 64, 3))
-    action_space = gym.spaces.Discrete(2)
+# ---------------------------------------------------------------------------------------------------------------------
+# list, play, new
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["info", "play", "train"])
-def test_an_environment_without_words_is_refused(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: Any = Picture
-    spec = gym.envs.registration.EnvSpec("Picture-v0", made)
-    monkeypatch.setitem(gym.registry, "Picture-v0", spec)
-    assert "cannot be converted to text: an array of shape (64, 64, 3)" in error(gym_trl_(command, "Picture-v0"))
+def test_all_environments_are_listed_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    from gym_trl import GAMES
+
+    _, out, _ = ran(capsys, "list")
+    told = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert {*GAMES} <= {*told}
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [("high", "env_kwargs"), ("turns=0", "turns"), ("high=many", "high"), ("high=1e3", "high"), ("hihg=3", "high")],
-)
-def test_arguments_that_cannot_work_are_one_line(given: str, named: str) -> None:
-    assert named in error(gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", given))
+def test_a_person_plays_with_hints_of_the_solver(typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    typed("?", "1", "?", "4", "?", "6", "5", "3", "2")
+    words = ["play", "TrlEnv/GuessNumber-v0", "--env_kwargs", "high=8", "--seed", "1"]
+    status, out, _ = ran(capsys, *words)
+    assert status == 0
+    assert "the solver: 4" in out
+    assert out.endswith("Solved after 2 turns, return 1.\n")
+    typed("1", "quit")
+    assert ran(capsys, *words)[1].endswith("Left after 1 turns, return 0.\n")
+    typed()  # Ctrl-D
+    assert ran(capsys, *words)[0] == 0
 
 
-@pytest.mark.parametrize(("turns", "games"), [(1, "11,881,376"), (2, "about 10^14"), (200, "about 10^1415")])
-def test_any_number_of_games_can_be_shown(turns: int, games: str) -> None:
-    output = gym_trl_("info", "TrlEnv/Echo-v0", "--env-kwargs", f"turns={turns}").output
-    assert re.search(rf"^tasks +{re.escape(games)}$", output, re.MULTILINE)
+def test_other_seats_are_played_by_who_is_named(typed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    typed(*"123456789" * 3)
+    status, out, _ = ran(capsys, "play", "TrlEnv/TicTacToe-v0", "--against", "solver", "--seed", "0")
+    assert status == 0
+    assert "(the other: " in out
+    typed("1")
+    assert ran(capsys, "play", "TrlEnv/TicTacToe-v0", "--against", "nobody")[0] == 2
 
 
-@pytest.mark.parametrize("command", ["info", "play", "train"])
-def test_a_seed_below_zero_is_refused(command: str) -> None:
-    assert "seed" in error(gym_trl_(command, "TrlEnv/Echo-v0", "--seed", "-1"))
+def test_a_new_game_is_played_by_its_solver_and_by_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    status, out, _ = ran(capsys, "new", "lift_of_mine")
+    assert status == 0
+    assert "gym-trl check lift_of_mine.py" in out
+    assert ran(capsys, "new", "lift_of_mine")[0] == 2  # it exists
+    alone = subprocess.run([sys.executable, "lift_of_mine.py"], capture_output=True, text=True, check=True)
+    assert alone.stdout.endswith("success True\n")
+    typed("+")
+    assert "Floor" in ran(capsys, "play", "lift_of_mine.py")[1]
 
 
-def test_debug_shows_where_an_error_comes_from() -> None:
-    result = gym_trl_("info", "TrlEnv/GuessNumber-v0", "--env-kwargs", "turns=0", "--debug")
-    assert type(result.exception).__name__ == "ConfigError"
+# ---------------------------------------------------------------------------------------------------------------------
+# view
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_may_name_the_module_that_registers_it(tmp_path: Path) -> None:
-    (tmp_path / "my_games.py").write_text(
-        "import gymnasium as gym\n"
-        "from gym_trl.envs import Echo\n"
-        "class Broken(Echo):\n"
-        '    """Breaks. Always."""\n'
-        "    def step(self, action):\n"
-        "        raise RuntimeError('it broke')\n"
-        "class Stillborn(Echo):\n"
-        "    def reset(self, *, seed=None, options=None):\n"
-        "        raise RuntimeError('it broke\\nat once')\n"
-        "gym.register('Mine/Broken-v0', Broken)\n"
-        "gym.register('Mine/Stillborn-v0', Stillborn)\n"
-    )
-
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-P", "-m", "gym_trl", *arguments]
-        return subprocess.run(command, input="a\n", capture_output=True, text=True, check=False, cwd=tmp_path)
-
-    told = run("info", "my_games:Mine/Broken-v0").stdout
-    assert told.startswith("Breaks.\n")
-    assert "RuntimeError: it broke" in told
-    assert run("play", "my_games:Mine/Broken-v0").stderr == "Error: step raised RuntimeError: it broke\n"
-    assert run("play", "my_games:Mine/Stillborn-v0").stderr == "Error: reset raised RuntimeError: it broke at once\n"
+def test_a_run_becomes_a_page_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run")
+    with (folder / ROLLOUTS).open("a") as file:
+        file.write('{"version": 1, "ta')
+    status, out, _ = ran(capsys, "view", str(folder))
+    assert status == 0
+    assert "32 episodes" in out
+    assert (folder / "view.html").is_file()
+    assert ran(capsys, "view", str(folder / ROLLOUTS), "--out", str(tmp_path / "other.html"))[0] == 0
+    assert (tmp_path / "other.html").is_file()
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    command = f"{sys.executable} -m gym_trl list --all | head -n 1"
-    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert (len(ran.stdout.splitlines()), ran.stderr) == (1, "")
+def test_a_page_is_written_again_until_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, waits = write_run(tmp_path / "run"), list[float]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        append(folder / ROLLOUTS, [record_of(played())])
+        if len(waits) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", wait)
+    status, out, _ = ran(capsys, "view", str(folder), "--watch")
+    assert status == 130
+    assert ["32 episodes" in out, "33 episodes" in out] == [True, True]
+    assert page.policy() in (folder / "view.html").read_text(encoding="utf-8").replace("&#x27;", "'")
 
 
-def test_resume_takes_no_other_options(tmp_path: Path) -> None:
-    line = error(gym_trl_("train", "--resume", str(tmp_path), "--episodes-per-step", "8"))
-    assert "episodes_per_step" in line
+@pytest.mark.parametrize(("asked", "seed"), [(0, 0), (3, 3), (-1, 4), (-5, 0)])
+def test_the_episode_that_was_chosen_is_shown(
+    asked: int, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [record_of(played(seed=seed, answer=f"answer {seed}"), step=seed, advantages=[0, 1]) for seed in range(5)]
+    append(tmp_path / ROLLOUTS, records)
+    status, out, _ = ran(capsys, "view", str(tmp_path), "--text", str(asked))
+    assert status == 0
+    assert f"> answer {seed}\n" in out
+    assert f"step {seed}" in out
+    assert "advantage +1" in out
+    assert ran(capsys, "view", str(tmp_path), "--text", "5")[0] == 2
 
 
-def test_validating_can_print_json() -> None:
-    result = gym_trl_("validate", "TrlEnv/GuessNumber-v0", "--episodes", "5", "--json", "--search-steps", "500")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["problem"] == 0
-
-
-_TALKATIVE = """
-import os
-from gym_trl.envs.echo import Echo
-
-class Talkative(Echo):
-    def step(self, action):
-        print("not a result")
-        os.write(1, b"nor this\\n")
-        os.system("echo nor this")
-        return super().step(action)
-"""
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["eval", "--policy", "random", "--episodes", "2"],
-        ["validate", "--episodes", "2", "--search-steps", "500"],
-    ],
-)
-def test_json_is_all_that_comes_to_standard_output(tmp_path: Path, command: list[str]) -> None:
-    (tmp_path / "talkative.py").write_text(_TALKATIVE)
-    name, *others = command
-    words = [sys.executable, "-m", "gym_trl", name, "talkative.py:Talkative", *others, "--json"]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert isinstance(json.loads(done.stdout), dict), done.stderr
-    assert {"not a result", "nor this"} <= {*done.stderr.splitlines()}
-
-
-def test_the_output_is_as_before_after_results_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    with only_results():
-        sys.stdout.write("aside\n")
-        say("{}")
-    sys.stdout.write("after\n")
-    say("that")
-    assert capsys.readouterr() == ("{}\nafter\nthat\n", "aside\n")
+def test_texts_of_a_record_do_not_command_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]0;a title\x07\x1b[2J\r\u202eright to left\ud800"
+    episode = played(answer=evil, observation=evil, thinking=evil, error=evil)
+    record = record_of(episode, policy=evil) | {"stop_reason": evil, "last_observation": evil}
+    append(tmp_path / ROLLOUTS, [record])
+    status, out, _ = ran(capsys, "view", str(tmp_path), "--text", "0")
+    assert status == 0
+    assert not {"\x1b", "\x07", "\r", "\u202e"} & {*out}
+    assert json.dumps("\u202e")[1:-1] in out

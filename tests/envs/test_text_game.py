@@ -9,7 +9,6 @@ from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation.play import optimum, play_tasks, random_reference
 from gym_trl.policies.functions import environment_policy
-from gym_trl.policies.interactive import InteractiveEpisode
 from gym_trl.testing import check_text_env
 from gym_trl.types import Task
 
@@ -49,9 +48,6 @@ def test_what_a_game_does_not_have_it_does_not_offer() -> None:
     assert random_reference(lambda _: Coin(), "Coin") is None
     with pytest.raises(ConfigError):
         environment_policy("solver").check(env)
-    game = InteractiveEpisode(Coin, seed=0)
-    game.start()
-    assert game.hint() is None
     played = play_tasks(
         lambda _: Listing(),
         [Task("Coin", seed) for seed in range(20)],

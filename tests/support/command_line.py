@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
-from gym_trl.cli.app import main
+from gym_trl.cli import main
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "list": Command(
-        "gym_trl.cli_new:list_envs",
+        "gym_trl.cli:list_envs",
         "List the environments, or show one of them.",
         """
         gym-trl list
@@ -54,7 +54,7 @@ COMMANDS = {
         gym-trl play TrlEnv/TicTacToe-v0 --against solver
         """,
     ),
-    "new": Command("gym_trl.cli_new:new", "Write a game of your own to start from.", "gym-trl new lift"),
+    "new": Command("gym_trl.cli:new", "Write a game of your own to start from.", "gym-trl new lift"),
     "check": Command(
         "gym_trl.check:check",
         "Say whether environments are fit to train on, and whether a model can begin.",
@@ -84,7 +84,7 @@ COMMANDS = {
         """,
     ),
     "view": Command(
-        "gym_trl.cli_new:view",
+        "gym_trl.cli:view",
         "Write a run as an HTML page, or show an episode.",
         """
         gym-trl view runs/first
@@ -92,7 +92,7 @@ COMMANDS = {
         """,
     ),
     "serve": Command(
-        "gym_trl.cli_new:serve",
+        "gym_trl.cli:serve",
         "Serve an environment to OpenEnv clients.",
         "gym-trl serve TrlEnv/GuessNumber-v0 --port 8000",
     ),
@@ -131,25 +131,29 @@ def _run(words: Sequence[str]) -> int:
         say("\n".join(["Usage: gym-trl COMMAND [FLAGS]", "", *abouts, "", "gym-trl COMMAND --help lists its flags."]))
         return 0 if words else 2
     name, *words = words
-    if name not in COMMANDS:
-        raise ConfigError(f"there is no command {name}{did_you_mean(name, COMMANDS)}")
-    module, _, function_name = COMMANDS[name].function.partition(":")
-    function = getattr(import_module(module), function_name)
-    flags = flags_of(function)
+    function = function_of(name)
     if {"-h", "--help"} & {*words}:
-        say(help_of(name, flags, _documented(function)[0]))
+        say(help_of(name, function))
         return 0
-    places, given = _sorted(words, flags)
-    if len(places) > 1 and not flags[0].is_a(Sequence):
-        raise ConfigError(f"there is no place for {places[1]!r}: {_usage(name, flags)}")
-    if places:
-        given.append(f"--{flags[0].name}={json.dumps(places) if len(places) > 1 else places[0]}")
-    if (arguments := _parsed(function, given, flags)) is None:  # the configuration was printed
+    if (arguments := read(name, words)) is None:  # the configuration was printed
         return 0
     result = function(**arguments)
     if name in ("check", "eval"):
         say(str(result))
     return int(bool(getattr(result, "failed", False)))
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Return the function of a command.
+
+    Raises:
+        ConfigError: There is no such command.
+    """
+    if name not in COMMANDS:
+        raise ConfigError(f"there is no command {name}{did_you_mean(name, COMMANDS)}")
+    module, _, function = COMMANDS[name].function.partition(":")
+    command: Callable[..., Any] = getattr(import_module(module), function)
+    return command
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -209,8 +213,9 @@ def _documented(code: Any) -> tuple[str, dict[str, str]]:
     return about.strip(), {name: " ".join(text.split()) for name, text in found}
 
 
-def help_of(name: str, flags: Sequence[Flag], about: str) -> str:
+def help_of(name: str, function: Callable[..., Any]) -> str:
     """Return the text of ``gym-trl NAME --help``."""
+    flags, (about, _) = flags_of(function), _documented(function)
     groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for place, one in enumerate(flags):
         is_shown = isinstance(one.default, int | float | str) and not isinstance(one.default, bool)
@@ -283,25 +288,35 @@ def _sorted(words: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], lis
     return places, given
 
 
-def _parsed(function: Callable[..., Any], given: Sequence[str], flags: Sequence[Flag]) -> dict[str, Any] | None:
-    """Return the arguments that a command line gives a function; ``None`` if it asked to print them.
+def read(name: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """Return the arguments that a command line gives a command; ``None`` if it asked to print them.
+
+    >>> read("view", ["runs/first", "--text", "-1"])["text"]
+    -1
 
     Raises:
-        ConfigError: A flag has a wrong value, or a necessary one is missing.
+        ConfigError: There is no such flag, or it has a wrong value.
     """
     from jsonargparse import ArgumentParser, Namespace
 
+    function = function_of(name)
+    flags = flags_of(function)
+    places, given = _sorted(words, flags)
+    if len(places) > 1 and not flags[0].is_a(Sequence):
+        raise ConfigError(f"there is no place for {places[1]!r}: {_usage(name, flags)}")
+    if places:
+        given.append(f"--{flags[0].name}={json.dumps(places) if len(places) > 1 else places[0]}")
     parser = ArgumentParser(prog="gym-trl", exit_on_error=False, add_help=False)
     parser.add_argument("--config", action="config")
     parser.add_function_arguments(function, as_group=False, as_positional=False)
     try:
-        read = vars(parser.instantiate(parser.parse_args(given)))
+        arguments = vars(parser.instantiate(parser.parse_args(given)))
     except argparse.ArgumentError as error:
         raise ConfigError(_explained(str(error), flags)) from error
     except SystemExit:  # after the configuration was printed
         return None
-    del read["config"]
-    return {name: value.as_dict() if isinstance(value, Namespace) else value for name, value in read.items()}
+    del arguments["config"]
+    return {name: value.as_dict() if isinstance(value, Namespace) else value for name, value in arguments.items()}
 
 
 def _explained(said: str, flags: Sequence[Flag]) -> str:
