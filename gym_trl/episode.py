@@ -91,6 +91,8 @@ class Turn:
     """Part of the cost of an invalid action that a wrapper has charged; the reward is after it."""
     state: StateName = UNNAMED
     """Names of the state before it, for credit per turn."""
+    advantage: float | None = None
+    """Advantage with which ``GymGRPOTrainer`` trains it."""
 
 
 @dataclass(repr=False)

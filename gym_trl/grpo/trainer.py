@@ -167,6 +167,9 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         self._share_of_dead_groups = len(groups - alive) * self.num_generations / len(rewards)
         own = iter(values[before : before + len(members)])
         self.turn_advantages = [next(own) if one.scored else [] for one in episodes]
+        for one, row in zip(episodes, self.turn_advantages, strict=True):
+            for turn, value in zip(one.turns, row, strict=False):
+                turn.advantage = value
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Return a batch with an advantage of each token, and the weight of an episode for its segments together."""

@@ -1,0 +1,920 @@
+"""Training of a model on an environment, with an evaluation before and after, in a folder that can be resumed."""
+
+import inspect
+import json
+import math
+import os
+import signal
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any, Literal, NamedTuple, Unpack
+
+from gym_trl.episode import Episode
+from gym_trl.errors import ConfigError, check_counts, needs
+from gym_trl.evaluation_new import Evaluation, evaluate
+from gym_trl.files import replace_text
+from gym_trl.grpo.adapters import merged_adapter
+from gym_trl.grpo.credit import find_estimator
+from gym_trl.grpo.generation_check import check_generation
+from gym_trl.grpo.rollout_func import Rollout
+from gym_trl.grpo.spec import GymSpec
+from gym_trl.grpo.trl_versions import settings_of_trl, shards_weights
+from gym_trl.history import chat_for
+from gym_trl.play import Limits
+from gym_trl.players import PRETRAINED, fast_dtype, find_model, load_model
+from gym_trl.records_new import ROLLOUTS, append, read_lines, record_of, to_json
+from gym_trl.registration import did_you_mean, is_registered
+from gym_trl.setting import LONG_ANSWER, Options, Setting
+from gym_trl.warm_start import check_source, demonstrations, imitate, rows_of_all
+
+with needs("train", "gym-trl train"):
+    import torch
+    from transformers import TrainerCallback
+
+CONFIG, METRICS, SUMMARY, CURVE = "config.json", "metrics.jsonl", "summary.json", "curve.png"
+_DEAD_STEPS = 10
+_TELLING = 32  # episodes of an evaluation, from which a constant return says that there is nothing to learn from
+_ROWS_AT_ONCE = 8  # more rows of a pretrained model take more memory and are not faster
+_CHECKPOINTED_FROM = 500_000_000  # weights, from which activations are computed again in the backward pass
+_MOST_TASKS = 100_000
+_FAILURES_SHOWN = 3
+
+
+class TrainingStopped(ConfigError):  # noqa: N818 -- an end of a training, not an error of the library
+    """There is nothing to learn from; the message says why, and what helps."""
+
+
+def train(
+    env: str | None = None,
+    *,
+    model: str = "tiny",
+    out: Path | None = None,
+    steps: int | None = None,
+    groups: int | None = None,
+    num_generations: int | None = None,
+    learning_rate: float | None = None,
+    lora: int | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
+    warm_start: str | None = None,
+    warm_episodes: int = 256,
+    eval_episodes: int | None = None,
+    credit: str = "episode",
+    curriculum: Sequence[Mapping[str, Any]] = (),
+    vllm: Literal["colocate", "server"] | None = None,
+    save_steps: int | None = None,
+    seed: int = 0,
+    resume: Path | None = None,
+    grpo: dict[str, Any] | None = None,
+    **options: Unpack[Options],
+) -> dict[str, Any]:
+    """Train a model on an environment with GRPO, evaluate it before and after, and return the summary.
+
+    ::
+
+        train("TrlEnv/GuessNumber-v0")  # the tiny model, in minutes on a CPU
+        train("my_game.py:MyGame", model="HuggingFaceTB/SmolLM2-135M-Instruct", warm_start="random")
+
+    The folder of the run has ``config.json``, ``metrics.jsonl``, ``rollouts.jsonl`` (some episodes of each step),
+    ``curve.png``, ``summary.json``, ``model`` and ``checkpoints``. Ctrl-C or SIGTERM stops after the step, and the run
+    can be resumed; a second one aborts. Where nothing can be learned, the training stops and says why.
+
+    Args:
+        env: Environment: registered id, file.py:Class or module:Class. Default: that of the run that is resumed.
+        model: tiny, the folder of a run, a model or an adapter, or a hub id.
+        out: Folder of the run. Default: a new one in runs.
+        steps: Number of steps. Default: 500 of the tiny model, 200 of others.
+        groups: Number of tasks of a step.
+        num_generations: Number of episodes of each task of a step.
+        learning_rate: Learning rate. Default: 2e-3 of the tiny model, 1e-4 of an adapter, 5e-6 of all weights.
+        lora: Rank of a new adapter; 0 trains all weights. Default: 16, but none of the tiny model.
+        dtype: Type of the weights. Default: under an adapter bfloat16 where it is fast, else float32.
+        warm_start: What the model imitates first: random, solver, or a file or folder of records.
+        warm_episodes: Number of episodes that it imitates.
+        eval_episodes: Number of tasks of the evaluations before and after; 0 for none.
+        credit: Advantages of turns: episode, return_to_go or pool.
+        curriculum: Arguments of the environment by level of difficulty, from easy to hard.
+        vllm: Generate with vLLM, colocate or server. Default: with Transformers.
+        save_steps: Number of steps between checkpoints.
+        seed: Seed of the tasks, the sampling and new weights.
+        resume: Folder of a run that goes on from its last checkpoint, as it was begun; steps may be more.
+        grpo: Further fields of TRL's GRPOConfig.
+        options: How the environment is played.
+
+    Raises:
+        ConfigError: An argument is wrong, or the folder has a run.
+        TrainingStopped: There is nothing to learn from.
+    """
+    given = {name: value for name, value in locals().items() if name not in ("out", "resume", "options")}
+    given |= {"grpo": dict(grpo or {}), "curriculum": [dict(one) for one in curriculum], "options": dict(options)}
+    if resume is None:
+        if env is None:
+            raise ConfigError("name an environment, such as TrlEnv/GuessNumber-v0 (gym-trl list shows them)")
+        return _train(_new_folder(out, env), Checkpoint(None, 0), **given)
+    if out is not None:
+        raise ConfigError(f"a run is resumed in its own folder: leave out={str(out)!r} away")
+    return _train(Path(resume), last_checkpoint(Path(resume)), **_begun(Path(resume), given))
+
+
+def _train(
+    folder: Path,
+    start: "Checkpoint",
+    *,
+    env: str,
+    model: str,
+    warm_start: str | None,
+    warm_episodes: int,
+    credit: str,
+    curriculum: Sequence[Mapping[str, Any]],
+    vllm: str | None,
+    seed: int,
+    **given: Any,
+) -> dict[str, Any]:
+    """Train in a folder, from a checkpoint if it has one."""
+    config = {name: value for name, value in locals().items() if name not in ("folder", "start", "given")} | given
+    chosen = choose(env, model, **given)
+    check_counts(warm_episodes=warm_episodes)
+    check_source(warm_start)
+    find_estimator(credit)
+    setting = Setting.beside(model, env=env, **chosen.options)
+    args = _grpo_config(folder, chosen, vllm=vllm, seed=seed)
+    with ExitStack() as stack:
+        stack.enter_context(_quiet(one_thread=chosen.kind == "tiny"))
+        network, tokenizer = _load(model, chosen, start, args, stack, seed=seed)
+        setting = _for_model(setting, tokenizer, tiny=chosen.kind == "tiny", plain=warm_start is not None)
+        hardest = replace(setting, env_kwargs={**setting.env_kwargs, **(curriculum[-1] if curriculum else {})})
+        run = _Run(folder, chosen, hardest, tokenizer, seed=seed)
+        run.say(*_choices(model, network, chosen, args, setting))
+        record = RecordRun(folder, env_kwargs=dict(hardest.env_kwargs), policy=model, on_failure=run.say)
+        spec = GymSpec(
+            setting.env,
+            num_tasks=min(chosen.steps * chosen.groups, _MOST_TASKS),
+            num_eval_tasks=chosen.eval_episodes,
+            seed=seed,
+            credit=credit,
+            curriculum=curriculum,
+            on_rollout=record.on_rollout,
+            **setting.of_spec,
+        )
+        run.trainer = _trainer(network, tokenizer, spec, args, [record, run])
+        run.begin(config, start)
+        if start.path is None:
+            if warm_start is not None:
+                run.imitate(warm_start, warm_episodes)
+            if (before := run.evaluate("before")) is not None:
+                _refuse_constant(before, env, model, warm_start)
+        if start.step < chosen.steps:
+            with run.signals():
+                run.trainer.train(resume_from_checkpoint=str(start.path) if start.path else None)
+        else:
+            run.trainer.state.global_step = start.step
+        run.save()
+        if not run.summary["interrupted"]:
+            run.evaluate("after")
+        run.end()
+    return run.summary
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a training does where the user has not said it
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Settings of a training, those that were given and those that follow from the model and the environment."""
+
+    kind: Literal["tiny", "adapter", "whole"]
+    """What is trained: the tiny model, an adapter, or all weights of a model."""
+    steps: int
+    groups: int
+    num_generations: int
+    eval_episodes: int
+    learning_rate: float
+    lora: int
+    """Rank of a new adapter; 0 for none."""
+    dtype: str
+    save_steps: int
+    grpo: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+_TINY: dict[str, Any] = {
+    "steps": 500,
+    "groups": 8,
+    "num_generations": 16,
+    "eval_episodes": 256,
+    "learning_rate": 2e-3,
+    "options": {"action_format": "plain", "instructions": "", "invalid_penalty": 0.2},
+    "grpo": {
+        "max_completion_length": 1024,
+        "lr_scheduler_type": "linear",
+        "scale_rewards": "none",
+        # Without it the model plays the same in all episodes of a group once it wins most games.
+        "entropy_coef": 0.02,
+        # A model of 100,000 weights would wait for a GPU longer than it computes on a CPU.
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+    },
+}
+_TINY_ON: dict[str, dict[str, Any]] = {
+    "TrlEnv/GuessNumber-v0": {
+        "learning_rate": 3e-3,
+        "options": {"env_kwargs": {"high": 8, "turns": 4}, "max_tokens_per_turn": 1},
+        "grpo": {"max_completion_length": 128},
+    },
+    "TrlEnv/Echo-v0": {
+        "steps": 250,
+        "groups": 32,
+        "num_generations": 8,
+        "options": {"env_kwargs": {"alphabet": "abcd", "word_length": 3}, "max_tokens_per_turn": 3},
+        "grpo": {"max_completion_length": 128},
+    },
+    "FrozenLake-v1": {
+        "steps": 200,
+        "options": {"turn_limit": 20, "max_tokens_per_turn": 1},
+        "grpo": {"max_completion_length": 640},
+    },
+}
+"""What differs on environments that the tiny model is known to learn."""
+_PRETRAINED: dict[str, Any] = {
+    "steps": 200,
+    "groups": 4,
+    "num_generations": 16,
+    "eval_episodes": 64,
+    "learning_rate": 5e-6,
+    "options": {"invalid_penalty": 0.1},
+    "grpo": {
+        "max_completion_length": 2048,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 5,
+        "max_grad_norm": 0.2,
+    },
+}
+_ADAPTER: dict[str, Any] = {"learning_rate": 1e-4}  # LoRA's best is about ten times that of all weights, or more
+_RANK, _ALPHA = 16, 32
+_IMITATION = {"tiny": (2e-3, 64), "adapter": (5e-4, 16), "whole": (2e-5, 16)}
+"""Learning rate of a warm start, and its least number of updates."""
+_OF_TRAIN = {
+    "learning_rate": "learning_rate",
+    "max_steps": "steps",
+    "num_generations": "num_generations",
+    "seed": "seed",
+    "save_steps": "save_steps",
+    "use_vllm": "vllm",
+    "vllm_mode": "vllm",
+    "output_dir": "out",
+    "resume_from_checkpoint": "resume",
+}
+"""Fields of ``GRPOConfig`` that are arguments of ``train``."""
+
+
+def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
+    """Return the settings of a training, before anything is loaded.
+
+    >>> chosen = choose("TrlEnv/GuessNumber-v0", options={"env_kwargs": {"turns": 5}}, steps=10)
+    >>> chosen.options["env_kwargs"], chosen.steps, chosen.learning_rate
+    ({'high': 8, 'turns': 5}, 10, 0.003)
+    >>> choose("TrlEnv/GuessNumber-v0", "Qwen/Qwen3-0.6B").kind
+    'adapter'
+
+    Args:
+        env: Environment.
+        model: Model.
+        given: Arguments of ``train`` by the names of the fields; ``None`` for a default.
+
+    Raises:
+        ConfigError: One of them is wrong, or there is no such model.
+    """
+    lora, dtype, grpo, options = (given.pop(name, None) for name in ("lora", "dtype", "grpo", "options"))
+    source = None if model == "tiny" else find_model(model)
+    is_adapter = source is not None and (Path(source) / "adapter_config.json").is_file()
+    if lora is None:
+        lora = 0 if source is None or is_adapter else _RANK
+    check_counts(0, lora=lora)
+    if lora and is_adapter:
+        raise ConfigError(f"lora={lora}: {model} is an adapter, which is trained further; leave lora out")
+    kind: Literal["tiny", "adapter", "whole"] = "adapter" if lora or is_adapter else "whole" if source else "tiny"
+    usual = [_TINY, _TINY_ON.get(env, {})] if kind == "tiny" else [_PRETRAINED, _ADAPTER if kind == "adapter" else {}]
+    values: dict[str, Any] = {"options": {}, "grpo": {}}
+    for one in [*usual, {**given, "options": options or {}, "grpo": grpo or {}}]:
+        values |= {name: value for name, value in one.items() if value is not None and name not in ("options", "grpo")}
+        for name in ("options", "grpo"):
+            values[name] = values[name] | {n: v for n, v in one.get(name, {}).items() if v is not None}
+    if kind == "tiny":  # the arguments of the environment are those that were given, and the others of the preset
+        kwargs = _TINY_ON.get(env, {}).get("options", {}).get("env_kwargs", {})
+        values["options"] |= {"env_kwargs": {**kwargs, **values["options"].get("env_kwargs", {})}}
+    values.setdefault("save_steps", max(1, min(50, values["steps"] // 4)))
+    check_counts(**{name: values[name] for name in ("steps", "groups", "num_generations", "save_steps")})
+    check_counts(0, eval_episodes=values["eval_episodes"])
+    rate = values["learning_rate"]
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        raise ConfigError(f"learning_rate must be a number above 0, got {rate!r}")
+    if dtype not in (None, "float32", "bfloat16", "float16"):
+        raise ConfigError(f"dtype must be float32, bfloat16 or float16, got {dtype!r}")
+    if kind != "adapter" and dtype in ("bfloat16", "float16"):
+        raise ConfigError(f"dtype={dtype!r} needs an adapter (lora): small steps vanish in weights of 16 bits")
+    return Chosen(kind=kind, lora=lora, dtype=dtype or (fast_dtype() if kind == "adapter" else "float32"), **values)
+
+
+def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -> Any:
+    """Return the trainer's configuration.
+
+    Raises:
+        ConfigError: TRL has no such field or rejects its value, or the processes cannot share the episodes.
+    """
+    from trl import GRPOConfig
+
+    if vllm not in (None, "colocate", "server"):
+        raise ConfigError(f"vllm must be colocate or server, got {vllm!r}")
+    known = {one.name for one in fields(GRPOConfig)}
+    for name in chosen.grpo:
+        if name not in known:
+            raise ConfigError(f"grpo: GRPOConfig has no field {name!r}{did_you_mean(name, known)}")
+        if name in _OF_TRAIN:
+            raise ConfigError(f"grpo: give {name} as the argument {_OF_TRAIN[name]}")
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    rows, rest = divmod(chosen.groups * chosen.num_generations, processes)
+    if rest:
+        raise ConfigError(f"groups x num_generations must be a multiple of the {processes} processes")
+    micro = chosen.grpo.get("per_device_train_batch_size") or (
+        rows if chosen.kind == "tiny" else math.gcd(rows, _ROWS_AT_ONCE)
+    )
+    values = {
+        "output_dir": str(folder / "checkpoints"),
+        "max_steps": chosen.steps,
+        "num_generations": chosen.num_generations,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": max(1, rows // micro),
+        "learning_rate": chosen.learning_rate,
+        "beta": 0.0,
+        "seed": seed,
+        "shuffle_dataset": False,
+        "disable_dropout": True,  # otherwise the model that is trained is not the one that sampled
+        "logging_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": chosen.save_steps,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        **({} if vllm is None else {"use_vllm": True, "vllm_mode": vllm}),
+        **({} if torch.accelerator.is_available() else {"use_cpu": True, "bf16": False}),
+        **chosen.grpo,
+    }
+    if vllm is not None and torch.accelerator.is_available():  # the weights that vLLM gets are on its GPU
+        values["use_cpu"] = False
+    check_generation(values)
+    try:
+        with settings_of_trl():
+            return GRPOConfig(**values)
+    except (TypeError, ValueError, ImportError) as error:
+        raise ConfigError(f"GRPOConfig rejects the arguments (grpo): {error}") from error
+
+
+def _load(
+    model: str, chosen: Chosen, start: "Checkpoint", args: Any, stack: ExitStack, *, seed: int
+) -> tuple[Any, Any]:
+    """Return the model to train and its tokenizer.
+
+    Raises:
+        ConfigError: There is no such model.
+    """
+    trained = start.path if start.step >= chosen.steps else None  # nothing is left but to evaluate it
+    source: str | Path = trained or (str(Path(model).resolve()) if Path(model).is_dir() else model)
+    if source == "tiny" and (args.use_vllm or args.beta):  # which are loaded from a folder
+        from gym_trl.testing.tiny import save_tiny
+
+        source = stack.enter_context(TemporaryDirectory(prefix="gym-trl-"))
+        save_tiny(source, seed=seed)
+    elif source == "tiny":
+        from gym_trl.testing.tiny import tiny_model, tiny_tokenizer
+
+        tokenizer = tiny_tokenizer()
+        return tiny_model(tokenizer, seed=seed), tokenizer
+    network, tokenizer = load_model(source, dtype=chosen.dtype, trainable=True)
+    if chosen.lora and trained is None:
+        with needs("lora", "an adapter"):
+            from peft import LoraConfig, get_peft_model
+        # Without dropout, or the trained probabilities would not be those that were sampled from.
+        lora = LoraConfig(
+            r=chosen.lora, lora_alpha=_ALPHA, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM"
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = get_peft_model(network, lora)
+    return network, tokenizer
+
+
+def _for_model(setting: Setting, tokenizer: Any, *, tiny: bool, plain: bool) -> Setting:
+    """Return the setting with the action format and the longest answer, where they were left open."""
+    derived = setting.for_model(tokenizer, plain=tiny or plain)
+    if tiny and setting.max_tokens_per_turn is None:  # it would have to learn to end a turn, too
+        longest = derived.max_tokens_per_turn or LONG_ANSWER
+        return replace(derived, max_tokens_per_turn=16 if longest == LONG_ANSWER else longest - 1)
+    return derived
+
+
+def _choices(model: str, network: Any, chosen: Chosen, args: Any, setting: Setting) -> Iterator[str]:
+    """Yield lines that say what is trained and how, before the first step."""
+    sizes = [(one.numel(), one.requires_grad) for one in network.parameters()]
+    size, trained = sum(count for count, _ in sizes), sum(count for count, grad in sizes if grad)
+    what = {"tiny": "all weights", "whole": "all weights", "adapter": f"an adapter of {trained / 1e6:.2g}M weights"}
+    if chosen.dtype == "float32" and chosen.kind == "adapter" and fast_dtype() == "float32":
+        slow = " (bfloat16 is slow on this processor)"
+    else:
+        slow = ""
+    warm_up = f" after {args.warmup_steps:g} steps of warm-up" if args.warmup_steps else ""
+    yield (
+        f"Model: {model}, {size / 1e6:.3g}M weights in {chosen.dtype}{slow}; trained: {what[chosen.kind]}, "
+        f"learning rate {chosen.learning_rate:g}{warm_up}, gradients clipped at {args.max_grad_norm:g}"
+    )
+    longest = setting.max_tokens_per_turn
+    yield (
+        f"Answers: {setting.action_format}, at most {longest} tokens a turn and {args.max_completion_length} an "
+        f"episode; {chosen.steps} steps of {chosen.groups} tasks with {chosen.num_generations} episodes each"
+    )
+    if chosen.kind == "tiny" and longest is not None and longest > 1:
+        yield (
+            f"The tiny model begins with random weights: actions of up to {longest} tokens, one a character, may be "
+            f"more than it finds. A pretrained model: --model {PRETRAINED} --warm-start random"
+        )
+
+
+def _trainer(network: Any, tokenizer: Any, spec: GymSpec, args: Any, callbacks: list[Any]) -> Any:
+    from transformers import PrinterCallback
+
+    from gym_trl.grpo.trainer import GymGRPOTrainer
+
+    try:
+        trainer = GymGRPOTrainer(network, args=args, spec=spec, processing_class=tokenizer, callbacks=callbacks)
+    except (ValueError, NotImplementedError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"the trainer cannot be made: {error}") from error
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+@contextmanager
+def _quiet(*, one_thread: bool) -> Iterator[None]:
+    """Suppress what libraries print, and compute with one thread, which suits a tiny model; restore both afterwards."""
+    import datasets
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
+    threads = torch.get_num_threads()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    if one_thread and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "You are using 'rollout_func'")
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|trl|torch")
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        logging.set_verbosity(before[0])
+        if before[1]:
+            logging.enable_progress_bar()
+        if not before[2]:
+            datasets.enable_progress_bars()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The folder of a run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Checkpoint(NamedTuple):
+    """Checkpoint from which a run goes on; without a path it begins."""
+
+    path: Path | None
+    step: int
+
+
+def last_checkpoint(folder: Path) -> Checkpoint:
+    """Return the last checkpoint of a run that was written to its end."""
+    found = [Checkpoint(None, 0)]
+    for path in (folder / "checkpoints").glob("checkpoint-*"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # the trainer writes its state last
+            found.append(Checkpoint(path, int(json.loads((path / "trainer_state.json").read_text())["global_step"])))
+    return max(found, key=lambda one: one.step)
+
+
+def _new_folder(out: Path | None, env: str) -> Path:
+    """Return the folder of a new run, without what a run has left that never came to a checkpoint.
+
+    Raises:
+        ConfigError: There is a run, or something else; or several processes would each have one.
+    """
+    if out is None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("give out, the folder of the run, where there are several processes")
+        name = str(env).rpartition("/")[2].rpartition(":")[2].removesuffix(".py")
+        return Path("runs", f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = Path(out)
+    if not folder.exists() or os.environ.get("RANK", "0") != "0":
+        return folder
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / CONFIG).is_file()):
+        raise ConfigError(f"out={str(folder)!r} is not the folder of a run: choose another")
+    if (folder / "model").exists() or last_checkpoint(folder).path is not None:
+        raise ConfigError(f"{folder} has a run: go on with --resume {folder}, or choose another --out")
+    for name in (METRICS, ROLLOUTS, SUMMARY):
+        (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def _begun(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which the run in a folder was begun, perhaps with a later end.
+
+    Raises:
+        ConfigError: There is no run, it is finished, or other arguments are given.
+    """
+    try:
+        begun: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))["options"]
+        begun["model"], begun["options"], begun["steps"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder} has no run to resume: {CONFIG} is missing or of another version") from error
+    usual = {name: one.default for name, one in inspect.signature(train).parameters.items()}
+    usual |= {"grpo": {}, "curriculum": [], "options": {}}
+    for name, value in given.items():
+        if name != "steps" and value not in (usual[name], begun.get(name)):
+            raise ConfigError(
+                f"{name}={value!r}: the run in {folder} was begun with {begun.get(name)!r}, and goes on so"
+            )
+    steps, done = given["steps"] or begun["steps"], last_checkpoint(folder).step
+    if steps is not None and steps < done:
+        raise ConfigError(f"steps={steps}: the run in {folder} is at step {done} already")
+    finished = {"after", "interrupted"} <= _summary(folder).keys() and not _summary(folder)["interrupted"]
+    if finished and given["steps"] is None:
+        raise ConfigError(f"the run in {folder} is finished at step {done}: give more --steps to go on")
+    return {**begun, "steps": steps}
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        read: dict[str, Any] = json.loads((folder / SUMMARY).read_text("utf-8"))
+        return read
+    return {}
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for name in ("gym-trl", "gymnasium", "torch", "transformers", "trl", "accelerate", "peft"):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
+class RecordRun(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """Callback that writes the metrics and some episodes of each step, for ``gym-trl view``; ``train`` has it, too.
+
+    ::
+
+        record = RecordRun("runs/mine")
+        spec = GymSpec("TrlEnv/Wordle-v0", on_rollout=record.on_rollout)
+        GymGRPOTrainer(..., spec=spec, callbacks=[record]).train()
+
+    A training that is resumed appends to the lines up to its checkpoint; any other begins the files anew.
+
+    Args:
+        folder: Folder of the run.
+        episodes: Number of episodes of a step that are recorded, in whole groups; and some of those that failed.
+        on_failure: Called with a sentence about the first unscored episodes.
+        about: Further fields of all records, such as ``policy`` and ``env_kwargs``.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        episodes: int = 16,
+        on_failure: Callable[[str], None] | None = None,
+        **about: Any,
+    ) -> None:
+        check_counts(episodes=episodes)
+        self._folder, self._episodes, self._about, self._on_failure = Path(folder), episodes, about, on_failure
+        self._writes = os.environ.get("RANK", "0") == "0"
+        self._group_size, self._began, self._placed = 1, 0.0, 0
+        self._waiting: list[tuple[Episode, dict[str, Any]]] = []  # for their advantages
+        self._failures: set[str] = set()
+
+    def on_rollout(self, rollout: Rollout) -> None:
+        """Note some of the episodes; pass this method as ``GymSpec(on_rollout=...)``."""
+        train = rollout.split == "train"
+        size, step = self._group_size if train else 1, rollout.step + train
+        whole = math.ceil(self._episodes / size) * size if self._placed < self._episodes else 0
+        failed = [place for place, one in enumerate(rollout.episodes) if one.error and not one.scored]
+        for place in sorted({*range(min(whole, len(rollout.episodes))), *failed[:2]}):
+            group, attempt = divmod(self._placed + place, size)
+            where = {"split": rollout.split, "step": step, "group": group, "attempt": attempt}
+            self._waiting.append((rollout.episodes[place], where))
+        for error in dict.fromkeys(rollout.episodes[place].error or "" for place in failed):
+            if error not in self._failures and len(self._failures) < _FAILURES_SHOWN and self._on_failure is not None:
+                self._failures.add(error)
+                self._on_failure(f"An episode is unscored: {error}")
+        for one in rollout.replaced[: self._episodes // size * size]:
+            self._waiting.append((one, {"split": "train", "step": step, "replaced": True}))
+        self._placed += len(rollout.episodes)
+        if not train:
+            self._write()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Drop the lines of steps that are played again."""
+        self._group_size, self._began, self._placed = args.num_generations, time.monotonic(), 0
+        self._waiting.clear()
+        for name in (METRICS, ROLLOUTS) if self._writes else ():
+            if (path := self._folder / name).exists():
+                kept = [one for _, one in read_lines(path) if (one.get("step") or 0) <= state.global_step]
+                replace_text(path, "".join(f"{to_json(one)}\n" for one in kept))
+                last = kept[-1].get("seconds") if kept and name == METRICS else None
+                self._began -= last or 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the episodes of the step."""
+        self._write()
+        self._placed = 0
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        """Write a line of metrics; the trainer's last log belongs to no step."""
+        if logs and "train_runtime" not in logs and self._writes:
+            seconds = round(time.monotonic() - self._began, 3)
+            append(self._folder / METRICS, [{"step": state.global_step, "seconds": seconds, **logs}])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Draw the curve."""
+        self._write()
+        if self._writes:
+            draw_curve(self._folder)
+
+    def _write(self) -> None:
+        records = []
+        for one, where in self._waiting if self._writes else ():
+            advantages = [turn.advantage for turn in one.turns]
+            extra: dict[str, Any] = {"advantages": advantages} if advantages and None not in advantages else {}
+            records.append(record_of(one, tokens=True, **self._about, **where, **extra))
+        self._waiting.clear()
+        if records:
+            append(self._folder / ROLLOUTS, records)
+
+
+class _Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
+    """One run: what is said, evaluated and saved around the trainer's steps, and what stops it."""
+
+    def __init__(self, folder: Path, chosen: Chosen, setting: Setting, tokenizer: Any, *, seed: int) -> None:
+        self.folder, self.chosen, self.setting, self.tokenizer, self.seed = folder, chosen, setting, tokenizer, seed
+        self.summary = _summary(folder)
+        self.trainer: Any = None
+        self._writes = os.environ.get("RANK", "0") == "0"
+        self._before: Evaluation | None = None
+        self._said, self._dead, self._asked = 0.0, 0, 0.0
+        self._stopped: TrainingStopped | None = None
+        self._solved = False
+
+    def say(self, *lines: str) -> None:
+        """Print lines; a terminal that was closed stops no training."""
+        for line in lines if self._writes else ():
+            with suppress(OSError, ValueError):
+                print(line, flush=True)  # noqa: T201 -- the program's output
+
+    def begin(self, config: Mapping[str, Any], start: Checkpoint) -> None:
+        """Write what the run is, before it does anything."""
+        if not self._writes:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written = {"version": 2, "options": config, "setting": self.setting.as_dict(), "versions": _versions()}
+        replace_text(self.folder / CONFIG, to_json(written, indent=2))
+        self.summary |= {"steps": start.step, "interrupted": True}
+        self.summary.pop("after", None)
+        self._save_summary()
+
+    def imitate(self, source: str, count: int) -> None:
+        """Let the model imitate episodes; the first process does, whose weights the others get with the first step."""
+        if shards_weights(self.trainer):
+            raise ConfigError("warm_start is not possible where the weights are sharded over processes")
+        if self._writes:
+            began, chosen, model = time.monotonic(), self.chosen, self.trainer.model
+            chat = chat_for(self.tokenizer, self.setting.history, **self.setting.chat_template_kwargs)
+            records = demonstrations(self.setting, source, count, seed=self.seed, held_out=chosen.eval_episodes)
+            limits = Limits(self.setting.max_tokens_per_turn, self.trainer.args.max_completion_length)
+            rows = rows_of_all(records, chat, limits=limits, history=self.setting.shorten)
+            rate, updates = _IMITATION[chosen.kind]
+            pad_id = self.tokenizer.pad_token_id
+            losses = imitate(model, rows, pad_id=pad_id, rate=rate, updates=updates, seed=self.seed)
+            shown = [{**one, "policy": source, "split": "warm_start", "step": 0} for one in records[:64]]
+            append(self.folder / ROLLOUTS, shown)
+            seconds = time.monotonic() - began
+            self.summary["warm_start"] = {"episodes": len(records), "losses": losses, "seconds": seconds}
+            self.say(
+                f"Warm start: {len(records)} episodes of {source}, {len(losses)} updates, loss {losses[0]:.3f} to "
+                f"{losses[-1]:.3f}, {seconds:.0f} s"
+            )
+        self.trainer.accelerator.wait_for_everyone()
+
+    def evaluate(self, when: str) -> Evaluation | None:
+        """Evaluate the model, with random play and the best that plays without reading beside it.
+
+        The first process does, and the others wait for it.
+        """
+        result = None
+        if self.chosen.eval_episodes and when not in self.summary:
+            if shards_weights(self.trainer):
+                self.say("Not evaluated: the weights are sharded over processes; gym-trl eval does it afterwards")
+                return None
+            if self._writes:
+                began, model = time.monotonic(), self.trainer.accelerator.unwrap_model(self.trainer.model)
+                options = {one.name: getattr(self.setting, one.name) for one in fields(Setting)}
+                with merged_adapter(model):
+                    result = evaluate(
+                        options.pop("env"),
+                        model=(model, self.tokenizer),
+                        episodes=self.chosen.eval_episodes,
+                        seed=self.seed,
+                        **options,
+                    )
+                self._note(when, result, time.monotonic() - began)
+            self.trainer.accelerator.wait_for_everyone()
+        return result
+
+    def _note(self, when: str, result: Evaluation, seconds: float) -> None:
+        """Say what an evaluation has found, and keep it."""
+        self.say(
+            f"{when.capitalize()} the training ({seconds:.0f} s):", *(f"  {line}" for line in f"{result}".splitlines())
+        )
+        rows = result.as_dict()["rows"]
+        self.summary[when] = {"model": rows[0], **{one["policy"]: one for one in rows[1:]}}
+        step = self.trainer.state.global_step
+        records = [{**one, "split": "eval", "step": step} for one in result.scores[0].records]
+        append(self.folder / ROLLOUTS, records)
+        self._save_summary()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM stop the training after its step in this block; a second one aborts.
+
+        A launcher sends its processes signals that the terminal has sent to all of them already.
+        """
+        patience = 3.0 if int(os.environ.get("WORLD_SIZE", "1")) > 1 else 0.0
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self._asked and time.monotonic() - self._asked >= patience:
+                raise KeyboardInterrupt
+            if not self._asked:
+                self._asked = time.monotonic()
+                with suppress(OSError):  # print is not reentrant
+                    os.write(2, b"\nStopping after this step; once more aborts.\n" if self._writes else b"")
+
+        handlers: dict[signal.Signals, Any] = {}
+        with suppress(ValueError):  # a thread that is not the main one has no handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handlers[number] = signal.signal(number, ask)
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.say(f"Aborted. From the last checkpoint: gym-trl train --resume {self.folder}")
+            raise
+        finally:
+            for known, handler in handlers.items():
+                signal.signal(known, handler)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop all processes after the same step, if a signal has come to one of them."""
+        asked = bool(self._asked)
+        if args.world_size > 1:
+            told = torch.tensor(float(asked), device=self.trainer.accelerator.device)
+            asked = bool(self.trainer.accelerator.reduce(told, "sum") > 0)
+        if asked:
+            control.should_training_stop = control.should_save = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        """Say how the training goes, and stop it where no group of ten steps had episodes of different returns."""
+        if not logs or "reward" not in logs:
+            return
+        step, steps, now = state.global_step, self.chosen.steps, time.monotonic()
+        if steps <= 40 or step % max(1, steps // 20) == 0 or step == 1 or now - self._said > 60:
+            names = {"success": "env/success", "return": "env/return", "turns": "env/turns"}
+            names |= {"invalid": "env/invalid_actions", "unscored": "env/unscored", "loss": "loss"}
+            shown = [f"{name} {logs[key]:.3g}" for name, key in names.items() if logs.get(key) is not None]
+            self.say(f"step {step:4}/{steps}  " + "  ".join(one for one in shown if one != "unscored 0"))
+            self._said = now
+        self._dead = self._dead + 1 if logs.get("frac_reward_zero_std") == 1.0 else 0
+        if self._dead >= _DEAD_STEPS:
+            control.should_training_stop = control.should_save = True
+            if logs.get("env/success") == 1.0:
+                self._solved = True
+                self.say(f"Every episode of {_DEAD_STEPS} steps succeeded: nothing is left to learn")
+            else:
+                self._stopped = TrainingStopped(
+                    f"in {_DEAD_STEPS} steps no group had episodes of different returns (the last mean is "
+                    f"{logs['reward']:.3g}), so that nothing is learned. See what the model says: gym-trl view "
+                    f"{self.folder}. What helps: an easier variant, a curriculum, --warm-start random (or solver)"
+                )
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Save the settings beside the checkpoint, and how far the run is."""
+        if self._writes:
+            self.setting.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+            self.summary["steps"] = state.global_step
+            self._save_summary()
+
+    def save(self) -> None:
+        """Save the model with its settings and TRL's card, and the curve."""
+        trainer, folder = self.trainer, self.folder / "model"
+        trainer.save_model(str(folder))
+        done = trainer.state.global_step
+        stopped = self._asked and done < self.chosen.steps
+        self.summary |= {"steps": done, "interrupted": bool(stopped or self._stopped)}
+        if self._writes:
+            self.setting.save(folder)
+            trainer.create_model_card(model_name=self.folder.name)
+            card = Path(trainer.args.output_dir) / "README.md"
+            card.replace(folder / card.name)
+            self._save_summary()
+            draw_curve(self.folder)
+
+    def end(self) -> None:
+        """Say what to do next.
+
+        Raises:
+            TrainingStopped: The training had nothing to learn from.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        name = self.setting.name
+        named = "" if is_registered(name) else f"{name} "
+        if self.summary["interrupted"]:
+            self.say(f"Interrupted after step {self.summary['steps']}. Go on: gym-trl train --resume {self.folder}")
+        self.say(f"Evaluate it: gym-trl eval {named}--model {self.folder}", f"Look at it: gym-trl view {self.folder}")
+
+    def _save_summary(self) -> None:
+        replace_text(self.folder / SUMMARY, to_json(self.summary, indent=2))
+
+
+def _refuse_constant(before: Evaluation, env: str, model: str, warm_start: str | None) -> None:
+    """Refuse to train a model whose episodes all return the same, because no group would have an advantage.
+
+    Raises:
+        TrainingStopped: They do, in an evaluation that is large enough to tell.
+    """
+    records = before.scores[0].records
+    returns = {None if one["return"] is None else round(one["return"], 9) for one in records}
+    errors = Counter(one["error"] for one in records if one["error"])
+    if errors.total() == len(records):
+        raise TrainingStopped(
+            f"every episode of the evaluation has ended with an exception, most often {errors.most_common(1)[0][0]}. "
+            f"Try it: gym-trl check {env}"
+        )
+    if len(returns) > 1 or len(records) < _TELLING:
+        return
+    if all(one["success"] for one in records):
+        raise TrainingStopped(f"all {len(records)} episodes of the evaluation succeed: there is nothing to learn")
+    turns = [turn for one in records for turn in one["turns"]]
+    invalid = sum(not turn["action_valid"] for turn in turns) / max(1, len(turns))
+    said = next((turn["answer"] for turn in turns), "")
+    helps = "a warm start (--warm-start random, or solver)" if warm_start is None else "an easier variant (env_kwargs)"
+    if model == "tiny":
+        helps = f"a pretrained model with a warm start: --model {PRETRAINED} --warm-start random"
+    raise TrainingStopped(
+        f"all {len(records)} episodes of the evaluation return {returns.pop()}, and {invalid:.0%} of the actions are "
+        f"invalid, such as {said[:60]!r}: GRPO learns from tasks whose episodes have different returns. What helps: "
+        f"{helps}"
+    )
+
+
+def draw_curve(folder: Path) -> None:
+    """Draw success, or the return where none is declared, by step, with the levels of the first evaluation."""
+    lines = [one for _, one in read_lines(folder / METRICS)] if (folder / METRICS).is_file() else []
+    key = "success" if any("env/success" in one for one in lines) else "return"
+    points = [(one["step"], one[f"env/{key}"]) for one in lines if one.get(f"env/{key}") is not None]
+    if not points:
+        return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    steps, values = zip(*points, strict=True)
+    windows = [values[max(0, n - len(values) // 20) : n + 1] for n in range(len(values))]
+    means = [sum(window) / len(window) for window in windows]
+    axes.plot(steps, values, color="#0072b2", alpha=0.3, linewidth=1)
+    axes.plot(steps, means, color="#0072b2", linewidth=2, label="training")
+    before = _summary(folder).get("before") or {}
+    for name, colour in (("random", "#555555"), ("blind", "#d55e00")):
+        if (level := (before.get(name) or {}).get(key)) is not None:
+            axes.axhline(level["mean"], color=colour, linestyle="--", label=name)
+    axes.set(xlabel="step", ylabel=key)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(folder / CURVE, dpi=120)
