@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gym_trl.grpo.trainer import GymGRPOTrainer as GymGRPOTrainer
     from gym_trl.history import last_turns as last_turns, notes as notes, rendered as rendered
     from gym_trl.spaces import AnyText as AnyText
+    from gym_trl.training import train as train
     from gym_trl.types import (
         Answer as Answer,
         Completion as Completion,

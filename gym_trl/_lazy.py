@@ -11,9 +11,9 @@ from typing import Any
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__``, which import its names on first access.
 
-    >>> get, names = exports("gym_trl.training")
-    >>> get("RecordRun").__name__, "RecordRun" in get("__all__")
-    ('RecordRun', True)
+    >>> get, names = exports("gym_trl")
+    >>> get("Task").__name__, "Task" in get("__all__")
+    ('Task', True)
 
     The names are those that the package's source imports under ``if TYPE_CHECKING:``, which type checkers read as well.
     """

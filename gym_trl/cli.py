@@ -65,7 +65,7 @@ COMMANDS = {
         """,
     ),
     "train": Command(
-        "gym_trl.training_new:train",
+        "gym_trl.training:train",
         "Train a model on an environment, and evaluate it before and after.",
         """
         gym-trl train TrlEnv/GuessNumber-v0 --env_kwargs high=8 --steps 60

@@ -365,7 +365,7 @@ def check_failures(training: Training, outcomes: Sequence[Outcome]) -> None:
         raise PoolError(
             f"the {sum(number for _, number in training.alike)} episodes of the last {IN_A_ROW} rollouts all ended "
             f"with the same exception, of which no action is the cause: {outcomes[0].error}. Try it: "
-            f"gym-trl validate {outcomes[0].env_id}"
+            f"gym-trl check {outcomes[0].env_id}"
         )
     errors = Counter(one.error or "no error" for one in outcomes if one.episode_return is None)
     bad = (errors.total(), len(outcomes), errors)
@@ -407,5 +407,5 @@ def check_openings(games: Sequence[Game], played: Sequence[Sequence[Episode]]) -
                 f"the episodes of a group of {game.task.env_id} do not begin alike, although they have one seed "
                 f"({game.task.seed}), so that they cannot be compared: draw from self.np_random after "
                 "super().reset(seed=seed), and from no other generator. See what differs: "
-                f"gym-trl validate {game.task.env_id}"
+                f"gym-trl check {game.task.env_id}"
             )
