@@ -321,11 +321,11 @@ class TaskPlan:
         count = self.num_instances.get(env_id)
         if count is None or count > 2**20:  # too many instances to permute: they are sampled by seed
             return {}
-        if sum(self.sizes.values()) <= count:  # enough for disjoint splits: evaluation takes them from the end
-            round_, place, split = 0, count - 1 - index if split == "eval" else index, "both"
-        else:
-            round_, place = divmod(index, count)
-        return {"instance": int(_shuffled(derive_seed(self.seed, "spread", split, env_id, round_), count)[place])}
+        round_, place = divmod(index, count)
+        order = split if round_ else "train"
+        if split == "eval" and not round_:  # from the other end of the order, so that trainings do not reach them soon
+            place = count - 1 - place
+        return {"instance": int(_shuffled(derive_seed(self.seed, "spread", order, env_id, round_), count)[place])}
 
 
 @lru_cache(maxsize=8)

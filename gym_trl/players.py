@@ -285,7 +285,7 @@ def play_all(
     >>> setting = Setting("TrlEnv/GuessNumber-v0", action_format="plain")
     >>> games = play_all(setting.make, setting.tasks(2), [TextPlayer(solve)])
     >>> [(game.here.actions, game.episodes[0].success) for game in games]
-    [(['25', '38', '44', '47', '49', '50'], True), (['25', '12', '18', '21'], True)]
+    [(['25', '12', '18', '21', '23', '24'], True), (['25', '38', '44', '47', '49'], True)]
 
     Args:
         make: Makes an environment; instances are used again.
@@ -485,6 +485,8 @@ def find_model(source: str | Path) -> str | Path:
     Raises:
         ConfigError: There is no such folder.
     """
+    if not isinstance(source, str | Path):
+        raise ConfigError(f"no player is called {source!r:.80}: give a policy, a model's folder or its hub id")
     folder = Path(source)
     if (folder / "model").is_dir():
         return folder / "model"

@@ -76,7 +76,7 @@ class Setting:
     >>> env.reset(seed=0)[0]
     'Guess 1 to 8 in 6 tries.'
     >>> [task.options for task in setting.tasks(2)]
-    [{'instance': 0}, {'instance': 3}]
+    [{'instance': 7}, {'instance': 0}]
 
     Raises:
         ConfigError: An option has a wrong value, or there is no such environment.
@@ -263,9 +263,9 @@ def _folders(model: Any) -> list[Path]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         saved = json.loads(file.read_text(encoding="utf-8"))
-        return {name: saved[name] for name in ("env", *(one.name for one in fields(Setting))) if name in saved}
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{file} is not a setting that gym-trl has saved: {error}") from error
+        return {"env": saved["env"]} | {one.name: saved[one.name] for one in fields(Setting) if one.name in saved}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ConfigError(f"{file} is not a setting that gym-trl has saved: {error!r:.100}") from error
 
 
 def _refuse_code(file: Path | None, saved: Mapping[str, Any]) -> None:
