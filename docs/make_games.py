@@ -15,8 +15,8 @@ HEAD = """# Games
 The environments of the library. Start with Echo, which a tiny model learns in a minute, then GuessNumber, where the
 answer to a guess has to be used, then FrozenLake, where single turns decide.
 
-`gym-trl info ID` shows a game's arguments, rules and an episode, `gym-trl play ID` lets you play it, and
-`gym-trl validate ID` measures its solver, random play and the best policy that does not read. The columns `turns` (at
+`gym-trl list ID` shows a game's arguments and rules, `gym-trl play ID` lets you play it, and
+`gym-trl check ID` measures its solver, random play and the best policy that does not read. The columns `turns` (at
 most, in task 0) and `optimum` (the success rate of perfect play where it is known) have a number for each difficulty.
 
 | id | task | difficulties | turns | optimum |

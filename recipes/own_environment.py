@@ -1,7 +1,7 @@
 """An environment of one's own, in thirty lines of plain Gymnasium, and a training on it.
 
 $ python recipes/own_environment.py                              # no download and no GPU, a minute on one core
-$ gym-trl validate recipes/own_environment.py:Warmer             # what to mend before a training
+$ gym-trl check recipes/own_environment.py:Warmer             # what to mend before a training
 $ python recipes/own_environment.py --model Qwen/Qwen3-0.6B      # a pretrained model, for a GPU
 
 Mean success of the steps before, with seed 42 of GRPOConfig, by step (2026-11-26, two cores of an AMD EPYC):
@@ -62,7 +62,7 @@ def observe(shown: Any, info: dict[str, Any]) -> str:
     return f"{tries} left." + (f" {distance} away." if distance else "")
 
 
-if __name__ == "__main__":  # so that gym-trl validate can import the file
+if __name__ == "__main__":  # so that gym-trl check can import the file
     parser = argparse.ArgumentParser(description="Train on an environment of one's own.")
     parser.add_argument("--steps", type=int, default=200, help="number of steps")
     parser.add_argument("--model", help="folder or hub id of a pretrained model (default: a tiny one, random weights)")

@@ -44,11 +44,9 @@ import yaml
 from support.free_port import free_port
 
 import gym_trl
-from gym_trl.cli.flags import Command
+from gym_trl.cli import COMMANDS, flags_of, function_of, read
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
-from gym_trl.leaves import load, offered
-from gym_trl.training.options import check_grpo
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -114,7 +112,7 @@ def marks_of(page: Path) -> list[pytest.MarkDecorator]:
     commands = " ".join(block.body for block in blocks if block.runs)
     if ">>> trainer.train()" in commands:
         marks += [pytest.mark.trl, pytest.mark.full]
-    elif "gym-trl card" in commands or "gym-trl new" in commands:  # seconds each
+    elif "gym-trl check" in commands:  # seconds each
         marks += [pytest.mark.full]
     if any(block.note == IN_THE_BACKGROUND or "create_openenv_vllm_rollout_func(" in block.body for block in blocks):
         marks += [pytest.mark.openenv]
@@ -311,12 +309,12 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
     name, *rest = words
     if name.startswith("-"):
         return
-    command = command_of(name)
+    assert name in COMMANDS, f"{block}: there is no command {name}"
     if "--config" in rest:  # a file of the reader
         at = rest.index("--config")
         rest = rest[:at] + rest[at + 2 :]
     try:
-        parsed = command.read(rest)
+        parsed = read(name, rest) or {}
     except ConfigError as error:
         raise AssertionError(f"{block}: gym-trl {shlex.join(words)} is refused: {error}") from error
     ids = parsed.get("env") or []
@@ -326,12 +324,8 @@ def check_gym_trl(block: Block, words: list[str]) -> None:
         assert env_id in gym.registry or Path(env_id).is_file(), f"{block}: there is no environment {env_id}"
         if env_id in gym_trl.GAMES:
             gym.make(env_id, **(parsed.get("env_kwargs") or {})).close()
-    check_grpo(parsed.get("grpo") or {})
-
-
-def command_of(name: str) -> Command:
-    assert name in offered("commands"), f"No such command: {name}"
-    return Command(name, load("commands", name))
+    unknown = (parsed.get("grpo") or {}).keys() - (trl_fields() if parsed.get("grpo") else {})
+    assert not unknown, f"{block}: GRPOConfig has no {sorted(unknown)}"
 
 
 def run_command(block: Block, command: str, shown: str) -> None:
@@ -362,7 +356,8 @@ def test_a_command_named_in_a_sentence_has_the_options_that_it_is_given(page):
         for name in words[0].split("|"):
             if name.startswith("-"):
                 continue
-            options = {"help", "config", "debug", *(flag.rstrip("_") for flag in command_of(name).flags)}
+            assert name in COMMANDS, f"{page.name}: there is no command {name}"
+            options = {"help", "config", "print_config", *(flag.name for flag in flags_of(function_of(name)))}
             asked = {one.replace("-", "_") for one in re.findall(r"(?<![\w-])--([a-z][a-z_-]*)", said)}
             assert asked <= options, f"{page.name}: gym-trl {name} has no {sorted(asked - options)}"
     targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -371,12 +366,11 @@ def test_a_command_named_in_a_sentence_has_the_options_that_it_is_given(page):
 
 
 WRONG_COMMANDS = {
-    "gym-trl evil": "No such command",
+    "gym-trl evil": "there is no command",
     "gym-trl eval --modle x": "is refused",
-    "gym-trl info TrlEnv/Chess-v0": "there is no environment",
-    "gym-trl train --grpo learning_rat=1": "there is no option",
-    "gym-trl train --turn-limits 3": "is refused",
-    "gym-trl doctor TrlEnv/Echo-v0 --model a/b --turn-limits 3": "is refused",
+    "gym-trl list TrlEnv/Chess-v0": "there is no environment",
+    "gym-trl train TrlEnv/Echo-v0 --grpo learning_rat=1": "GRPOConfig has no",
+    "gym-trl train TrlEnv/Echo-v0 --turn-limits 3": "is refused",
     "gym-trl eval TrlEnv/Echo-v0 --turn-limits 3": "is refused",
     "make nothing": "Makefile has no",
     "python no.py": "there is no no.py",
