@@ -24,11 +24,13 @@ class Planted(NamedTuple):
     """Environment with a fault."""
 
     check: str
-    """Check of ``validate`` or ``card`` that must report it."""
+    """Check that must find it."""
     fault: str
     make: Make
-    kind: str
-    options: Mapping[str, Any] = {}
+    says: str
+    """Pattern of what it must say."""
+    also: frozenset[str] = frozenset()
+    """Other checks that find what is true as well."""
 
 
 def changed(base: type[Any], **more: Any) -> type[Any]:
@@ -234,7 +236,7 @@ class EndsWithAnswer(Reverse):
 class ShowsSeed(Aim):
     """One of the numbers that it shows is the seed."""
 
-    observation_space = spaces.Box(-1e10, 1e10, (3,), np.float64)
+    observation_space = spaces.Box(-1e300, 1e300, (3,), np.float64)
 
     def shown(self):
         return np.array([*super().shown(), self.np_random_seed], np.float64)

@@ -244,60 +244,48 @@ def masked(kind: Any, base: type[Masked] = Masked) -> type[Masked]:
 
 
 class Sound(NamedTuple):
-    """Sound environment."""
+    """Sound environment, and the checks whose warnings about it are true."""
 
     make: Make
-    kind: str
-    """Spaces and ends, for the table."""
-    lacks: frozenset[str] = frozenset()
-    """Checks that say what it does not have, or that nothing can be learned; all others are silent."""
+    warned: frozenset[str] = frozenset({"tasks"})
+    """Most have few tasks."""
     options: Mapping[str, Any] = {}
-    known_to_cards: frozenset[str] = frozenset({"separate tasks"})
-    """Warnings of a card that are true: most have few tasks."""
 
 
-_COPY = frozenset({"separate tasks", "answer in the observation"})  # the answer is what is shown
+_COPY = frozenset({"tasks", "exploits"})
+"""The answer is what is shown; or rewards are negative, and no loss is declared, so that to write no action pays."""
 
 SOUND = {
-    "a sum": Sound(Sum, "text, one step"),
-    "a word backwards": Sound(Reverse, "text over a charset, one step"),
-    "a hidden number": Sound(Higher, "text, several steps"),
-    "a door and keys": Sound(Errand, "text, listed actions"),
-    "a hidden price": Sound(Price, "text, secret drawn at reset"),
-    "a number in the dark": Sound(Dark, "text, one step, all begin alike", frozenset({"blind baseline"})),
-    "a traffic light": Sound(Waiter, "text, mostly waiting"),
-    "a walk": Sound(Walker, "text, Markov state key, solver"),
-    "a wind vane": Sound(Signs, "Discrete, names, one step"),
-    "a fair coin": Sound(Coin, "Discrete, nothing to see", frozenset({"blind baseline"})),
-    "a mask of int8": Sound(Masked, "Discrete, mask"),
-    "a mask of uint8": Sound(masked(np.uint8), "Discrete, mask"),
-    "a mask of truth values": Sound(masked(bool), "Discrete, mask"),
-    "a mask in a list": Sound(masked(list), "Discrete, mask"),
-    "a lift": Sound(Lift, "Discrete from 5; MultiDiscrete shown"),
-    "300 explained numbers": Sound(Hundreds, "Discrete; Box of integers shown", known_to_cards=_COPY),
-    "a ball": Sound(Catch, "Discrete, truncates; Dict shown"),
-    "a fuse": Sound(Fuse, "Discrete, ends by itself", known_to_cards=_COPY),
-    "a target": Sound(Aim, "Box, one step", known_to_cards=_COPY),
-    # Its rewards are negative, and no settlement is declared: to write no action pays more than to play.
-    "a rolling ball": Sound(
-        Steer, "Box, truncates; matrix shown", known_to_cards=frozenset({"separate tasks", "stalling", "ending early"})
-    ),
-    "a double": Sound(Whole, "Box of integers, one step"),
-    "a click": Sound(Click, "Dict, one step; Dict with text shown"),
-    "orders": Sound(Orders, "Dict of Text and Box; nested Dict shown"),
-    "a lock": Sound(Lock, "MultiDiscrete; Tuple shown"),
-    "bits": Sound(Flip, "MultiBinary, one step"),
-    "a majority": Sound(Pair, "Tuple; Sequence shown"),
-    "a bright corner": Sound(Bits, "Discrete; matrix shown"),
-    "nothing declared": Sound(Bare, "Discrete, truncates; Box shown", frozenset({"instructions", "success"})),
-    "a turn limit": Sound(Catch, "Discrete, cut off by turn_limit", options={"turn_limit": 6, "success": 0.3}),
-    # An empty answer is unreadable, and neither a turn nor an end unless end_after_invalid makes it one.
-    "boxed answers": Sound(
-        Sum,
-        "text, action_format=boxed",
-        options={"action_format": "boxed"},
-        known_to_cards=frozenset({"separate tasks", "stalling"}),
-    ),
-    "high card": Sound(HighCard, "text, two seats", frozenset({"blind baseline"})),
-    "high card, observed": Sound(Observed, "text, two seats, observe()", frozenset({"blind baseline"})),
+    "a sum": Sound(Sum),
+    "a word backwards": Sound(Reverse),
+    "a hidden number": Sound(Higher),
+    "a door and keys": Sound(Errand),
+    "a hidden price": Sound(Price),
+    "a number in the dark": Sound(Dark),
+    "a traffic light": Sound(Waiter),
+    "a walk": Sound(Walker),
+    "a wind vane": Sound(Signs),
+    "a fair coin": Sound(Coin),
+    "a mask of int8": Sound(Masked),
+    "a mask of uint8": Sound(masked(np.uint8)),
+    "a mask of truth values": Sound(masked(bool)),
+    "a mask in a list": Sound(masked(list)),
+    "a lift": Sound(Lift),
+    "300 explained numbers": Sound(Hundreds, _COPY),
+    "a ball": Sound(Catch),
+    "a fuse": Sound(Fuse, _COPY),
+    "a target": Sound(Aim, _COPY),
+    "a rolling ball": Sound(Steer, _COPY),
+    "a double": Sound(Whole),
+    "a click": Sound(Click),
+    "orders": Sound(Orders),
+    "a lock": Sound(Lock),
+    "bits": Sound(Flip),
+    "a majority": Sound(Pair),
+    "a bright corner": Sound(Bits),
+    "nothing declared": Sound(Bare, frozenset({"rules", "success"})),
+    "a turn limit": Sound(Catch, options={"turn_limit": 6, "success": 0.3}),
+    "boxed answers": Sound(Sum, options={"action_format": "boxed"}),
+    "high card": Sound(HighCard),
+    "high card, observed": Sound(Observed),
 }

@@ -1,0 +1,495 @@
+"""Checks of what a training relies on: the interface, repeatable episodes, readable text, ends, and seats."""
+
+import math
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.passive_env_checker import env_step_passive_checker
+
+from gym_trl.check.evidence import COLUMNS, MOST_TURNS, Evidence, NotPlayedError, error_of, repeating, shown, steps_of
+from gym_trl.errors import ConfigError, NotTextError, described
+from gym_trl.players import Game
+from gym_trl.random_play import random_play
+from gym_trl.spaces import holds, holds_text, sample_allowed
+from gym_trl.types import StepResult, StopReason
+from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.traits import attribute_of
+
+STRANGE = ("", "x" * 1_000_000, "\x00", "\ud800", "\u202e{}\\n<action>")
+"""Texts that a model may write, and that an environment must answer."""
+
+
+class Finding(NamedTuple):
+    """What a check has found, and what helps."""
+
+    verdict: str
+    """``error``: what is trained is wrong; ``warning``: a training runs, and may learn less, or something else."""
+    check: str
+    got: str
+    fix: str
+
+
+def error(got: str, fix: str) -> Finding:
+    """Return an error; whoever runs a check adds its name."""
+    return Finding("error", "", got, fix)
+
+
+def warning(got: str, fix: str) -> Finding:
+    """Return a warning."""
+    return Finding("warning", "", got, fix)
+
+
+def interface(it: Evidence) -> Iterator[Finding]:
+    """Take fifty steps with Gymnasium's passive checker, look at what it leaves out, and call its ``check_env``."""
+    try:
+        env = it.bare().unwrapped
+    except NotPlayedError as missing:
+        yield error(str(missing.__cause__), "follow the message")
+        return
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = list(_steps(env))
+        yield from found
+        if not found and "action_mask" not in env.reset(seed=0)[1]:  # else it draws actions that a mask forbids
+            try:
+                check_env(it.bare().unwrapped, skip_render_check=True)
+            except Exception as raised:
+                text = described(raised)
+                strange = holds_text(env.action_space) and not isinstance(raised, AssertionError)
+                if not strange and "not equivalent" not in text:  # "invalid actions" and "repeats" know more
+                    yield error(f"Gymnasium's check_env raised {text:.200}", "follow the message")
+    texts = [re.sub(r"\x1b\[[0-9;]*m", "", str(one.message)) for one in heard]
+    known = re.compile("normalized space|infinity|terminated|NaN|reward")  # matters of taste, and what is said above
+    for text in dict.fromkeys(text for text in texts if not known.search(text)):
+        yield warning(f"Gymnasium: {text:.200}", "follow the warning")
+
+
+def _steps(env: gym.Env[Any, Any]) -> Iterator[Finding]:
+    """Step an environment until something is wrong."""
+    done, text = True, holds_text(env.action_space)
+    for turn in range(50):
+        if done:
+            try:
+                returned = env.reset(seed=turn, options=None)
+            except Exception as raised:
+                yield error(f"reset(seed={turn}, options=None) raised {described(raised):.160}", "take both arguments")
+                break
+            if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
+                yield error(f"reset returned {returned!r:.80}", "return observation, info")
+                break
+            observation, info = returned
+            if not _shows(env, observation):
+                yield error(f"reset gave {_outside(env, observation)}", "correct the space")
+                break
+        action = (
+            random_play(env, turn)(observation, info)
+            if text
+            else sample_allowed(env.action_space, info.get("action_mask"))
+        )
+        try:
+            observation, reward, terminated, truncated, info = env_step_passive_checker(env, action)
+        except Exception as raised:
+            if not text or isinstance(raised, AssertionError):  # else "invalid actions" finds out what it cannot take
+                yield error(f"step({action!r:.20}) raised {described(raised):.160}", "follow the message")
+            break
+        flags = {
+            "terminated": terminated,
+            "truncated": truncated,
+            **{n: info.get(n) for n in ("success", "action_valid")},
+        }
+        wrong = [
+            f"{name} = {value!r:.40}" for name, value in flags.items() if not isinstance(value, bool | np.bool_ | None)
+        ]
+        if not _shows(env, observation):
+            yield error(f"step gave {_outside(env, observation)}", "correct the space")
+            break
+        if not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
+            yield error(f"step gave the reward {reward!r}", "a reward is a finite number")
+            break
+        if wrong:
+            yield error(f"step gave {wrong[0]}", "it is True or False")
+            break
+        if terminated and truncated:
+            yield warning("step gave terminated and truncated", "set one of them")
+            break
+        try:
+            size = len(pickle.dumps(info))
+        except Exception as raised:
+            yield error(f"info does not pickle: {described(raised):.120}", "plain values only")
+            break
+        if size > 100_000:
+            yield warning(f"info has {size // 1000} kB a step", "remove what nothing reads")
+            break
+        done = terminated or truncated
+
+
+def _shows(env: gym.Env[Any, Any], observation: Any) -> bool:
+    space = env.observation_space
+    return holds(space, observation) and (isinstance(observation, str) or not holds_text(space))
+
+
+def _outside(env: gym.Env[Any, Any], observation: Any) -> str:
+    return f"{observation!r:.80}, which is not in {env.observation_space!s:.160}"
+
+
+def closing(it: Evidence) -> Iterator[Finding]:
+    """Make, reset and close five instances, each twice, and count the files and threads that stay."""
+
+    def held() -> tuple[int, int]:
+        files = Path("/proc/self/fd")
+        return len(list(files.iterdir())) if files.is_dir() else 0, threading.active_count()
+
+    before = held()
+    for seed in range(5):
+        env = it.make()
+        with suppress(Exception):
+            env.reset(seed=seed)
+        for times in ("", " again"):
+            try:
+                env.close()
+            except Exception as raised:
+                yield error(f"to close it{times} raised {described(raised)}", "let close() be called more than once")
+                return
+    kept = [now - then for now, then in zip(held(), before, strict=True)]
+    if max(kept) >= 5:
+        yield warning(
+            f"five closed instances left {kept[0]} files and {kept[1]} threads open", "release them in close()"
+        )
+
+
+def repeats(it: Evidence) -> Iterator[Finding]:
+    """Play games again: in one process, with other states of the global generators, in threads, in another process.
+
+    Where they differ, only the first reason is told.
+    """
+    games = sorted(it.random, key=lambda game: -len(game.here.actions))[:6]
+    with _global_generators():
+        again, changed = _played_again(it, games)
+        if again:
+            spec = it.bare().spec
+            if spec is None or not spec.nondeterministic:
+                yield _reason(it, games, again, changed=changed)
+            return
+    if changed:
+        yield warning(
+            "changes a global generator", "use self.np_random; call neither random.seed nor numpy.random.seed"
+        )
+    for game in games:
+        used = it.make()
+        used.reset(seed=game.task.seed + 1)  # left at its beginning, and in its middle
+        with suppress(Exception):
+            used.step(game.here.actions[0])
+        if where := _difference([game], [it.replay(game, make=lambda used=used: used)]):
+            yield error(f"an instance left in the middle of an episode differs: {where}", "set all state in reset()")
+            return
+    with ThreadPoolExecutor(4) as threads:
+        try:
+            where = _difference([*games, *games], list(threads.map(it.replay, [*games, *games])))
+        except ConfigError as raised:
+            where = str(raised)
+    if where:
+        fix = "" if "main thread" in where else "share no state between instances, or "
+        yield warning(f"in threads: {where}", f"{fix}preferred_executor = 'process'")
+    if where := _elsewhere(it, games[:2]):
+        yield error(f"in another process: {where}", "sort what comes from a set before it is shown or drawn from")
+
+
+@contextmanager
+def _global_generators() -> Iterator[None]:
+    """Put the global generators back at the end."""
+    python, numbers = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)
+
+
+def _seed_generators(number: int) -> bytes:
+    random.seed(number)
+    np.random.seed(number)
+    return _states()
+
+
+def _states() -> bytes:
+    return pickle.dumps((random.getstate(), np.random.get_state()))
+
+
+def _played_again(it: Evidence, games: Sequence[Game]) -> tuple[str, bool]:
+    """Return how replayed games differ, and whether a global generator has changed.
+
+    A coin of a global generator often falls alike, so they are replayed a few times.
+    """
+    differ, changed, until = "", False, time.monotonic() + it.seconds / 4
+    for number in range(8):
+        before = _seed_generators(number)
+        differ = differ or _difference(games, [it.replay(game) for game in games[:3]])
+        changed = changed or _states() != before
+        if time.monotonic() > until:
+            break
+    return differ, changed
+
+
+def _reason(it: Evidence, games: Sequence[Game], where: str, *, changed: bool) -> Finding:
+    """Return why games are not the same again."""
+
+    def played(*, seeded: bool) -> list[Game]:
+        again = []
+        for game in games:
+            if seeded:
+                _seed_generators(1)
+            again.append(it.replay(game))
+        return again
+
+    if changed and not _difference(played(seeded=True), played(seeded=True)):
+        return error(
+            f"draws from a global generator: {where}", "draw from self.np_random, not from random or numpy.random"
+        )
+    if not _difference(played(seeded=False), played(seeded=False)):
+        return error(f"a used instance differs from a new one: {where}", "set all state in reset()")
+    return error(where, "derive all of it from the seed: no clock, and nothing that instances share")
+
+
+def _difference(games: Sequence[Game], others: Sequence[Game]) -> str:
+    """Return the first difference between games; an empty text if there is none."""
+    for one, other in zip(games, others, strict=False):
+        for turn, (this, that) in enumerate(zip(shown(one), shown(other), strict=False)):
+            for name, a, b in zip(COLUMNS, this, that, strict=False):
+                if repr(a) != repr(b):
+                    return f"seed {one.task.seed}, turn {turn}: {name} {repr(a)[-70:]}, then {repr(b)[-70:]}"
+    return ""
+
+
+def _elsewhere(it: Evidence, games: Sequence[Game]) -> str:
+    """Return what differs in a process whose sets have another order; nothing if it cannot be made there."""
+    scripts = [(game.here.actions[:20], game.task.seed) for game in games]
+    try:
+        given = pickle.dumps((it.setting, scripts))
+    except Exception:  # a local class or a lambda
+        return ""
+    code = "from gym_trl.check import contract; contract._follow()"
+    environ = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(words, input=given, capture_output=True, env=environ, check=False)  # noqa: S603 -- our own
+    if done.returncode:
+        return ""
+    for game, other in zip(games, pickle.loads(done.stdout), strict=True):  # noqa: S301 -- our own bytes
+        for turn, (one, text) in enumerate(zip(steps_of(game), other, strict=False)):
+            if one.observation != text:
+                return f"seed {game.task.seed}, turn {turn}: {one.observation[-60:]!r}, then {text[-60:]!r}"
+    return ""
+
+
+def _follow() -> None:
+    """Write what is observed when the actions on the standard input are played."""
+    setting, scripts = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own bytes
+    it = Evidence(setting)
+    games = [it.follow(actions, seed) for actions, seed in scripts]
+    texts = [
+        [one.observation for one in steps_of(game)[: len(script) + 1]]
+        for game, (script, _) in zip(games, scripts, strict=True)
+    ]
+    sys.stdout.buffer.write(pickle.dumps(texts))
+
+
+def text(it: Evidence) -> Iterator[Finding]:
+    """Look at what a model would read."""
+    try:
+        it.make().close()
+    except NotPlayedError as missing:
+        if not isinstance(missing.__cause__, NotTextError):
+            raise
+        yield error(str(missing.__cause__), "GymSpec(observe=..., act=...), or declare spaces of text")
+        return
+    observed = [[one.observation for one in steps_of(game)] for game in it.random]
+    texts = [one for game in observed for one in game]
+    if texts and not any(one.strip() for one in texts):
+        yield error("every observation is empty", "describe the state in text")
+    if any("\ud800" <= character <= "\udfff" for one in texts for character in one):
+        yield error("a lone surrogate in an observation", "decode bytes with errors='replace'")
+    elif odd := next((one for one in texts if any(not c.isprintable() and c not in "\n\t" for c in one)), ""):
+        yield warning(f"control characters in {odd!r:.40}", "remove terminal codes")
+        it.broken.add("text")  # a solver may stumble over them
+    if (longest := max((sum(map(len, game)) for game in observed), default=0)) > 16_000:
+        yield warning(f"up to {longest:,} characters of observations an episode", "shorten observations")
+    if any(
+        len(game) > 3 and all(len(a) >= 10 and a in b and len(b) > len(a) for a, b in pairwise(game))
+        for game in observed
+    ):
+        yield warning(
+            "each observation repeats the one before", "return only what is new; the transcript keeps the rest"
+        )
+
+
+def rules(it: Evidence) -> Iterator[Finding]:
+    """Look for instructions, and for what numbered actions mean."""
+    bare = it.bare().unwrapped
+    own = it.setting.instructions or attribute_of(bare, "instructions")
+    if own is not None and not (isinstance(own, str) and own.strip()):
+        yield error(f"instructions are {own!r:.40}", "instructions are text")
+        return
+    if own is None:
+        read = instructions_of(it.env)[:60]
+        yield warning(f"no instructions of its own; the model reads {read!r}", "define a text attribute instructions")
+    elif len(own) > 4_000:
+        yield warning(f"{len(own):,} characters of instructions", "shorten them")
+    number = int(bare.action_space.n) if isinstance(bare.action_space, gym.spaces.Discrete) else 0
+    if number > 100 and own is None and not attribute_of(bare, "action_names"):
+        yield warning(f"nothing says what {number} numbers mean", "action_names, instructions, or GymSpec(act=...)")
+
+
+def invalid_actions(it: Evidence) -> Iterator[Finding]:
+    """Write strange texts, and an action that a mask forbids."""
+    if all(map(error_of, it.attempts)):
+        it.needs("interface", "text")  # which say why
+    for action in STRANGE:
+        [game] = it.play(repeating([action]), it.seeds[:1])
+        if raised := error_of(game):
+            yield error(f"step({action!r:.20}): {raised}", "answer any text with info['action_valid'] = False")
+            return
+    bare = it.bare().unwrapped
+    space = bare.action_space
+    if isinstance(space, gym.spaces.Discrete):
+        mask = np.asarray(bare.reset(seed=it.seeds[0])[1].get("action_mask"))
+        if mask.shape == (int(space.n),) and not mask.all():
+            forbidden = int(space.start) + int(np.argmin(mask))
+            try:
+                bare.step(forbidden)
+            except Exception as raised:
+                yield error(
+                    f"step({forbidden}), which the mask forbids, raised {described(raised):.120}",
+                    "answer it with action_valid = False",
+                )
+    if it.seats == 1 and holds_text(space):
+        game = it.random[0]
+        plain = as_text(bare)  # the wrapper for numbers declares it, and so do those of a training
+        plain.reset(seed=game.task.seed)
+        if not any("action_valid" in plain.step(action)[4] for action in game.here.actions):
+            yield warning("info has no 'action_valid'", "set it to True or False in every step")
+
+
+def seats(it: Evidence) -> Iterator[Finding]:
+    """Look for broken promises of a game of several seats, and for what one seat is shown of another."""
+    if it.seats == 1:
+        return
+    broken = next((error_of(game) for game in it.attempts if "SeatError" in error_of(game)), "")
+    if broken:
+        yield error(broken, "see gym_trl.wrappers.seats")
+        return
+    leaks = set[str]()
+    for game in it.random:
+        seen: defaultdict[int, list[set[str]]] = defaultdict(list)
+        for one in steps_of(game)[: len(game.here.actions)]:
+            seen[int(one.info.get("to_move", 0))].append(
+                {piece.strip() for piece in re.split(r"[\n.;]", one.observation)}
+            )
+        for seat, other in product(seen, seen):
+            if seat != other and len(seen[seat]) > 1 and len(seen[other]) > 1:
+                own = set[str].intersection(*seen[other])  # what the other seat sees whenever it is to move
+                leaks |= own & (set[str].union(*seen[seat]) - set[str].intersection(*seen[seat]))
+    if leaks:
+        yield error(
+            f"a seat is shown {min(leaks)[:60]!r} of another one in some turns", "show the view of the seat to move"
+        )
+
+
+def end(it: Evidence) -> Iterator[Finding]:
+    """Look at how games end, and play on."""
+    try:
+        games = it.attempts
+    except NotPlayedError as missing:
+        it.needs("interface", "text", "rules", "seats")
+        if not isinstance(missing.__cause__, ConfigError):
+            raise
+        yield error(f"random play: {missing.__cause__}"[:200], "follow the message")
+        return
+    if failed := [game for game in games if error_of(game)]:
+        if len(failed) == len(games):
+            it.needs("interface", "text", "rules", "seats")  # which say why
+        said = Counter(map(error_of, failed)).most_common(1)[0][0]
+        yield error(
+            f"{len(failed)} of {len(games)} games of random play: {said} (seed {failed[0].task.seed})",
+            "end the episode instead of raising",
+        )
+    if endless := sum(len(game.here.actions) >= MOST_TURNS for game in games):
+        yield error(
+            f"{endless} of {len(games)} games of random play did not end in {MOST_TURNS:,} turns",
+            "end every episode, or turn_limit=",
+        )
+    bare = it.bare().unwrapped
+    if it.seats > 1 or not holds_text(bare.action_space):
+        return
+    best = max(games, key=lambda game: game.episodes[0].paid)
+    if best.episodes[0].stop_reason is StopReason.ENDED:
+        bare.reset(seed=best.task.seed)
+        with suppress(Exception):  # such as Gymnasium's ResetNeeded
+            for action in best.here.actions:
+                bare.step(action)
+            if paid := sum(float(bare.step(best.here.actions[-1])[1]) for _ in range(3)):
+                yield warning(f"pays {paid:g} for three steps after the end", "pay nothing after the end")
+
+
+def speed(it: Evidence) -> Iterator[Finding]:
+    """Look at the time of a step."""
+    if (step := step_seconds(it.random)) > 0.1:
+        yield warning(f"a step takes {step:.2f} s", "executor='thread' if it waits, executor='process' if it computes")
+
+
+def step_seconds(games: Sequence[Game]) -> float:
+    """Return the median seconds of a step."""
+    return float(np.median([seconds for game in games for seconds in game.here.seconds[1:]] or [0.0]))
+
+
+def state_key(it: Evidence) -> Iterator[Finding]:
+    """Play games with exchanged and left out actions: after one key of a task, one action has one outcome."""
+    bare = it.bare()
+    with suppress(Exception):
+        bare.reset(seed=it.seeds[0])  # before which it may not have one
+    if attribute_of(bare, "state_key") is None or it.seats > 1:
+        return
+    it.needs("repeats")
+
+    def make() -> gym.Env[str, str]:
+        return it.make(state_key="auto", turn_limit=it.setting.turn_limit)
+
+    then: dict[Any, Any] = {}
+    for game in it.random[:3]:
+        for actions in [game.here.actions, *_variants(game.here.actions[:30])]:
+            try:
+                results = it.replay(game, actions, make=make).here.results
+            except ConfigError as raised:
+                yield error(str(raised)[:200], "make it of strings, numbers and tuples")
+                return
+            if not getattr(results[0], "markov_keys", False):
+                return  # it does not promise it
+            for before, after, action in zip(results, results[1:], actions, strict=False):
+                if isinstance(before, StepResult) and isinstance(after, StepResult):
+                    outcome = (after.reward, after.terminated, after.truncated, after.state.key)
+                    if then.setdefault((before.state.key, action, game.task.seed), outcome) != outcome:
+                        got = f"after the key {before.state.key:.60}, {action!r:.20} leads to two outcomes"
+                        yield error(got, "put all that matters into it")
+                        return
+
+
+def _variants(actions: Sequence[str]) -> Iterator[list[str]]:
+    for place in range(len(actions) - 1):
+        yield [*actions[:place], actions[place + 1], actions[place], *actions[place + 2 :]]
+        yield [*actions[:place], *actions[place + 1 :]]

@@ -1,0 +1,350 @@
+"""What the checks look at: an environment as a training steps it, and the games of a few policies, each played once."""
+
+import math
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice, product
+from typing import Any
+
+import gymnasium as gym
+
+from gym_trl.envspec import EnvSpec
+from gym_trl.errors import ConfigError, GymTRLError, NotTextError
+from gym_trl.executors.step import close_env
+from gym_trl.players import Act, Game, TextPlayer, TextPolicy, play_all, solve
+from gym_trl.random_play import random_play
+from gym_trl.registration import make_env
+from gym_trl.seeding import task_seed
+from gym_trl.setting import Setting
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.wrappers.seats import plays_all_seats
+from gym_trl.wrappers.traits import optimal_return, optimal_success, solver_of, traits
+
+CONSTANTS = ("", "xyzzy", *map(str, range(10)), "nan", "inf", "-inf", "1e999", "{}", "[]", "null", "true", "x " * 4000)
+"""Actions that are played in every turn: what a careless scorer may pay for."""
+MOST_TURNS = 1000
+"""Turns after which an episode is taken to have no end."""
+NEAR = 0.8
+"""Share of the way from random play to the best score from which on a policy is near the best."""
+_SIGMAS = 3.0  # so many policies are compared with random play that two would be exceeded by chance
+_HALVING = (6, 24, 96)  # training tasks of each candidate of a blind search, of which a sixth goes on each time
+
+
+class NotPlayedError(GymTRLError):
+    """There is nothing for a check to look at; the message says what has to be mended first."""
+
+
+class Evidence:
+    """An environment, and the games that policies have played in it; a policy plays when its games are first asked for.
+
+    Args:
+        setting: The environment, and how it is played.
+        episodes: Number of games of a policy.
+        seconds: Time for all of them, about.
+        seed: Seed of the tasks.
+        on_play: Called with the name of a policy that begins to play.
+        hung: Names of policies whose games hang, which are not played.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        episodes: int = 60,
+        seconds: float = 20.0,
+        seed: int = 0,
+        on_play: Callable[[str], None] = lambda name: None,
+        hung: Sequence[str] = (),
+    ) -> None:
+        self._setting, self.seconds, self.seed = setting, seconds, seed
+        self.seeds = [task_seed(seed, "eval", number) for number in range(episodes)]
+        self.games: dict[str, list[Game]] = {}
+        """Games of each policy that has played."""
+        self.broken: set[str] = set()
+        """Checks that have found an error, which others would find again by another name."""
+        self.blind = ""
+        """Actions of the policy that is called ``blind``, when it has played."""
+        self._on_play, self._hung = on_play, hung
+
+    def bare(self) -> gym.Env[Any, Any]:
+        """Make the environment as its author wrote it.
+
+        Raises:
+            NotPlayedError: It cannot be made; the cause says why.
+        """
+        try:
+            return make_env(self._setting.env, **self._setting.env_kwargs)
+        except Exception as error:
+            raise NotPlayedError("mend 'interface' first: it cannot be made") from error
+
+    def make(self, **more: Any) -> gym.Env[str, str]:
+        """Make the environment as it is trained on, without marks of actions.
+
+        Raises:
+            NotPlayedError: It cannot be made, or not be converted to text; the cause says why.
+        """
+        own = self.setting.text | {"action_format": None, "cut_actions": "accept"}
+        own["turn_limit"] = own["turn_limit"] or MOST_TURNS
+        try:
+            return EnvSpec(self.setting.env, **own | more).make(self.setting.name)
+        except NotTextError as error:
+            raise NotPlayedError("mend 'text' first: it cannot be shown as text") from error
+        except NotPlayedError:
+            raise
+        except Exception as error:
+            raise NotPlayedError("mend 'interface' first: it cannot be made") from error
+
+    @cached_property
+    def setting(self) -> Setting:
+        """How it is played: all seats, if there are several that nothing else plays."""
+        env = self.bare()
+        try:
+            return replace(self._setting, seats="self") if plays_all_seats(env) else self._setting
+        finally:
+            close_env(env, broken=True)
+
+    @cached_property
+    def seats(self) -> int:
+        """Number of seats that whoever steps the environment plays."""
+        return traits(self.env).num_seats if self.setting.seats == "self" else 1
+
+    @cached_property
+    def env(self) -> gym.Env[str, str]:
+        """An environment to read attributes of."""
+        return self.make()
+
+    def needs(self, *checks: str) -> None:
+        """Go on only if these checks have found no error.
+
+        Raises:
+            NotPlayedError: One of them has.
+        """
+        if broken := [name for name in checks if name in self.broken]:
+            raise NotPlayedError(f"mend {broken[0]!r} first")
+
+    def play(
+        self, policy: TextPolicy, seeds: Sequence[int], *, make: Any = None, until: float = math.inf
+    ) -> list[Game]:
+        """Play tasks with a policy; the other seats of a game play at random."""
+        self.env  # noqa: B018 -- or the reason why it cannot be made
+        players = [TextPlayer(policy, raw=True), *[TextPlayer(random_play, raw=True)] * (self.seats - 1)]
+        tasks = [Task(self.setting.name, seed) for seed in seeds]
+        return play_all(make or self.make, tasks, players, most_alive=1, until=until)
+
+    def of(self, name: str, policy: TextPolicy, *, episodes: int | None = None) -> list[Game]:
+        """Return the games of a policy on the held-out tasks.
+
+        Raises:
+            NotPlayedError: They hang.
+        """
+        if name in self._hung:
+            raise NotPlayedError(f"mend the step that hangs when {name} is played first")
+        if name not in self.games:
+            self._on_play(name)
+            share = 8 if name in ("random", "solver") else 60
+            until = time.monotonic() + self.seconds / share
+            self.games[name] = self.play(policy, self.seeds[:episodes], until=until)
+        return self.games[name]
+
+    def always(self, action: str) -> list[Game]:
+        """Return the games of one action in every turn."""
+        return self.of(f"always {action[:12]!r}", repeating([action]))
+
+    @property
+    def attempts(self) -> list[Game]:
+        """Games of random play, also those that ended with an exception.
+
+        Raises:
+            NotPlayedError: A mistake in the environment stops them all; the cause says which.
+        """
+        try:
+            return self.of("random", random_play)
+        except ConfigError as error:
+            raise NotPlayedError("mend what stops random play first") from error
+
+    @property
+    def random(self) -> list[Game]:
+        """Games of random play.
+
+        Raises:
+            NotPlayedError: All have ended with an exception.
+        """
+        if all(map(error_of, self.attempts)):
+            raise NotPlayedError("mend what ends every game of random play first")
+        return self.attempts
+
+    def needs_ends(self) -> None:
+        """Go on only if some game of random play ends.
+
+        Raises:
+            NotPlayedError: None does.
+        """
+        if all(len(game.here.actions) >= MOST_TURNS for game in self.random):
+            raise NotPlayedError("mend 'end' first: no episode ends")
+
+    @property
+    def solved(self) -> list[Game]:
+        """Games of the environment's solver; none if it has none."""
+        return self.of("solver", solve) if solver_of(self.env) else []
+
+    def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
+        """Play the actions of a game again, or other ones, by whichever seat is to move."""
+        return self.follow(game.here.actions if actions is None else actions, game.task.seed, make=make)
+
+    def follow(self, actions: Sequence[str], seed: int, *, make: Any = None) -> Game:
+        """Play given actions in a task, by whichever seat is to move."""
+        script, last = iter(actions), actions[-1] if actions else ""
+        player = TextPlayer(lambda env, seed: lambda observation, info: next(script, last), raw=True)
+        return play_all(make or self.make, [Task(self.setting.name, seed)], [player] * self.seats, most_alive=1)[0]
+
+    # ------------------------------------------------------------------------------------------------------- scores
+
+    @cached_property
+    def declares(self) -> bool:
+        """True if the environment says what success is."""
+        return any(game.episodes[0].success is not None for game in [*self.random, *self.solved])
+
+    def values(self, games: Sequence[Game], *, paid: bool = False) -> list[float]:
+        """Return what each scored game is worth: its success, or its return."""
+        scored = [game.episodes[0] for game in games if game.episodes[0].scored]
+        return [one.paid if paid or not self.declares else float(one.success is True) for one in scored]
+
+    def score(self, games: Sequence[Game], *, paid: bool = False) -> float:
+        """Return the mean worth of games."""
+        return statistics.fmean(self.values(games, paid=paid) or [0.0])
+
+    def best(self, *, paid: bool = False) -> float | None:
+        """Return the best score there is; ``None`` if nothing says what it is."""
+        known = optimal_return(self.env) if paid or not self.declares else optimal_success(self.env)
+        if known is not None and self.seats == 1:
+            return known
+        if self.solved:
+            return self.score(self.solved, paid=paid)
+        return 1.0 if self.declares and not paid else None
+
+    def near(self, games: Sequence[Game], *, paid: bool = False) -> bool:
+        """Return whether games are near the best score, and better than random play."""
+        best, chance = self.best(paid=paid), self.score(self.random, paid=paid)
+        if best is None or self.score(games, paid=paid) - chance < NEAR * (best - chance):
+            return False
+        return self.better(games, paid=paid)
+
+    def better(self, games: Sequence[Game], *, than: Sequence[Game] | None = None, paid: bool = True) -> bool:
+        """Return whether games are worth more, beyond chance, than others of the same tasks."""
+        pairs = zip(games, self.random if than is None else than, strict=False)
+        scored = [pair for pair in pairs if all(game.episodes[0].scored for game in pair)]
+        deltas = [self.values([one], paid=paid)[0] - self.values([other], paid=paid)[0] for one, other in scored]
+        if len(deltas) < 6:
+            return False
+        return statistics.fmean(deltas) - _SIGMAS * statistics.stdev(deltas) / math.sqrt(len(deltas)) > 1e-9
+
+    def around(self, games: Sequence[Game], *, paid: bool = False) -> str:
+        """Return a score, and those of random play and the best that is known."""
+        best = self.best(paid=paid)
+        known = "" if best is None else f", best {best:.3f}"
+        chance = self.score(self.random, paid=paid)
+        return f"{self.score(games, paid=paid):.3f} (random play {chance:.3f}{known})"
+
+
+def repeating(actions: Sequence[str]) -> TextPolicy:
+    """Return the policy that plays actions one after the other, again and again, without reading anything."""
+
+    def begin(env: Any, seed: int) -> Act:
+        turn = iter(range(10**9))
+        return lambda observation, info: actions[next(turn) % len(actions)]
+
+    return begin
+
+
+def error_of(game: Game) -> str:
+    """Return the exception that ended a game, or an empty string."""
+    return next((one.error or "" for one in game.episodes if one.stop_reason in _FAILED), "")
+
+
+_FAILED = (StopReason.CRASHED, StopReason.ENV_ERROR)
+
+
+def steps_of(game: Game) -> list[StepResult]:
+    """Return what the reset and the steps of a game have returned, without one that failed."""
+    return [one for one in game.here.results if isinstance(one, StepResult)]
+
+
+def shown(game: Game) -> list[tuple[Any, ...]]:
+    """Return what can be compared of a game: a row for each turn."""
+    rows: list[tuple[Any, ...]] = []
+    for action, one in zip([None, *game.here.actions], game.here.results, strict=False):
+        if isinstance(one, EnvFailure):
+            rows.append((action, one.error))
+        else:
+            said = (one.info.get("action_valid"), one.info.get("success"), one.state.key)
+            rows.append((action, one.observation, one.reward, one.terminated, one.truncated, *said))
+    return rows
+
+
+COLUMNS = ("action", "observation", "reward", "terminated", "truncated", "action_valid", "success", "state key")
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Best policy that was found among those that never read an observation."""
+
+    actions: tuple[str, ...]
+    """Its actions, one after the other, again and again."""
+    games: Sequence[Game]
+    """Its games on held-out tasks."""
+
+    @property
+    def policy(self) -> TextPolicy:
+        """The policy, as ``evaluate`` plays it."""
+        return repeating(self.actions)
+
+    def __str__(self) -> str:
+        words = " ".join(self.actions[:6])
+        return f"{'always ' * (len(self.actions) == 1)}{words[:60]!r}{' ...' * (len(self.actions) > 6)}"
+
+
+def best_blind(setting: Setting, *, episodes: int = 60, seconds: float = 5.0, seed: int = 0) -> Blind:
+    """Return the best policy that does not read, found on training tasks and played on held-out ones.
+
+    >>> found = best_blind(Setting("TrlEnv/GuessNumber-v0", env_kwargs={"high": 4, "turns": 2}), episodes=20)
+    >>> len(found.actions), len(found.games)
+    (2, 20)
+
+    What a model reaches beyond it, it has reached by reading.
+
+    Args:
+        setting: The environment, and how it is played.
+        episodes: Number of held-out tasks.
+        seconds: Seconds of the search, at most.
+        seed: Seed of the tasks.
+    """
+    return blind_of(Evidence(setting, episodes=episodes, seconds=8 * seconds, seed=seed))
+
+
+def blind_of(it: Evidence) -> Blind:
+    """Search the actions that were played for the best one, two in turn, or a whole game's, by successive halving."""
+    games = [*it.random, *it.solved]
+    often = Counter(action for game in games for action in game.here.actions)
+    top = [action for action, _ in often.most_common(60)]
+    won = sorted(games, key=lambda game: -game.episodes[0].paid)[:20]
+    singles = ((one,) for one in dict.fromkeys([*top, *CONSTANTS[:12]]))
+    candidates = [*singles, *product(top[:6], repeat=2), *(tuple(game.here.actions) for game in won)]
+    runners = [one for one in dict.fromkeys(candidates) if one] or [("",)]
+    tasks, until = (
+        [task_seed(it.seed, "train", number) for number in range(_HALVING[-1])],
+        time.monotonic() + it.seconds / 8,
+    )
+    played: defaultdict[tuple[str, ...], list[Game]] = defaultdict(list)
+    for count in _HALVING:
+        for one in runners:
+            if time.monotonic() < until:
+                played[one] += it.play(repeating(one), tasks[len(played[one]) : count], until=until)
+        runners = sorted((one for one in runners if played[one]), key=lambda one: -it.score(played[one]))
+        runners = list(islice(runners, max(1, len(runners) // 6))) or [("",)]
+    best = Blind(runners[0], it.of("blind", repeating(runners[0])))
+    it.blind = str(best)
+    return best
