@@ -209,6 +209,7 @@ def flags_of(function: Callable[..., Any]) -> list[Flag]:
 def _documented(code: Any) -> tuple[str, dict[str, str]]:
     """Return what a docstring says, and its sentences on arguments."""
     about, _, rest = inspect.cleandoc(code.__doc__ or "").replace("``", "").partition("\nArgs:\n")
+    about = re.sub(r"\n::\n\n(?: .*\n)+", "", about)  # code, and the help has examples of its own
     found = re.findall(r"^    (\w+): (.*(?:\n      +.*)*)", rest, re.MULTILINE)
     return about.strip(), {name: " ".join(text.split()) for name, text in found}
 

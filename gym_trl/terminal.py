@@ -120,7 +120,8 @@ def _lines(record: Mapping[str, Any]) -> Iterator[str]:
     for place, (turn, advantage) in enumerate(zip(record["turns"], advantages, strict=False)):
         facts = ["" if advantage is None else f"advantage {advantage:+.3g}", "" * turn["action_valid"] or "invalid"]
         yield f"--- turn {place + 1}, reward {turn['reward']:g}" + "".join(f", {one}" for one in facts if one)
-        yield turn["observation"] if place else ""
+        if place:  # the first observation ends the opening
+            yield turn["observation"]
         if turn["thinking"]:
             yield f"({turn['thinking']})"
         yield f"> {turn['answer']}"
