@@ -186,9 +186,9 @@ class Flag(NamedTuple):
         """What its value must be."""
         parts = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else [self.kind]
         listed = [str(one) for part in parts if get_origin(part) is Literal for one in get_args(part)]
-        names = {Mapping: "NAME=VALUE", int: "INTEGER", float: "NUMBER", Path: "PATH"}
+        names = {Mapping: "NAME=VALUE", Sequence: "LIST", int: "INTEGER", float: "NUMBER", Path: "PATH"}
         named = [name for base, name in names.items() if self.is_a(base) and not self.is_a(bool)]
-        return "|".join([*listed, *named[:1], *["TEXT"] * (str in self.kinds and not listed)]) or "VALUE"
+        return "|".join([*listed, *named[:1], *["TEXT"] * (str in self.kinds and not listed)]) or "TEXT"
 
 
 def flags_of(function: Callable[..., Any]) -> list[Flag]:
@@ -209,9 +209,9 @@ def flags_of(function: Callable[..., Any]) -> list[Flag]:
 def _documented(code: Any) -> tuple[str, dict[str, str]]:
     """Return what a docstring says, and its sentences on arguments."""
     about, _, rest = inspect.cleandoc(code.__doc__ or "").replace("``", "").partition("\nArgs:\n")
-    about = re.sub(r"\n::\n\n(?: .*\n)+", "", about)  # code, and the help has examples of its own
+    paragraphs = [one for one in about.strip().split("\n\n") if not one.startswith((">>>", "::", " "))]  # no code
     found = re.findall(r"^    (\w+): (.*(?:\n      +.*)*)", rest, re.MULTILINE)
-    return about.strip(), {name: " ".join(text.split()) for name, text in found}
+    return "\n\n".join(paragraphs), {name: " ".join(text.split()) for name, text in found}
 
 
 def help_of(name: str, function: Callable[..., Any]) -> str:
@@ -238,7 +238,7 @@ def help_of(name: str, function: Callable[..., Any]) -> str:
 
 
 def _usage(name: str, flags: Sequence[Flag]) -> str:
-    word = flags[0].name.upper()
+    word = flags[0].name.upper() + "..." * flags[0].is_a(Sequence)
     return f"Usage: gym-trl {name} {word if flags[0].default is inspect.Parameter.empty else f'[{word}]'} [FLAGS]"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.viewer_runs import played, write_run
 
-from gym_trl.cli import COMMANDS, main
+from gym_trl.cli import COMMANDS, main, read
 from gym_trl.records_new import ROLLOUTS, append, record_of
 from gym_trl.viewer import page
 
@@ -130,6 +130,19 @@ def test_a_configuration_that_is_printed_does_the_same(tmp_path: Path, capsys: p
     assert "Guess 1 to 9" in ran(capsys, "list", "--config", str(file), "--env_kwargs", "high=9")[1]
     file.write_text(f"{printed}\nhigh: 8\n")
     assert ran(capsys, "list", "--config", str(file))[0] == 2
+
+
+@pytest.mark.parametrize("name", ["check", "train", "eval"])
+def test_flags_are_read_from_the_file_that_they_print(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["TrlEnv/Echo-v0", "--env_kwargs", "turns=2", "--seats", "self", "--success", "0.5", "--seed", "3"]
+    words += ["--chat_template_kwargs", "enable_thinking=false", "--history", "8", "--model", "runs/it"]
+    _, printed, _ = ran(capsys, name, *words, "--print_config")
+    file = tmp_path / "flags.yaml"
+    file.write_text(printed)
+    assert read(name, ["--config", str(file)]) == read(name, words)
+    assert read(name, words)["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
