@@ -18,6 +18,7 @@ from gym_trl.errors import ConfigError, check_counts, needs
 from gym_trl.evaluation_new import Evaluation
 from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.generation_check import check_generation
+from gym_trl.grpo.rollout_func import check_temperature
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.players import PRETRAINED, fast_dtype, find_model, load_model
@@ -131,12 +132,13 @@ def _train(
     check_source(warm_start)
     find_estimator(credit)
     setting = Setting.beside(model, env=env, **chosen.options)
+    levels = _levels(setting, curriculum)
     args = _grpo_config(folder, chosen, vllm=vllm, seed=seed)
     with ExitStack() as stack:
         stack.enter_context(_quiet(one_thread=chosen.kind == "tiny"))
         network, tokenizer = _load(model, chosen, start, args, stack, seed=seed)
         setting = _for_model(setting, tokenizer, tiny=chosen.kind == "tiny", plain=warm_start is not None)
-        hardest = replace(setting, env_kwargs={**setting.env_kwargs, **(curriculum[-1] if curriculum else {})})
+        hardest = replace(setting, env_kwargs=levels[-1].env_kwargs)
         run = Run(folder, chosen, hardest, tokenizer, seed=seed)
         run.say(*_choices(model, network, chosen, args, setting))
         record = RecordRun(folder, env_kwargs=dict(hardest.env_kwargs), policy=model, on_failure=run.say)
@@ -312,6 +314,22 @@ def choose(env: str, model: str = "tiny", **given: Any) -> Chosen:
     return Chosen(kind=kind, lora=lora, dtype=dtype or (fast_dtype() if kind == "adapter" else "float32"), **values)
 
 
+def _levels(setting: Setting, curriculum: Sequence[Mapping[str, Any]]) -> list[Setting]:
+    """Return the setting of each level of a curriculum, or the one setting; each environment has been made once.
+
+    Raises:
+        ConfigError: One of them cannot be made.
+    """
+    setting.probed  # noqa: B018 -- it makes the environment
+    levels = [replace(setting, env_kwargs={**setting.env_kwargs, **level}) for level in curriculum]
+    for level in levels:
+        try:
+            level.probed  # noqa: B018
+        except ConfigError as error:
+            raise ConfigError(f"curriculum: {error}") from error
+    return levels or [setting]
+
+
 def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -> Any:
     """Return the trainer's configuration.
 
@@ -362,9 +380,11 @@ def _grpo_config(folder: Path, chosen: Chosen, *, vllm: str | None, seed: int) -
     check_generation(values)
     try:
         with settings_of_trl():
-            return GRPOConfig(**values)
+            args = GRPOConfig(**values)
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"GRPOConfig rejects the arguments (grpo): {error}") from error
+    check_temperature(args)
+    return args
 
 
 def _load(
