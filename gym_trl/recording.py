@@ -1,12 +1,13 @@
 """Callbacks of a training: the records of its episodes, and what is said, evaluated and saved around its steps."""
 
+import json
 import math
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
@@ -210,6 +211,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
                         seed=self.seed,
                         **options,
                     )
+                result = Evaluation([replace(result.scores[0], name="model"), *result.scores[1:]])
                 self._note(when, result, time.monotonic() - began)
             self.trainer.accelerator.wait_for_everyone()
         return result
@@ -219,11 +221,11 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self.say(
             f"{when.capitalize()} the training ({seconds:.0f} s):", *(f"  {line}" for line in f"{result}".splitlines())
         )
-        rows = result.as_dict()["rows"]
+        rows = json.loads(to_json(result.as_dict()["rows"]))
         self.summary[when] = {"model": rows[0], **{one["policy"]: one for one in rows[1:]}}
         step = self.trainer.state.global_step
-        records = [{**one, "split": "eval", "step": step} for one in result.scores[0].records]
-        append(self.folder / ROLLOUTS, records)
+        records = sorted(result.scores[0].records, key=lambda one: (one["group"], one["attempt"], one["seat"] or 0))
+        append(self.folder / ROLLOUTS, ({**one, "policy": "model", "step": step} for one in records))
         self._save_summary()
 
     @contextmanager

@@ -312,7 +312,9 @@ def test_a_finished_run_goes_on_only_to_a_later_step_and_as_it_was_begun(again: 
 
 def run_alone(folder: Path, *launcher: str, **given: Any) -> "subprocess.CompletedProcess[str]":
     """Train in processes of their own."""
-    code = f"from pathlib import Path\nfrom support.fused_game import *\ntrain_fused(Path({str(folder)!r}), **{given!r})\n"
+    code = (
+        f"from pathlib import Path\nfrom support.fused_game import *\ntrain_fused(Path({str(folder)!r}), **{given!r})\n"
+    )
     script = folder.with_suffix(".py")
     script.write_text(code + "from gym_trl.grpo.processes import leave_process_group\nleave_process_group()\n")
     paths = [str(Path(fused_game.__file__).parents[1]), *sys.path]
