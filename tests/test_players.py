@@ -64,20 +64,19 @@ def answers(games: list[Game]) -> list[list[str]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def narrowed(low: int, high: int, hint: str) -> tuple[int, int]:
+    """Return the range that a hint about its middle leaves."""
+    middle = (low + high) // 2
+    return (middle + 1, high) if hint == "Higher." else (low, middle - 1) if hint == "Lower." else (low, high)
+
+
 def halves(env: Any, seed: int) -> Any:
     """Guess in the middle, by the hints alone."""
     low, high = 1, 8
 
     def act(observation: str, info: Any) -> str:
         nonlocal low, high
-        middle = (low + high) // 2
-        low, high = (
-            (middle + 1, high)
-            if observation == "Higher."
-            else (low, middle - 1)
-            if observation == "Lower."
-            else (low, high)
-        )
+        low, high = narrowed(low, high, observation)
         return str((low + high) // 2)
 
     return act
@@ -217,7 +216,7 @@ def test_temperature_0_takes_the_most_probable_token() -> None:
 
 def test_an_adapter_is_merged_to_play_and_apart_to_be_trained_further(tiny: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
-    model, tokenizer = load_model(tiny, dtype="float32")
+    model, _ = load_model(tiny, dtype="float32")
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
@@ -254,12 +253,13 @@ def test_a_template_that_does_not_continue_needs_a_history() -> None:
 
 def test_a_conversation_without_room_ends_and_never_pays() -> None:
     """Law 15."""
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer)
-    model.config.max_position_embeddings = 340
-    [game] = play((model, tokenizer), Setting(GUESS, action_format="plain", max_tokens_per_turn=64), episodes=1)
-    assert game.episodes[0].stop_reason == "token_limit"
-    assert game.episodes[0].episode_return <= 0.0
+    chat = Chat(tiny_tokenizer())
+    setting = Setting(GUESS, action_format="plain", instructions="")
+    engine = ScriptedEngine(lambda request: chat.say("1"))
+    [game] = play_all(setting.make, setting.tasks(1), [ModelPlayer(chat, engine, Limits(context=60))])
+    [episode] = game.episodes
+    assert (str(episode.stop_reason), episode.episode_return) == ("token_limit", 0.0)
+    assert episode.turns
 
 
 @pytest.mark.parametrize("name", ["qwen", "./org/model", "/nowhere", "~/model", "a/b/c"])
@@ -315,8 +315,7 @@ def solves(body: dict[str, Any], times: int) -> tuple[int, Any]:
     time.sleep(0.005)
     low, high = 1, 8
     for message in body["messages"]:
-        hint, middle = message["content"].rpartition("\n\n")[2], (low + high) // 2
-        low, high = (middle + 1, high) if hint == "Higher." else (low, middle - 1) if hint == "Lower." else (low, high)
+        low, high = narrowed(low, high, message["content"].rpartition("\n\n")[2])
     return 200, said(f"<think>Half.</think>I say <action>{(low + high) // 2}</action>")
 
 
