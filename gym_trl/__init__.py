@@ -8,7 +8,7 @@ from gym_trl.registration import GAMES as GAMES, register_envs
 if TYPE_CHECKING:
     from gym_trl.episode import Episode as Episode, Segment as Segment, Turn as Turn
     from gym_trl.errors import GymTRLError as GymTRLError
-    from gym_trl.evaluation.evaluation import evaluate as evaluate
+    from gym_trl.evaluation import evaluate as evaluate
     from gym_trl.grpo.dataset import make_dataset as make_dataset
     from gym_trl.grpo.rewards import env_reward as env_reward
     from gym_trl.grpo.rollout_func import Rollout as Rollout, RolloutFunc as RolloutFunc

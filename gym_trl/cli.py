@@ -76,7 +76,7 @@ COMMANDS = {
         """,
     ),
     "eval": Command(
-        "gym_trl.evaluation_new:evaluate",
+        "gym_trl.evaluation:evaluate",
         "Evaluate models and other players on held-out tasks.",
         """
         gym-trl eval --model runs/first

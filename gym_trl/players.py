@@ -530,12 +530,12 @@ def load_model(source: str | Path | None, *, dtype: str | None = None, trainable
         return tiny_model(tokenizer), tokenizer
     found = find_model(source)
     dtype = dtype or ("auto" if fast_dtype() == "bfloat16" else "float32")
-    adapter = Path(found) / "adapter_config.json"
+    adapter, data = Path(found) / "adapter_config.json", {"trust_remote_code": False}
     try:
         base = json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"] if adapter.is_file() else None
         own = base is None or (Path(found) / "tokenizer_config.json").is_file()
-        tokenizer = AutoTokenizer.from_pretrained(found if own else base, padding_side="left")
-        model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(found if own else base, padding_side="left", **data)
+        model: Any = AutoModelForCausalLM.from_pretrained(base or found, dtype=dtype, **data)
         if base is not None:
             with needs("lora", "an adapter"):
                 from peft import PeftModel

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.evaluation_new import Evaluation, evaluate
+from gym_trl.evaluation import Evaluation, evaluate
 from gym_trl.files import replace_text
 from gym_trl.grpo.adapters import merged_adapter
 from gym_trl.grpo.rollout_func import Rollout

@@ -291,11 +291,13 @@ def _refuse_code(file: Path | None, saved: Mapping[str, Any]) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one)
+    waiting = [value]
+    while waiting:  # a file can nest deeper than functions
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict | list):
+            waiting += one.values() if isinstance(one, dict) else one
 
 
 def _named(value: Any) -> str:

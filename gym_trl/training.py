@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Unpack
 
 from gym_trl.errors import ConfigError, check_counts, needs
-from gym_trl.evaluation_new import Evaluation
+from gym_trl.evaluation import Evaluation
 from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.generation_check import check_generation
 from gym_trl.grpo.rollout_func import check_temperature

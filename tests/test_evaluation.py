@@ -1,512 +1,409 @@
+"""Evaluations: numbers by hand, the same tasks for all, resuming, games against others, settings of runs."""
+
+import json
 import math
-import os
-import random
-import re
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
-from support import slow_policy
-from support.episodes import ended
+from support.chat_server import said
 
-from gym_trl.cli.app import main
-from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError, PolicyError
-from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import (
-    Score,
-    optimum,
-    play_tasks,
-    random_reference,
-)
-from gym_trl.evaluation.scores import Row, Scoreboard
-from gym_trl.executors.make import ExecutorConfig, make_pool
-from gym_trl.grpo.spec import GymSpec
-from gym_trl.policies.model import Model
-from gym_trl.policies.protocol import TextPolicy
-from gym_trl.records.files import read_records
-from gym_trl.records.schema import Record
-from gym_trl.rollout import Limits, rollout, run
+from gym_trl.envs.echo import Echo
+from gym_trl.errors import ConfigError
+from gym_trl.evaluation import Evaluation, Interval, Score, evaluate, interval
+from gym_trl.players import play_all, player
+from gym_trl.records_new import ROLLOUTS, Record, read_records
+from gym_trl.setting import Setting
 from gym_trl.spaces import AnyText
-from gym_trl.testing import ByteChat, ScriptedEngine, save_tiny
-from gym_trl.training.findings import Played, scores
-from gym_trl.training.options import choose
-from gym_trl.training.references import references
-from gym_trl.types import Task
+from gym_trl.testing import save_tiny, tiny_model, tiny_tokenizer
 
-GUESS_ID = "TrlEnv/GuessNumber-v0"
-GUESS = [Task("TrlEnv/GuessNumber-v0", seed, {"instance": seed}) for seed in range(50)]
+GUESS, KUHN, TIC_TAC_TOE = "TrlEnv/GuessNumber-v0", "TrlEnv/KuhnPoker-v0", "TrlEnv/TicTacToe-v0"
+SMALL: dict[str, Any] = {"env_kwargs": {"high": 8}, "action_format": "plain", "max_tokens_per_turn": 2}
 
 
-class Bare(gym.Env[str, str]):
-    """Environment of somebody else: text, and nothing that this library adds."""
+class Bag(gym.Env[str, str]):
+    """Pays a number that differs from task to task, and more for digging; declares no success."""
 
-    def __init__(self, turns: float = 1) -> None:
-        self.observation_space, self.action_space = AnyText(), AnyText()
-        self.turns = turns
+    observation_space = action_space = AnyText()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        self.left = self.turns
-        return "Go.", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if action == "raise":
-            raise RuntimeError("it broke")
-        if action == "cut":
-            raise ConnectionError("the line was cut")
-        self.left -= 1
-        return "On.", 1.0, self.left == 0 and action == "win", self.left == 0 and action != "win", {}
-
-
-BARE = [Task("Bare-v0", seed) for seed in range(4)]
-
-
-def test_the_solver_reaches_the_optimum() -> None:
-    score = Score.of(play_tasks(gym.make, GUESS, lambda env: env.get_wrapper_attr("solver")()))
-    assert (score.success, score.mean_return, score.episodes, score.unscored) == (1.0, 1.0, 50, 0)
-    assert score.turns == pytest.approx(4.86)
-    assert optimum(GuessNumber()).success == 1.0
-    assert optimum(GuessNumber(turns=5)).success == 0.62
-
-
-def test_random_play_is_as_good_as_chance_and_repeats_itself() -> None:
-    def play(seed: int) -> Score:
-        number = count(seed)
-        policy = lambda env: env.get_wrapper_attr("random_policy")(next(number))  # noqa: E731
-        return Score.of(play_tasks(gym.make, GUESS * 20, policy))
-
-    score = play(1)
-    chance = 1 - (49 / 50) ** 6
-    assert score.success == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / score.episodes))
-    assert score == play(1) != play(2)
-
-
-def test_random_play_is_one_number_of_as_many_episodes_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """In info, train and doctor, whatever the seeds and the tasks of a run are."""
-    for env_kwargs in ({"high": 8, "turns": 4}, {"difficulty": "easy"}):
-        known = random_reference(partial(gym.make, **env_kwargs), GUESS_ID)
-        assert known is not None
-        options = choose(GUESS_ID, seed=9, eval_episodes=8)
-        found = references(replace(options, env_kwargs=env_kwargs))
-        assert (found["success_random"], found["episodes_random"]) == (known.success.mean, known.episodes)
-        main(["info", GUESS_ID, *(f"--env-kwargs={name}={value}" for name, value in env_kwargs.items())])
-        assert f"random policy {known}\n" in capsys.readouterr().out
-        lost = ended(0.0, success=False, task=Task(GUESS_ID, 0))
-        told = scores(Played([lost], group_size=1, ends=()), found).got
-        assert f"success 0.000 of 1 episodes (random {known.success.mean:.3f} of {known.episodes:,} episodes" in told
-
-
-def test_an_environment_that_raised_is_not_played_again() -> None:
-    made: list[Bare] = []
-
-    class Closing(Bare):
-        def close(self) -> None:
-            closed.append(made.index(self))
-            raise RuntimeError("and it does not close")
-
-    def make(env_id: str) -> Bare:
-        made.append(Closing() if not made else Bare())
-        return made[-1]
-
-    words = iter(["raise", "win", "win", "win"])
-    used: list[int] = []
-    closed: list[int] = []
-
-    def policy_for(env: Any) -> Any:
-        used.append(made.index(env))
-        return lambda observation: next(words)
-
-    play_tasks(make, BARE, policy_for)
-    assert (used, closed) == ([0, 1, 1, 1], [0])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# evaluate
-# ---------------------------------------------------------------------------------------------------------------------
-
-Keys = list[tuple[Any, ...]]
-
-
-def without_clock(record: Record) -> dict[str, Any]:
-    return {**record, "model_seconds": None, "env_seconds": None}
-
-
-def keys(folder: Path) -> Keys:
-    return sorted((one["policy"], one["task"]["id"], one["attempt"]) for one in read_records(folder))
-
-
-def tables(rows: list[Row]) -> list[Row]:
-    """Return the part of a record that does not depend on how fast the machine was."""
-    return [replace(row, model_seconds=None, env_seconds=None) for row in rows]
-
-
-def test_every_policy_plays_the_same_games_which_training_never_sees(tmp_path: Path) -> None:
-    evaluate(GUESS_ID, ["solver", "random"], episodes=60, attempts=3, seed=5, out=tmp_path)
-    records = list(read_records(tmp_path))
-    played = {name: [one["task"] for one in records if one["policy"] == name] for name in ("solver", "random")}
-    assert played["solver"] == played["random"]
-    seeds = {one["task"]["seed"] for one in records}
-    assert len(seeds) == 20
-    for seed in (0, 5):
-        spec = GymSpec(GUESS_ID, num_tasks=2_000, seed=seed)
-        assert not seeds & {task.seed for task in spec.tasks("train")}
-    assert Counter(one["attempt"] for one in records) == {0: 40, 1: 40, 2: 40}
-    assert all(one["group"] == index // 3 % 20 for index, one in enumerate(records))
-
-
-def test_a_longer_evaluation_begins_with_the_games_of_a_shorter_one(tmp_path: Path) -> None:
-    short = evaluate(GUESS_ID, "random", episodes=40, out=tmp_path)
-    longer = evaluate(GUESS_ID, "random", episodes=100, out=tmp_path)
-    assert (short.played, longer.played, longer.rows[0].episodes) == (40, 60, 100)
-    assert tables(longer.rows) == tables(evaluate(GUESS_ID, "random", episodes=100).rows)
-
-
-def test_what_is_done_is_not_played_again_and_other_policies_add_to_the_folder(tmp_path: Path) -> None:
-    first = evaluate(GUESS_ID, "solver", episodes=30, out=tmp_path)
-    again = evaluate(GUESS_ID, "solver", episodes=30, out=tmp_path)
-    both = evaluate(GUESS_ID, "random", episodes=30, out=tmp_path)
-    assert (first.played, again.played, both.played) == (30, 0, 30)
-    assert again.rows == first.rows
-    assert [row.policy for row in both.rows] == ["random", "solver"]
-
-
-@pytest.mark.parametrize(("changed", "said"), [({"seed": 1}, "seed=0, not 1"), ({"attempts": 2}, "attempts=1, not 2")])
-def test_a_folder_of_other_settings_is_refused(tmp_path: Path, changed: dict[str, int], said: str) -> None:
-    evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path)
-    with pytest.raises(ConfigError, match=said):
-        evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path, **changed)  # type: ignore[arg-type]
-
-
-def test_the_folder_of_a_training_run_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"version": 1, "options": {}}')
-    with pytest.raises(ConfigError, match="is not the configuration of an evaluation"):
-        evaluate(GUESS_ID, "solver", episodes=4, out=tmp_path)
-
-
-def test_two_processes_do_not_evaluate_into_one_folder(tmp_path: Path) -> None:
-    def while_it_plays(record: Record, board: Scoreboard) -> None:
-        with pytest.raises(ConfigError, match="another process is evaluating into"):
-            evaluate(GUESS_ID, "solver", episodes=2, out=tmp_path)
-
-    assert evaluate(GUESS_ID, "solver", episodes=2, out=tmp_path, on_episode=while_it_plays).played == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
-        ({"episodes": 10, "attempts": 4}, "episodes must be a multiple of attempts=4, got 10"),
-        ({"policy": ["solver", "solver"]}, "policies must have different names"),
-        ({"policy": "nothing:here"}, "'nothing:here' names no function"),
-        ({"policy": "http://localhost:1"}, "is a server"),
-        ({"env": "TrlEnv/Gues-v0"}, "there is no environment 'TrlEnv/Gues-v0'"),
-        ({"env_kwargs": {"high": 3, GUESS_ID: {}}, "env": [GUESS_ID, "TrlEnv/Echo-v0"]}, "'high' is none of the ids"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_said_before_anything_is_played(
-    arguments: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        evaluate(**{"env": GUESS_ID, "policy": "solver", "out": tmp_path / "new", **arguments})
-    assert not (tmp_path / "new").exists()
-
-
-def test_failures_of_environments_and_connections_are_played_again(tmp_path: Path) -> None:
-    gym.register("Tests/Bare-v0", "test_evaluation:Bare")
-    broken = True
-
-    def policy_for(env: Any) -> Any:
-        answers = iter(["cut" if broken else "win", "on", "win"])
-
-        def policy(observation: str) -> str:
-            if broken and next(numbers) % 2:
-                raise ConnectionError("no answer")
-            return next(answers)
-
-        return policy
-
-    numbers = iter(range(99))
-    try:
-        failed = evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path)
-        [row] = failed.rows
-        assert (row.episodes, row.unscored, row.stop_reasons) == (0, 6, {"cancelled": 3, "env_error": 3})
-        assert {f"{one['error']}".partition(" (")[0] for one in read_records(tmp_path)} == {
-            "step raised ConnectionError: the line was cut",
-            "the policy 'policy_for' raised ConnectionError: no answer",
-        }
-        assert [[turn["answer"] for turn in one["turns"]] for one in read_records(tmp_path)] == [["cut"], []] * 3
-        broken = False
-        assert evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path).played == 0
-        again = evaluate("Tests/Bare-v0", policy_for, episodes=6, out=tmp_path, retry=True)
-        assert (again.played, again.rows[0].episodes, again.rows[0].unscored) == (6, 6, 0)
-        assert len(keys(tmp_path)) == len(set(keys(tmp_path))) == 6
-    finally:
-        del gym.registry["Tests/Bare-v0"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Policies with a bug
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def of_the_observation(observation: Any) -> str:
-    return "win" if "Go" in str(observation) else "on"
-
-
-def of_numbers(env: Any) -> Any:
-    return lambda observation: 3
-
-
-def of_a_mistake(env: Any) -> Any:
-    return lambda observation: str(1 / 0)
-
-
-@pytest.mark.parametrize(
-    ("policy", "said"),
-    [
-        (of_the_observation, "'of_the_observation' must return a function from observation to action when .* got 'on'"),
-        (of_numbers, "'of_numbers' must return an action as text, got 3 of type int"),
-        (of_a_mistake, r"'of_a_mistake' raised ZeroDivisionError: .*test_evaluation.py, line \d+.*1 / 0"),
-    ],
-)
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_policy_with_a_bug_stops_the_evaluation_by_its_name_and_line(
-    policy: Any, said: str, concurrency: int
-) -> None:
-    played = TextPolicy(policy.__name__, lambda env, seed: policy(env), concurrency)
-    with pytest.raises(PolicyError, match=said):
-        evaluate(Bare, played, episodes=4)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One table, one set of rules
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class Rarely(gym.Env[str, str]):
-    """Environment that says that an episode was solved, and of all others nothing."""
-
-    def __init__(self) -> None:
-        self.observation_space, self.action_space = AnyText(), AnyText()
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        return "Go.", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "On.", 0.0, action in "ab", action == "c", {"success": True} if action == "a" else {}
-
-    def solver(self) -> Any:
-        return lambda observation: "a"
-
-
-def saying(*actions: str) -> Any:
-    """Policy whose episodes say one of these actions each, in turn."""
-    said = iter(actions * 99)
-
-    def policy(env: Any) -> Any:
-        action = next(said)
-        return lambda observation: action
-
-    policy.__name__ = f"saying_{'_'.join(actions)}"
-    return policy
-
-
-def test_one_success_in_any_row_makes_all_other_episodes_failures() -> None:
-    """Terminated, truncated, or ended by too many actions that say nothing."""
-    [rare, never] = evaluate(Rarely, [saying(*"abbcbccbcb"), saying("b")], episodes=20).rows
-    assert (rare.success.mean, rare.episodes) == (0.1, 20)
-    assert (never.success.mean, never.episodes) == (0.0, 20)
-    [alone] = evaluate(Rarely, saying("b"), episodes=5).rows
-    assert alone.success.mean is None
-
-
-def cliff(env: Any) -> Any:
-    moves = iter(["move up", *["move right"] * 11, "move down"])
-    return lambda observation: next(moves)
-
-
-def test_a_definition_of_success_holds_for_every_kind_of_policy(tmp_path: Path) -> None:
-    save_tiny(tmp_path)
-    policies: list[Any] = [Model(str(tmp_path), max_tokens_per_turn=2, max_completion_length=60, label="tiny"), cliff]
-    rows = evaluate("CliffWalking-v1", policies, episodes=3, success=-13, turn_limit=13).rows
-    assert {row.policy: row.success.mean for row in rows} == {"cliff": 1.0, "tiny": 0.0}
-
-
-def test_limits_are_those_of_all_rows() -> None:
-    words = {"solver": 2.0, "random": 2.0, "saying_50": 2.0}
-    rows = evaluate(GUESS_ID, ["solver", "random", saying("50")], episodes=3, turn_limit=2).rows
-    assert {row.policy: row.turns for row in rows} == words
-    [row] = evaluate(GUESS_ID, saying("what?"), episodes=3, invalid_penalty=0.5, end_after_invalid=2).rows
-    lost = -0.5 * 6  # what all turns without an action would have cost
-    assert (row.mean_return.mean, row.turns, row.stop_reasons) == (lost, 2.0, {"invalid": 3})
-
-
-def test_all_rows_have_the_limits_of_the_models_training(tmp_path: Path) -> None:
-    save_tiny(tmp_path)
-
-    def turns(*given_options: dict[str, Any], **given: Any) -> float | None:
-        short = Model(str(tmp_path), max_tokens_per_turn=1, max_completion_length=90)
-        models: list[Any] = [
-            short.changed(label=f"tiny {number}", **options) for number, options in enumerate(given_options)
-        ]
-        rows = evaluate("TrlEnv/Echo-v0", [*models, saying("b")], episodes=1, env_kwargs={"turns": 9}, **given).rows
-        return next(row.turns for row in rows if row.policy == "saying_b")
-
-    assert turns({"turn_limit": 2}) == 2
-    assert turns({"turn_limit": 2}, {"turn_limit": 2, "history": 1}) == 2
-    assert turns({"turn_limit": 2}, {}) == 2
-    assert turns({"turn_limit": 2}, {"turn_limit": 3}, turn_limit=4) == 4
-    with pytest.raises(ConfigError, match=r"no turn_limit .*\(turn_limit=2 for tiny 0 and turn_limit=3"):
-        turns({"turn_limit": 2}, {"turn_limit": 3})
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"turn_limt": 2}, "there is no option turn_limt; did you mean 'turn_limit'?"),
-        ({"seats": "self"}, "there is no option seats"),
-        ({"fail_under": 0.5}, "fail_under is not an option of evaluate"),
-        ({"history": 2}, "history requires a model in this process, and 'solver' is none"),
-        ({"step_timeout": 1.0}, "step_timeout requires a model in this process"),
-    ],
-)
-def test_an_option_that_does_nothing_is_refused_for_every_policy(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        evaluate(GUESS_ID, ["solver", saying("1")], episodes=1, **options)
-
-
-class OfAnotherSpec(Bare):
-    """Environment that knows what the user has done wrong."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.where = where
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        if self.where == "reset":
-            raise ConfigError("folder must be a folder with tasks")
-        return super().reset()
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        raise ConfigError("folder must be a folder with tasks")
-
-
-@pytest.mark.parametrize("where", ["reset", "step"])
-def test_the_users_mistake_is_raised_by_whoever_plays(where: str) -> None:
-    """And is no failure of the infrastructure: in evaluations, rollouts and all executors."""
-    chat, said = ByteChat(), r"^folder must be a folder with tasks$"
-    with pytest.raises(ConfigError, match=said):
-        evaluate(OfAnotherSpec, saying("a"), episodes=2, env_kwargs={"where": where})
-    for executor in ("inline", "thread", "process"):
-        stepping = ExecutorConfig(executor=executor)
-        engine = ScriptedEngine(lambda request: chat.say("a"))
-        with (
-            make_pool(lambda env_id: OfAnotherSpec(where), stepping) as pool,
-            pytest.raises(ConfigError, match=said),
-        ):
-            run(rollout(BARE, pool=pool, engine=engine, chat=chat, limits=Limits(tokens_per_turn=9)))
-
-
-class Waits(gym.Env[str, str]):
-    """Text that takes its time; counts how many are waited for at once."""
-
-    lock, now, most = threading.Lock(), 0, 0
-
-    def __init__(self, seconds: float = 0.03) -> None:
-        self.observation_space, self.action_space, self.seconds = AnyText(), AnyText(), seconds
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        self.turn = 0
-        return f"Go {self.np_random.integers(1000)}.", {}
+        self.size = float(self.np_random.integers(100))
+        return "Dig or wait.", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        with Waits.lock:
-            Waits.now += 1
-            Waits.most = max(Waits.most, Waits.now)
-        time.sleep(self.seconds)
-        with Waits.lock:
-            Waits.now -= 1
-        self.turn += 1
-        return f"On {self.np_random.integers(1000)}.", 1.0, self.turn == 3, False, {"success": True}
+        return "", self.size + (action == "dig"), True, False, {}
+
+    def random_policy(self, seed: int) -> Any:
+        return lambda observation: "wait"
 
 
-@pytest.fixture
-def waits() -> Iterator[None]:
-    gym.register("Tests/Waits-v0", Waits)  # type: ignore[arg-type]
-    Waits.most = 0
-    yield
-    del gym.registry["Tests/Waits-v0"]
+class Broken(Bag):
+    """Its server is often not there."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self.size % 2:
+            raise ConnectionError("no route")
+        return super().step(action)
 
 
-def test_a_policy_of_the_users_plays_one_episode_after_the_other(waits: None) -> None:
-    assert evaluate("Tests/Waits-v0", lambda env: str.upper, episodes=3).rows[0].episodes == 3
-    assert Waits.most == 1
-
-
-def test_threads_play_what_one_plays(tmp_path: Path) -> None:
-    def make(env: Any, seed: int) -> Any:
-        return env.get_wrapper_attr("random_policy")(seed)
-
-    alone, together = (TextPolicy("random", make, concurrency=count) for count in (1, 9))
-    names = {"alone": alone, "together": together}
-    for name, player in names.items():
-        evaluate(GUESS_ID, player, episodes=200, out=tmp_path / name)
-    first, second = (
-        sorted(map(str, map(without_clock, read_records(tmp_path / one)))) for one in ("alone", "together")
-    )
-    assert first == second
-
-
-def eval_command(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "gym_trl", "eval", GUESS_ID, "--out", str(folder), *options]
-    return subprocess.Popen(
-        command, cwd=Path(__file__).parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ONE_THREAD
+def score(*rows: list[bool | None], returns: float | None = 1.0) -> Score:
+    """Return the score of attempts at several tasks, by their successes; ``None`` is not declared."""
+    return Score(
+        "it",
+        [
+            {
+                "task": {"id": str(task), "options": {}},
+                "return": returns,
+                "success": success,
+                "num_turns": 1,
+                "invalid_actions": 0,
+            }
+            for task, row in enumerate(rows)
+            for success in row
+        ],
     )
 
 
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+# ---------------------------------------------------------------------------------------------------------------------
+# Intervals
+# ---------------------------------------------------------------------------------------------------------------------
 
 
-def kill_after(process: "subprocess.Popen[bytes]", folder: Path, lines: int, seconds: float) -> None:
-    """Send SIGKILL when so many more episodes are written, and a moment later."""
-    path, deadline = folder / "rollouts.jsonl", time.monotonic() + 120
-    before = path.read_bytes().count(b"\n") if path.exists() else 0
-    while not path.exists() or path.read_bytes().count(b"\n") < before + lines:
-        assert process.poll() is None, "it ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    time.sleep(seconds)
-    process.kill()
-    assert process.wait(timeout=10) == -signal.SIGKILL
+def test_shares_have_wilsons_interval() -> None:
+    """Law 13: 15 of 20, by hand: centre 0.6990, half 0.1803 (Wilson 1927)."""
+    found = interval([[1.0]] * 15 + [[0.0]] * 5, share=True)
+    assert found == pytest.approx((0.75, 0.5313, 0.8881), abs=1e-4)
+    assert interval([[0.0]] * 20, share=True) == pytest.approx((0.0, 0.0, 0.1611), abs=1e-4)
 
 
-@pytest.mark.full
-@pytest.mark.processes
-def test_an_evaluation_killed_three_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    """A thousand episodes by the command line: the same command again and again, until it ends by itself."""
-    options = ["--policy", "support.slow_policy:solver", "--episodes", "1000", "--attempts", "2"]
-    rng = random.Random(0)
-    for kill in range(3):
-        kill_after(eval_command(tmp_path, *options), tmp_path, rng.randint(0, 30), rng.uniform(0, 0.01))
-        if kill == 1:  # a machine that dies with the process tears a line
-            with (tmp_path / "rollouts.jsonl").open("ab") as file:
-                file.write(b'{"version": 1, "task": {"id"')
-    before = len(list(read_records(tmp_path)))
-    assert 0 < before < 1000
-    assert eval_command(tmp_path, *options).wait(timeout=120) == 0
-    assert len(keys(tmp_path)) == len(set(keys(tmp_path))) == 1000
-    player = TextPolicy("support.slow_policy:solver", lambda env, seed: slow_policy.solver(env))
-    undisturbed = evaluate(GUESS_ID, player, episodes=1000, attempts=2)
-    assert tables(Scoreboard(read_records(tmp_path)).rows()) == tables(undisturbed.rows)
+def test_attempts_that_end_alike_say_no_more_than_one() -> None:
+    once, often = interval([[1.0]] * 12, share=True), interval([[1.0] * 8] * 12, share=True)
+    assert once == often
+
+
+def test_other_means_have_a_bootstrap_over_tasks() -> None:
+    values = [[float(n % 7)] for n in range(400)]
+    mean = sum(row[0] for row in values) / 400
+    error = math.sqrt(sum((row[0] - mean) ** 2 for row in values) / 400 / 400)
+    found = interval(values)
+    assert found == pytest.approx((mean, mean - 1.96 * error, mean + 1.96 * error), abs=0.1 * error)
+    clustered = interval([[float(n % 7)] * 4 for n in range(400)])
+    assert clustered == pytest.approx(found, abs=1e-9)
+    assert interval(values) == found
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]], [[1.0], [2.0], [0.5], [3.0], [1.0]]])
+def test_too_few_tasks_have_no_interval(values: list[list[float]]) -> None:
+    found = interval(values)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
+def test_pass_at_k_is_the_unbiased_estimate() -> None:
+    """Chen et al. 2021: 1 - C(n - c, k) / C(n, k)."""
+    rows = score([True, False, False, False], [False] * 4, [True] * 4)
+    assert [rows.pass_at(k).mean for k in (1, 2, 4)] == pytest.approx([5 / 12, (0.5 + 0 + 1) / 3, 2 / 3])
+    assert math.isnan(rows.pass_at(5).mean)
+
+
+def test_a_scored_episode_without_success_has_failed_where_it_is_declared() -> None:
+    """Law 13."""
+    assert score([True], [None], [None], [None]).mean().mean == 0.25
+    undeclared = score([None], [None])
+    assert math.isnan(undeclared.mean().mean)
+    assert not undeclared.declares_success
+    assert Score("it", undeclared.records, declares=True).mean().mean == 0.0
+
+
+def test_an_unscored_episode_counts_nowhere() -> None:
+    """Law 14."""
+    some = Score("it", [*score([True], [False]).records, *score([None], [True], returns=None).records])
+    assert some.mean().mean == some.mean("return").mean - 0.5 == 0.5
+    assert "2 unscored" in str(Score("it", [{**one, "stop_reason": "env_error", "error": "x"} for one in some.records]))
+
+
+def test_policies_are_compared_in_pairs_of_tasks() -> None:
+    """The games differ by up to 100, and digging pays 1 more in each."""
+    found = evaluate(Bag, model=["always:dig", "always:wait"], episodes=30, references=())
+    digs, waits = found.scores
+    assert digs.less(waits, "return") == Interval(1.0, 1.0, 1.0)
+    assert digs.mean("return").low < waits.mean("return").high
+    assert "better" in str(found)
+    assert "worse" in str(evaluate(Bag, model=["always:wait", "always:dig"], episodes=30, references=()))
+    assert "no difference shown" in str(evaluate(Bag, model=["always:dig", "always:wait"], episodes=4, references=()))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Evaluations
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_all_play_the_same_tasks_and_a_shorter_evaluation_the_first_of_them(tmp_path: Path) -> None:
+    for episodes in (20, 70):
+        evaluate(GUESS, model="solver", episodes=episodes, out=tmp_path / str(episodes))
+
+    def tasks(name: str, policy: str) -> list[str]:
+        return [one["task"]["id"] for one in read_records(tmp_path / name) if one["policy"] == policy]
+
+    assert sorted(tasks("70", "solver")) == sorted(tasks("70", "random")) == sorted(tasks("70", "blind"))
+    assert set(tasks("20", "solver")) < set(tasks("70", "solver"))
+    assert len(set(tasks("70", "solver"))) == 70
+
+
+def test_the_number_of_a_policy_is_the_same_everywhere() -> None:
+    """Law 13."""
+    alone = evaluate(GUESS, model="random", episodes=40, references=())
+    among = evaluate(GUESS, model="solver", episodes=40, references=("random",))
+    assert alone.scores[0].mean() == among.scores[1].mean()
+    setting = Setting(GUESS)
+    assert alone.as_dict()["rows"][0]["success"]["mean"] == alone.scores[0].mean().mean
+    with player("random", setting) as one:
+        games = play_all(setting.make, setting.tasks(40), [one])
+    assert 0.0 <= sum(game.episodes[0].success is True for game in games) / 40 <= 0.5
+
+
+def test_attempts_are_of_the_same_tasks_and_differ() -> None:
+    [row] = evaluate(GUESS, model="random", episodes=40, attempts=4, references=(), **SMALL).scores
+    tasks = row.values(apart=True)
+    assert {len(values) for values in tasks.values()} == {4}
+    assert len(tasks) == 10
+    assert any(0 < sum(values) < 4 for values in tasks.values())
+    assert row.pass_at(4).mean > row.pass_at(1).mean
+
+
+def test_the_blind_row_plays_without_reading_and_is_a_reference() -> None:
+    """Law 13: what is blind is never shown as the model's."""
+    found = evaluate(GUESS, model="solver", episodes=40, env_kwargs={"high": 4, "turns": 2})
+    assert [row.name for row in found.scores] == ["solver", "random", "blind"]
+    blind = found.scores[2]
+    assert 0.0 < blind.mean().mean < 1.0
+
+
+def test_an_environment_without_success_is_compared_by_its_return() -> None:
+    found = evaluate(Bag, model="always:dig", episodes=12, references=("random",))
+    assert [key for _, key, _ in found.compared()] == ["return"]
+    assert found.as_dict()["rows"][0]["success"] is None
+
+
+def test_failures_of_the_infrastructure_are_said_and_not_counted() -> None:
+    """Laws 8 and 14."""
+    found = evaluate(Broken, model="always:dig", episodes=40, references=())
+    [row] = found.as_dict()["rows"]
+    assert row["episodes"] + row["unscored"] == 40
+    assert row["unscored"] > 5
+    assert "no route" in str(found)
+
+
+@pytest.mark.parametrize("executor", ["inline", "thread", "process"])
+def test_a_model_plays_in_any_executor(executor: str) -> None:
+    """Law 7."""
+    [row] = evaluate(GUESS, model="tiny", episodes=8, references=(), executor=executor, **SMALL).scores
+    [same] = evaluate(GUESS, model="tiny", episodes=8, references=(), **SMALL).scores
+    said = [[[turn["answer"] for turn in one["turns"]] for one in _sorted(rows.records)] for rows in (row, same)]
+    assert said[0] == said[1]
+
+
+def _sorted(records: Any) -> list[Record]:
+    return sorted(records, key=lambda one: (one["task"]["seed"], one["attempt"]))
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        (None, {}),
+        (GUESS, {"episodes": 0}),
+        (GUESS, {"attempts": 0}),
+        (GUESS, {"model": ["solver", "solver"]}),
+        (GUESS, {"against": "solver"}),
+        (GUESS, {"turn_limit": 0}),
+        (KUHN, {}),
+    ],
+)
+def test_what_cannot_be_played_is_refused(env: str | None, options: dict[str, Any]) -> None:
+    """Law 22."""
+    with pytest.raises(ConfigError):
+        evaluate(env, **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Records
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Counted(Bag):
+    """Counts its episodes."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        Counted.episodes += 1
+        return super().reset(seed=seed, options=options)
+
+
+def played(out: Path, episodes: int = 10, **options: Any) -> tuple[int, Evaluation]:
+    Counted.episodes = 0
+    found = evaluate(Counted, model="always:dig", episodes=episodes, references=("always:wait",), out=out, **options)
+    return Counted.episodes, found
+
+
+def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
+    assert played(tmp_path)[0] == 20
+    count, again = played(tmp_path)
+    assert count == 0
+    assert played(tmp_path, 25)[0] == 30
+    assert str(played(tmp_path, 10)[1]) == str(again)
+    assert str(played(tmp_path, 25)[1]) == str(played(tmp_path / "other", 25)[1])
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole = played(tmp_path / "whole")[1]
+    played(tmp_path / "cut")
+    file = tmp_path / "cut" / ROLLOUTS
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:7]) + lines[7][:40])  # killed while it wrote
+    count, resumed = played(tmp_path / "cut")
+    assert count == 13
+    assert str(resumed) == str(whole)
+    assert len(list(read_records(file))) == 20
+
+
+def test_what_could_not_be_scored_is_played_again(tmp_path: Path) -> None:
+    played(tmp_path)
+    file = tmp_path / ROLLOUTS
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    for one in records[:3]:
+        one |= {"return": None, "success": None, "stop_reason": "cancelled"}
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    count, found = played(tmp_path)
+    assert count == 3
+    assert [sum(one["return"] is None for one in row.records) for row in found.scores] == [0, 0]
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"turn_limit": 3}, {"action_format": "boxed"}, {"temperature": 0.5}])
+def test_a_folder_has_episodes_of_one_setting(changes: dict[str, Any], tmp_path: Path) -> None:
+    played(tmp_path)
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        played(tmp_path, **changes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run's folder, with the settings of its training."""
+    folder = tmp_path_factory.mktemp("evaluation") / "run"
+    save_tiny(folder / "model")
+    Setting(GUESS, turn_limit=3, system_prompt="Play.", **SMALL).save(folder / "model")
+    return folder
+
+
+@pytest.mark.parametrize("place", ["", "model"])
+def test_a_run_is_evaluated_as_it_was_trained(run: Path, place: str) -> None:
+    """Case 14: settings travel with the model, whichever folder is named."""
+    found = evaluate(model=str(run / place), episodes=6)
+    for record in found.scores[0].records:
+        assert record["opening"][0] == {"role": "system", "content": "Play."}
+        assert record["task"]["env_kwargs"] == {"high": 8}
+        assert record["num_turns"] <= 3
+        assert record["sampled_tokens"] <= 2 * record["num_turns"]
+    assert {record["task"]["env_id"] for row in found.scores for record in row.records} == {GUESS}
+    other = evaluate(model=run, episodes=2, references=(), turn_limit=1)
+    assert {record["num_turns"] for record in other.scores[0].records} == {1}
+
+
+def test_a_run_of_code_is_evaluated_if_the_user_names_it(run: Path, tmp_path: Path) -> None:
+    """Law 26, and case 15: a class of one's own has one name and one set of tasks."""
+    (tmp_path / "model").symlink_to(run / "model")
+    setting = Setting(Bag, action_format="plain", max_tokens_per_turn=2)
+    setting.save(tmp_path)
+    (tmp_path / "model").unlink()
+    save_tiny(tmp_path / "model")
+    with pytest.raises(ConfigError):
+        evaluate(model=tmp_path, episodes=2)
+    found = evaluate(Bag, model=tmp_path, episodes=2, references=("random",))
+    assert len({record["task"]["id"] for row in found.scores for record in row.records}) == 2
+
+
+def test_models_beside_each_other_play_the_first_ones_game_each_in_its_own_words(run: Path) -> None:
+    who = tiny_model(tiny_tokenizer()), tiny_tokenizer()
+    found = evaluate(model=[run, who], episodes=4, references=())
+    first, second = found.scores
+    assert {one["task"]["id"] for one in first.records} == {one["task"]["id"] for one in second.records}
+    assert all(one["num_turns"] <= 3 for one in second.records)
+    assert second.records[0]["opening"][0]["role"] == "user"
+    assert len(found.compared()) == 1
+
+
+def test_an_evaluation_leaves_no_trace() -> None:
+    """Law 24."""
+    who = tiny_model(tiny_tokenizer()).train(), tiny_tokenizer()
+    before = dict(vars(who[0]))
+    evaluate(GUESS, model=who, episodes=4, references=(), **SMALL)
+    assert who[0].training
+    assert dict(vars(who[0])) == before
+
+
+def test_a_recorded_model_has_its_tokens(run: Path, tmp_path: Path) -> None:
+    """Law 2."""
+    evaluate(model=run, episodes=4, references=("random",), out=tmp_path)
+    for record in read_records(tmp_path):
+        if record["policy"] != "random":
+            assert len(record["mask"]) == len(record["logprobs"]) == len(record["completion_ids"])
+            assert sum(record["mask"]) == record["sampled_tokens"] > 0
+
+
+def test_a_server_is_evaluated(serve: Any) -> None:
+    home = serve(lambda body, times: (200, said("<action>4</action>")))
+    found = evaluate(GUESS, base_url=home.url, episodes=16, references=("always:4",), env_kwargs={"high": 8})
+    served, same = found.scores
+    assert served.name == home.url
+    assert served.less(same) == Interval(0.0, 0.0, 0.0)
+    assert {body["model"] for body in home.bodies} == {"the-model"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Against others
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_each_task_is_played_once_in_each_seat(tmp_path: Path) -> None:
+    found = evaluate(TIC_TAC_TOE, model="solver", against="random", episodes=20, out=tmp_path)
+    [row] = found.scores
+    assert [sum(one["seat"] == seat for one in row.records) for seat in (0, 1)] == [20, 20]
+    assert len(row.values(apart=True)) == 20
+    assert all(one["return"] >= 0.0 for one in row.records)
+    assert row.mean("return").low > 0.0
+    again = evaluate(TIC_TAC_TOE, model="solver", against="random", episodes=20, out=tmp_path)
+    assert str(again) == str(found)
+    assert len(list(read_records(tmp_path))) == 40
+
+
+def test_two_that_are_alike_win_nothing_from_each_other() -> None:
+    """Law 13: the payoffs of a zero-sum game, over both seats."""
+    [row] = evaluate(KUHN, model="random", against="random", episodes=400).scores
+    assert row.mean("return").mean == 0.0  # each game is played twice with the same chance, the seats exchanged
+    assert any(one["return"] for one in row.records)
+    [worse] = evaluate(KUHN, model="always:pass", against="solver", episodes=200).scores
+    assert worse.mean("return").high < 0.0
+
+
+def test_a_model_plays_against_a_policy(run: Path) -> None:
+    found = evaluate(KUHN, model=run, against="random", episodes=4)
+    assert [one["seat"] for one in _sorted(found.scores[0].records)].count(0) == 4
+    assert found.against == "random"
+
+
+def test_one_model_plays_all_seats() -> None:
+    found = evaluate(KUHN, model="random", seats="self", episodes=10)
+    assert [len(row.records) for row in found.scores] == [20]
+    assert found.scores[0].mean("return").mean == 0.0
+
+
+def test_a_class_of_ones_own_is_called_by_its_name() -> None:
+    [row] = evaluate(Echo, model="solver", episodes=2, references=()).scores
+    assert {one["task"]["env_id"] for one in row.records} == {"gym_trl.envs.echo:Echo"}

@@ -15,7 +15,7 @@ import gym_trl
 from gym_trl import GymSpec
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation import evaluate
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 
@@ -192,4 +192,4 @@ def test_a_try_leaves_the_global_generators_and_the_seeds_of_tasks_as_they_are()
 
 def test_evaluations_try_functions_before_the_first_episode():
     with pytest.raises(ConfigError, match=r"^observe must return text, got int 7 from "):
-        evaluate(Counts, "random", episodes=2, observe=lambda observation, info: 7)
+        evaluate(Counts, model="random", episodes=2, observe=lambda observation, info: 7)

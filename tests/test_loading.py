@@ -9,7 +9,7 @@ import pytest
 from gym_trl.bases import run
 from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.evaluation import evaluate
+from gym_trl.evaluation import evaluate
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.registration import env_maker, env_name, make_env
 
@@ -116,10 +116,8 @@ def test_classes_can_be_mixed_by_weight_with_ids() -> None:
 
 
 def test_the_name_of_a_class_is_the_same_in_every_record() -> None:
-    kept: list[Any] = []
-    found = evaluate(Shout, "solver", episodes=2, on_episode=lambda record, board: kept.append(record))
-    assert [row.env_id for row in found.rows] == [env_name(Shout)] == [f"{__name__}:Shout"]
-    assert {record["task"]["env_id"] for record in kept} == {env_name(Shout)}
+    [row] = evaluate(Shout, model="solver", episodes=2, references=()).scores
+    assert {record["task"]["env_id"] for record in row.records} == {env_name(Shout)} == {f"{__name__}:Shout"}
 
 
 def test_two_environments_of_one_name_are_refused() -> None:

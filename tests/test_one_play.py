@@ -2,11 +2,9 @@
 
 import itertools
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -17,22 +15,14 @@ from support.lanes import examples
 from support.plays import CHAT, ENDINGS, GAMES, SPACES, WRAPPERS, Plan, Planned, Play, make_named, responses
 from support.seat_games import HighCard
 
-from gym_trl.env_checker.play import play_one
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.blind_play import Arena
-from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import play_tasks
 from gym_trl.executors import InlinePool, make_pool
 from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.history import last_turns
-from gym_trl.policies.demonstrations import Script, demonstrate
-from gym_trl.policies.interactive import ParallelEpisode
-from gym_trl.policies.model import LoadedModel, Model
-from gym_trl.policies.protocol import Attempt, TextPolicy
-from gym_trl.policies.text_play import play_texts
-from gym_trl.records.schema import Record, as_record
+from gym_trl.players import ModelPlayer, TextPlayer, play_all
+from gym_trl.records_new import record_of
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ScriptedEngine
 from gym_trl.text.chat_client import ModelStopped
@@ -42,12 +32,12 @@ LIMITS = Limits(tokens_per_turn=99)
 Outcome = dict[str, Any]
 
 
-def outcome(played: Episode | Record) -> Outcome:
+def outcome(played: Episode) -> Outcome:
     """Return what of an episode does not depend on who has played it."""
-    record = as_record(played) if isinstance(played, Episode) else played
+    record = record_of(played)
     turns = [(turn["answer"], turn["observation"], turn["reward"], turn["action_valid"]) for turn in record["turns"]]
     same = ("stop_reason", "success", "terminated", "last_observation")
-    return {"return": record["return"], "turns": turns, **{name: record[name] for name in same}}  # type: ignore[literal-required]
+    return {"return": record["return"], "turns": turns, **{name: record[name] for name in same}}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -100,74 +90,31 @@ def tools(play: Play) -> Outcome:
     return outcome(env.episode)
 
 
-def demonstration(play: Play) -> Outcome:
-    def respond(env: object) -> Callable[[str], list[int]]:
-        said = play.policy()
-        return lambda observation: CHAT.say(said(observation))
+def played_all(play: Play, one: Any) -> Episode:
+    [game] = play_all(play.make, [play.task], [one])
+    return game.episodes[0]
 
-    [episode] = demonstrate(play.make, [Script(play.task, respond)], chat=CHAT, limits=LIMITS)
-    return outcome(episode)
+
+def says(play: Play) -> TextPlayer:
+    """Return the player that says the words, with their marks."""
+
+    def policy(env: object, seed: int) -> Callable[[str, Mapping[str, Any]], str]:
+        said = play.policy()
+        return lambda observation, info: said(observation)
+
+    return TextPlayer(policy, raw=True)
 
 
 def model(play: Play) -> Outcome:
-    kept: list[Episode] = []
     chat: Any = CHAT
-    loaded = LoadedModel(Model("no/model", max_tokens_per_turn=99), play.engine, chat, None, str)
-    loaded.play(InlinePool(play.make), [Attempt(play.task, 0, 0)], 0, lambda one, played, decode: kept.append(played))
-    return outcome(kept[0])
+    return outcome(played_all(play, ModelPlayer(chat, play.engine, LIMITS)))
 
 
-def recorded(play: Play, make: Callable[..., Callable[[str], str]] | None = None, concurrency: int = 1) -> Record:
-    kept: list[Record] = []
-    policy = TextPolicy("words", make or play.policy, marks=True, concurrency=concurrency)
-    options = {"action_format": None, **play.options}
-    evaluate(play.source, policy, episodes=1, on_episode=lambda record, board: kept.append(record), **options)
-    return kept[0]
+def policy(play: Play) -> Outcome:
+    return outcome(played_all(play, says(play)))
 
 
-def evaluation(play: Play) -> Outcome:
-    return outcome(recorded(play))
-
-
-def evaluation_in_threads(play: Play) -> Outcome:
-    return outcome(recorded(play, concurrency=2))
-
-
-def score(play: Play) -> Outcome:
-    [episode] = play_tasks(play.make, [play.task], play.policy)
-    return outcome(episode)
-
-
-def person(play: Play) -> Outcome:
-    episode = ParallelEpisode(play.make, play.task.seed, play.policy)
-    episode.play()
-    return outcome(episode.log)
-
-
-def checker(play: Play) -> Outcome:
-    words = play.policy()
-    return outcome(play_one(play.make(), play.task.seed, lambda observation, info: words(observation)).episode)
-
-
-def search(play: Play) -> Outcome:
-    with Arena(play.make, math.inf, math.inf, 0) as arena:
-        held = arena.play(tuple(play.words), play.task.seed)
-    return {"return": None} if held is None else {"return": held.total, "success": held.success}
-
-
-DOORS = (
-    trainer,
-    tools,
-    segments,
-    demonstration,
-    model,
-    evaluation,
-    evaluation_in_threads,
-    score,
-    person,
-    checker,
-    search,
-)
+DOORS = (trainer, tools, segments, model, policy)
 
 
 def disagreements(play: Play) -> dict[str, object]:
@@ -260,20 +207,20 @@ def test_a_policy_that_leaves_an_episode_is_charged_as_a_model_is(
     left = rolled_out(play, limits=replace(LIMITS, tokens=whole.turns[turns].spans[0].start))
     assert (len(left.turns), left.stop_reason) == (turns, "token_limit")
 
-    def policy(env: object, seed: int) -> Callable[[str], str]:
+    def leaves(env: object, seed: int) -> Callable[[str, Mapping[str, Any]], str]:
         said, count = play.policy(), itertools.count()
 
-        def act(observation: str) -> str:
+        def act(observation: str, info: Mapping[str, Any]) -> str:
             if next(count) == turns:
                 raise ModelStopped(StopReason.TOKEN_LIMIT, "no room")
             return said(observation)
 
         return act
 
-    assert outcome(recorded(play, policy)) == outcome(left)
+    assert outcome(played_all(play, TextPlayer(leaves, raw=True))) == outcome(left)
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if door is not checker])  # which reports it
+@pytest.mark.parametrize("door", DOORS)
 def test_a_mistake_of_the_user_is_raised_by_all(door: Callable[[Play], Outcome]) -> None:
     plan = Plan("text", (1.0,), (None,), (None,), 2, "mistake", 0.0, declares=False)
     with pytest.raises(ConfigError, match="no such level"):
@@ -347,9 +294,14 @@ def test_models_and_policies_in_all_seats_play_the_same_game(
     limits: Mapping[str, Any] = {"end_after_invalid": END_AFTER_INVALID, "turn_limit": turn_limit}
     spec = EnvSpec(source, seats="self", action_format=None, **limits)
     [env_id] = spec.weights
-    task, cycle = Task(env_id, 3), itertools.cycle(said)
+    task, counts = Task(env_id, 3), {0: itertools.count(), 1: itertools.count()}
     engine = ScriptedEngine(lambda request: CHAT.say(said[(request.turn - 1) % len(said)]))
-    with InlinePool(spec.make) as pool:
-        [models] = run(rollout([task], pool=pool, engine=engine, chat=CHAT, limits=LIMITS, seats=2))
-        policies = run(play_texts(task, partial(pool.execute, "game"), [lambda result: next(cycle)] * 2))
-    assert [outcome(one) for one in policies] == [outcome(one) for one in models]
+
+    def seated(seat: int) -> TextPlayer:
+        return TextPlayer(lambda env, seed: lambda observation, info: said[next(counts[seat]) % len(said)], raw=True)
+
+    chat: Any = CHAT
+    one = ModelPlayer(chat, engine, LIMITS)
+    [models] = play_all(lambda: spec.make(env_id), [task], [one, one])
+    [policies] = play_all(lambda: spec.make(env_id), [task], [seated(0), seated(1)])
+    assert [outcome(one) for one in policies.episodes] == [outcome(one) for one in models.episodes]

@@ -156,24 +156,3 @@ def test_what_a_transformers_model_had_not_finished_is_no_action() -> None:
                 closed = one.row.completion_ids[-1] in ends
                 assert len(one.row.completion_ids) == tokens or closed
                 assert (one.cut_actions, one.turns[0].action_valid) == ((0, True) if closed else (1, False))
-
-
-def test_a_servers_answer_that_was_cut_off_is_unfinished() -> None:
-    from gym_trl.policies.server import Conversation
-
-    class Client:
-        headers: dict[str, str] = {}  # noqa: RUF012
-        base_url = "http://localhost"
-
-        def __init__(self, finish: str) -> None:
-            self.finish = finish
-
-        def request(self, method: str, path: str, json: Any) -> Any:
-            import httpx
-
-            choice = {"message": {"content": "<action>4"}, "finish_reason": self.finish}
-            return httpx.Response(200, json={"choices": [choice]})
-
-    for finish, unfinished in (("length", True), ("stop", False)):
-        said = Conversation(Client(finish), {}, 0, "", None)("go")
-        assert (said, isinstance(said, UnfinishedResponse)) == ("<action>4", unfinished)

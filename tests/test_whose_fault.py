@@ -16,30 +16,25 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from support.command_line import error, gym_trl_
 
 from gym_trl.bases import run
-from gym_trl.env_checker.checks import CHECKS
-from gym_trl.env_checker.inspector import Inspector
 from gym_trl.envspec import EnvSpec
 from gym_trl.errors import (
     ConfigError,
     InfrastructureError,
     ModelFaultError,
-    PolicyError,
     caused_by_model,
     described,
     place_of,
     refused,
 )
-from gym_trl.evaluation.evaluation import evaluate
-from gym_trl.evaluation.play import play_tasks
+from gym_trl.evaluation import evaluate
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.make import make_pool
 from gym_trl.play import Limits
-from gym_trl.policies.protocol import TextPolicy
+from gym_trl.players import TextPlayer, play_all
+from gym_trl.random_play import random_play
 from gym_trl.registration import make_env
-from gym_trl.report import PROBLEM
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, ScriptedEngine
 from gym_trl.testing.faults import EXCEPTIONS, FailingEnv
@@ -244,7 +239,7 @@ def test_the_place_of_an_exception_is_the_last_line_of_the_users_own_code():
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Evaluations, checks, commands and tools
+# Evaluations and tools
 # ---------------------------------------------------------------------------------------------------------------------
 
 ATTRIBUTES = ["instructions", "action_space", "observation_space", "declares_success"]
@@ -263,50 +258,14 @@ def blamed(place: str, failure: str) -> StopReason | None:
 @pytest.mark.parametrize("failure", EXCEPTIONS)
 def test_an_evaluation_has_a_result_per_episode_or_refuses_the_environment_by_name(failure):
     for place in ("reset", "step", "close", "render"):
-        [row] = evaluate(partial(FailingEnv, place, failure), ["random"], episodes=6).rows
+        [row] = evaluate(partial(FailingEnv, place, failure), model="random", episodes=6, references=()).scores
         lost = blamed(place, failure) is StopReason.ENV_ERROR
-        assert (row.episodes, row.unscored) == ((4, 2) if lost else (6, 0)), place
+        assert sum(one["return"] is None for one in row.records) == (2 if lost else 0), place
+        assert len(row.records) == 6
     for place in ("make", *ATTRIBUTES):
         with pytest.raises(ConfigError, match="FailingEnv") as refused:
-            evaluate(partial(FailingEnv, place, failure), ["random"], episodes=2)
+            evaluate(partial(FailingEnv, place, failure), model="random", episodes=2, references=())
         assert described(EXCEPTIONS[failure]()).partition(": ")[0] in str(refused.value)
-
-
-@pytest.mark.parametrize("failure", EXCEPTIONS)
-def test_a_policy_that_fails_stops_the_evaluation_with_its_name(failure):
-    def raises(observation):
-        raise EXCEPTIONS[failure]()
-
-    for policy in (TextPolicy("p", lambda env, seed: raises), TextPolicy("p", lambda env, seed: raises(""))):
-        if failure == "CancelledError":  # as of a client whose connection was given up
-            [row] = evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2).rows
-            assert (row.episodes, row.unscored) == (0, 2)
-            continue
-        with pytest.raises(PolicyError, match=r"'p' raised [\s\S]*test_whose_fault.py, line"):
-            evaluate(partial(FailingEnv, "nowhere"), [policy], episodes=2)
-
-
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("place", ["make", "reset", "step", "close", *ATTRIBUTES])
-def test_each_check_has_a_finding_whatever_the_environment_raises(place):
-    for failure in ("SystemExit", "leaving", "surrogate"):
-        inspector = Inspector(partial(FailingEnv, place, failure), 2, search_steps=20, search_seconds=0.2)
-        found = [inspector.look_at(promise) for promise in CHECKS if promise != "processes"]
-        assert all(isinstance(one.got, str) for one in found)
-        assert any(one.verdict == PROBLEM for one in found), failure
-
-
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("failure", ["SystemExit of 0", "leaving", "surrogate"])
-def test_no_command_ends_as_an_environment_wants_it(tmp_path, failure, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    options = ["--env-kwargs", f"failure={failure}", "--episodes", "4"]
-    said = error(gym_trl_("eval", NAME, "--policy", "random", "--env-kwargs", "place=make", *options))
-    assert "cannot make" in said
-    done = gym_trl_("eval", NAME, "--policy", "random", "--env-kwargs", "place=step", "--out", "out", *options)
-    assert done.exit_code == 0
-    assert "\nError: " not in f"\n{done.output}"
-    assert "An action ended an episode (crashed)" in done.output
 
 
 @pytest.mark.parametrize("failure", EXCEPTIONS)
@@ -349,9 +308,8 @@ def test_an_interrupt_passes_through_all_that_plays():
             raise KeyboardInterrupt
 
     plays: list[Callable[[], Any]] = [
-        lambda: evaluate(Interrupted, ["random"], episodes=2),
-        lambda: play_tasks(lambda _: Interrupted(), [Task("Failing", 0)], lambda env: lambda observation: "on"),
-        lambda: Inspector(Interrupted, 2).look_at("step"),
+        lambda: evaluate(Interrupted, model="random", episodes=2, references=()),
+        lambda: play_all(Interrupted, [Task("Failing", 0)], [TextPlayer(random_play)]),
     ]
     for play in plays:
         with pytest.raises(KeyboardInterrupt):

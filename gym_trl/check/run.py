@@ -23,7 +23,7 @@ from gym_trl.check.contract import Finding, error
 from gym_trl.check.evidence import Evidence, NotPlayedError, steps_of
 from gym_trl.check.report import Report, Table
 from gym_trl.errors import ConfigError, described, raise_interrupt
-from gym_trl.evaluation_new import interval
+from gym_trl.evaluation import interval
 from gym_trl.players import Game, TextPlayer, play_all
 from gym_trl.random_play import random_play
 from gym_trl.registration import EnvSource

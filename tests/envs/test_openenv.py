@@ -18,7 +18,7 @@ from support.free_port import free_port
 from gym_trl.errors import ConfigError, ModelFaultError, caused_by_model
 from gym_trl.integrations.openenv import EchoAction, EchoEnv, EnvClient, TextArenaEnv
 from gym_trl.integrations.openenv.env import OpenEnv
-from gym_trl.policies.text_play import play_env
+from gym_trl.players import TextPlayer, play_all
 from gym_trl.types import StopReason, Task
 
 pytest.importorskip("openenv", reason="openenv is not installed: make test-full does it")
@@ -249,7 +249,9 @@ def test_an_episode_whose_server_dies_is_unscored_and_the_next_one_is_played_whe
                 server.close()
             return guess or "6"
 
-        lost = play_env(env, Task("TrlEnv/OpenEnv-v0", 0), lambda env: policy)
+        player = TextPlayer(lambda env, seed: lambda observation, info: policy(observation))
+        [game] = play_all(lambda: env, [Task("TrlEnv/OpenEnv-v0", 0)], [player])
+        [lost] = game.episodes
     assert (lost.stop_reason, lost.scored, len(lost.turns)) == (StopReason.ENV_ERROR, False, 3)
     absent = OpenEnv(f"http://127.0.0.1:{port}", timeout=0.1)
     with pytest.raises(ConnectionError):

@@ -7,10 +7,8 @@ import pytest
 
 from gym_trl.envs.text_game import Step, TextGame
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation.play import optimum, play_tasks, random_reference
-from gym_trl.policies.functions import environment_policy
+from gym_trl.evaluation import evaluate
 from gym_trl.testing import check_text_env
-from gym_trl.types import Task
 
 
 class Coin(TextGame):
@@ -44,16 +42,10 @@ def test_a_game_with_no_extra_keeps_every_promise(game: type[Coin]) -> None:
 def test_what_a_game_does_not_have_it_does_not_offer() -> None:
     env = Coin()
     assert not any(env.has_wrapper_attr(name) for name in ("solver", "random_policy", "state_key"))
-    assert optimum(env) == (None, None)
-    assert random_reference(lambda _: Coin(), "Coin") is None
     with pytest.raises(ConfigError):
-        environment_policy("solver").check(env)
-    played = play_tasks(
-        lambda _: Listing(),
-        [Task("Coin", seed) for seed in range(20)],
-        lambda env: env.get_wrapper_attr("random_policy")(0),
-    )
-    assert 0 < sum(one.success is True for one in played) < len(played)
+        evaluate(Coin, model="solver", episodes=2)
+    [row] = evaluate(Listing, model="random", episodes=20, references=()).scores
+    assert 0.0 < row.mean().mean < 1.0
 
 
 def test_the_generator_can_be_replaced_and_the_only_game_of_its_kind_is_dealt_without_a_draw() -> None:

@@ -260,18 +260,19 @@ def evaluate(
     where: dict[str, Any] = {"base_url": base_url, "vllm": vllm, "temperature": temperature}
     foe = None if against is None else partial(player, against, _like(base, against, given))
 
+    others = [] if against is not None else [one for one in references if one not in models]
+    others = [one for one in others if one != "blind" or seats == 1]
+    labels = [*(_label(who, base_url) for who in models), *map(_label, others)]
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"policies must have different names, got {', '.join(labels)}")
     scores = []
-    for who in models:
+    for label, who in zip(labels, models, strict=False):
         setting = base if who is models[0] else _like(base, who, given)
-        about = {**setting.as_dict(), **where, "seed": seed, "against": None if against is None else _label(against)}
-        row = _Row(_label(who, base_url), setting, about, file)
+        row = _Row(label, setting, {"seed": seed, "against": against and _label(against), **where}, file)
         scores.append(row.score(plan, known, partial(player, who, setting, **where), foe))
-    for who in references if against is None else ():
-        if who in models or (who == "blind" and seats > 1):
-            continue
+    for label, who in zip(labels[len(models) :], others, strict=True):
         provide = partial(_blind_player, base, seed) if who == "blind" else partial(player, who, base)
-        row = _Row(_label(who), base, {**base.as_dict(), "seed": seed}, file)
-        scores.append(row.score(plan, known, provide))
+        scores.append(_Row(label, base, {"seed": seed}, file).score(plan, known, provide))
     declares = any(one.declares_success for one in scores)
     return Evaluation([replace(one, declares=declares) for one in scores], None if against is None else _label(against))
 
@@ -293,8 +294,8 @@ class _Row:
 
     label: str
     setting: Setting
-    about: dict[str, Any]
-    """What all of its records must have in common."""
+    options: dict[str, Any]
+    """Options of the evaluation that its records have in common, beside the setting."""
     file: Path | None
 
     def score(
@@ -309,12 +310,14 @@ class _Row:
         Raises:
             ConfigError: The records are of other settings.
         """
-        about = json.loads(to_json(self.about))
+        about = self._about()
         own = [one for one in known if one["policy"] == self.label]
-        if changed := [name for one in own for name in about if one["spec"].get(name) != about[name]]:
+        names = sorted({*about, *(name for one in own for name in one["spec"])})
+        if changed := [name for one in own for name in names if one["spec"].get(name) != about.get(name)]:
             raise ConfigError(f"{self.file} has episodes of {self.label} with another {changed[0]}: use another folder")
         games = {self._key(one): one for one in plan}
-        records = [one for one in own if _key_of(one) in games and one["return"] is not None]
+        scored = {(_key_of(one), one["seat"]): one for one in own if one["return"] is not None}
+        records = [one for (key, _), one in scored.items() if key in games]
         done = {_key_of(one) for one in records}
         left = [one for key, one in games.items() if key not in done]  # also what could not be scored
         if not left:
@@ -328,12 +331,12 @@ class _Row:
         return Score(self.label, records)
 
     def _play(self, plan: Sequence[_Play], players: Sequence[Player]) -> list[Record]:
-        records: list[Record] = []
+        about, records = self._about(), list[Record]()
 
         def note(game: Game) -> None:
             one = plan[game.number]
             extra = {"policy": self.label, "split": "eval", "group": one.group, "attempt": one.attempt}
-            extra |= {"spec": self.about, "against_from": one.seat}
+            extra |= {"spec": about, "against_from": one.seat}
             new = [
                 record_of(episode, env_kwargs=self.setting.env_kwargs, tokens=self.file is not None, **extra)
                 for episode in game.episodes
@@ -347,13 +350,20 @@ class _Row:
             self.setting.make,
             [one.task for one in plan],
             players,
-            seeds=[derive_seed(self.about["seed"], "sampling", one.task.seed, one.attempt) for one in plan],
+            seeds=[derive_seed(self.options["seed"], "sampling", one.task.seed, one.attempt) for one in plan],
             preamble=self.setting.preamble,
             history=self.setting.shorten,
             executor=self.setting.probed.executor,
             on_game=note,
         )
         return records
+
+    def _about(self) -> dict[str, Any]:
+        """Return what all records have in common, as it is read from a file."""
+        address = self.options.get("base_url")
+        about = self.setting.as_dict() | self.options | {"base_url": address and without_password(address)}
+        plain: dict[str, Any] = json.loads(to_json({name: value for name, value in about.items() if value}))
+        return plain
 
     def _key(self, one: _Play) -> tuple[str, int, int | None]:
         task, kwargs = one.task, self.setting.env_kwargs
