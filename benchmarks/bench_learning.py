@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from report import QUICK, Cell, Column, Table, publish, run
 from support import vllm_cpu
 
-from gym_trl.records.json_lines import read_json_lines
+from gym_trl.records import read_lines
 
 GUESS, ECHO = "TrlEnv/GuessNumber-v0", "TrlEnv/Echo-v0"
 RUNS = [(ECHO, 0)] if QUICK else [(GUESS, seed) for seed in range(6)] + [(ECHO, seed) for seed in range(3)]
@@ -30,7 +30,12 @@ def train(env_id: str, seed: int, *, vllm: bool) -> dict[str, Any]:
     """Train once; return the summary, and with vLLM the logged logprob figures."""
     words = [env_id, "--seed", str(seed), *(["--vllm", "colocate"] if vllm else [])]
     summary, logs = run_training(words, vllm_on_cpu=vllm)
-    return {"env": env_id, "seed": seed, **summary, **(ratios(logs) if vllm else {})}
+    scores = {
+        f"{key}_{when}": (summary[when]["model"][key] or {}).get("mean")
+        for key in ("success", "return")
+        for when in ("before", "after")
+    }
+    return {"env": env_id, "seed": seed, **summary, **scores, **(ratios(logs) if vllm else {})}
 
 
 def run_training(words: Sequence[str], *, vllm_on_cpu: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -52,7 +57,8 @@ def run_training(words: Sequence[str], *, vllm_on_cpu: bool) -> tuple[dict[str, 
         )
         if ran.returncode:
             raise RuntimeError(f"gym-trl train {' '.join(words)} failed: {ran.stderr.strip()[-2000:]}")
-        return json.loads((out / "summary.json").read_text()), list(read_json_lines(out / "metrics.jsonl"))
+        logs = [line for _, line in read_lines(out / "metrics.jsonl")]
+        return {**json.loads((out / "summary.json").read_text()), "seconds": logs[-1]["seconds"]}, logs
 
 
 def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -69,7 +75,7 @@ def ratios(logs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(name: str, runs: list[dict[str, Any]]) -> Table:
-    names = ["success_before", "success_after", "success_after_greedy", "return_after", "steps", "seconds"]
+    names = ["success_before", "success_after", "return_after", "steps", "seconds"]
     if "ratio_min" in runs[0]:
         names += ["ratio_min", "ratio_mean_lowest", "ratio_mean_highest", "ratio_max"]
 

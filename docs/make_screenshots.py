@@ -24,7 +24,6 @@ from support.viewer_runs import chromium
 
 from gym_trl.chat import Chat
 from gym_trl.testing import tiny_tokenizer
-from gym_trl.training import options as training_options
 from gym_trl.types import Message
 from gym_trl.viewer.page import write_page
 
@@ -105,24 +104,26 @@ def teach(folder: Path, *, steps: int = 600, rows: int = 16) -> None:
 
 def train_run() -> None:
     """Train the taught model with GRPO."""
-    from gym_trl.training.run import train
+    from gym_trl.training import train
 
     taught = RUN.with_name("taught")
     teach(taught)
-    options = training_options.choose(
+    train(
         GAME,
         model=str(taught),
-        env_kwargs={"high": HIGH, "turns": TURNS},
+        out=RUN,
         steps=100,
-        episodes_per_step=64,
+        groups=8,
         num_generations=8,
-        max_tokens_per_turn=48,
+        learning_rate=2e-4,
+        lora=0,
         eval_episodes=128,
+        grpo={"max_completion_length": 300},
+        env_kwargs={"high": HIGH, "turns": TURNS},
+        max_tokens_per_turn=48,
         action_format="plain",
         instructions="",
-        grpo={"learning_rate": 2e-4, "use_cpu": True, "bf16": False, "max_completion_length": 300, "beta": 0.0},
     )
-    train(options, out=RUN)
 
 
 def shoot(wanted: Collection[str]) -> None:
@@ -175,11 +176,11 @@ def choose(folder: Path) -> dict[str, str]:
 
 def main() -> int:
     """Train if there is no run yet, and take the screenshots."""
-    from gym_trl.training.run import train
+    from gym_trl.training import train
 
     wanted = {*sys.argv[1:]} or {name for name, _ in PICTURES}
     if wanted & {*SHOWN} and not ECHO.exists():
-        train(training_options.choose("TrlEnv/Echo-v0", steps=150), out=ECHO)
+        train("TrlEnv/Echo-v0", steps=150, out=ECHO)
     if wanted - {*SHOWN} and not RUN.exists():
         train_run()
     shoot(wanted)

@@ -32,7 +32,7 @@ def test_openenvs_own_client_plays_any_gymnasium_environment_as_text():
     from openenv.core import GenericEnvClient
 
     with (
-        openenv_run.serving("FrozenLake-v1", "--env-kwargs", "is_slippery=false", "--sessions", "1") as url,
+        openenv_run.serving("FrozenLake-v1", "--env-kwargs", "is_slippery=false") as url,
         GenericEnvClient(base_url=url).sync() as client,
     ):
         first = client.reset(seed=0, episode_id="mine").observation
