@@ -3,7 +3,6 @@
 import json
 import math
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -12,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-
+from gym_trl.check import best_blind
 from gym_trl.errors import ConfigError, check_counts
-from gym_trl.players import Act, Game, Player, TextPlayer, TextPolicy, play_all, player
+from gym_trl.intervals import Interval, interval
+from gym_trl.players import Game, Player, TextPlayer, play_all, player
 from gym_trl.records_new import ROLLOUTS, Record, append, read_records, record_of, task_id, to_json
 from gym_trl.registration import EnvSource
 from gym_trl.seeding import derive_seed
@@ -23,56 +22,8 @@ from gym_trl.setting import Options, Setting
 from gym_trl.text.chat_client import without_password
 from gym_trl.types import Task
 
-_RESAMPLES = 2000
-_FEWEST = 6  # equal signs of fewer differences have a probability above 5%: 2 / 2**5
+__all__ = ["Evaluation", "Interval", "Score", "evaluate", "interval"]
 _OF_THE_TASK = ("env", "env_kwargs", "turn_limit", "success", "invalid_penalty", "seats", "executor")
-
-
-class Interval(NamedTuple):
-    """Mean with the ends of its 95% interval; these are NaN where there are too few tasks for one."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        """Return the numbers as they are shown to people."""
-        if math.isnan(self.mean):
-            return "-"
-        return f"{self.mean:.3f}" if math.isnan(self.low) else f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-
-
-def interval(by_task: Sequence[Sequence[float]], *, share: bool = False) -> Interval:
-    """Return the mean of all values, with an interval that allows for those of one task being alike.
-
-    >>> str(interval([[1.0]] * 20, share=True)), str(interval([[0.0, 1.0]] * 20, share=True))
-    ('1.000 [0.839, 1.000]', '0.500 [0.299, 0.701]')
-    >>> str(interval([[float(n % 4), 2.0] for n in range(40)])), str(interval([[1.0]] * 3))
-    ('1.750 [1.575, 1.925]', '1.000')
-
-    Shares have Wilson's interval, for as many observations as there are tasks, unless tasks differ in their several
-    values. Everything else has that of a bootstrap over the tasks, of which it needs six.
-
-    Args:
-        by_task: Values of each task.
-        share: The values are 0 or 1.
-    """
-    rows = [row for row in by_task if len(row)]
-    if not rows:
-        return Interval(math.nan, math.nan, math.nan)
-    sums, counts = np.array([math.fsum(row) for row in rows]), np.array([len(row) for row in rows], float)
-    mean, size = math.fsum(sums) / math.fsum(counts), len(rows)
-    if share and (counts.max() == 1 or np.ptp(sums / counts) == 0):
-        z = 1.96
-        centre = (mean + z * z / (2 * size)) / (1 + z * z / size)
-        reach = z * math.sqrt(mean * (1 - mean) / size + z * z / (4 * size * size)) / (1 + z * z / size)
-        return Interval(mean, max(0.0, centre - reach), min(1.0, centre + reach))
-    if size < _FEWEST:
-        return Interval(mean, math.nan, math.nan)
-    generator = np.random.default_rng(0)
-    draws = (generator.integers(size, size=size) for _ in range(_RESAMPLES))
-    low, high = np.quantile([sums[draw].sum() / counts[draw].sum() for draw in draws], [0.025, 0.975])
-    return Interval(mean, float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -391,27 +342,4 @@ def _label(who: Any, base_url: str | None = None) -> str:
 
 @contextmanager
 def _blind_player(setting: Setting, seed: int) -> Iterator[Player]:
-    yield TextPlayer(best_blind(setting, seed=seed))
-
-
-def best_blind(setting: Setting, *, seed: int = 0, seconds: float = 5.0) -> TextPolicy:
-    """Return the best policy that plays without reading, of those that always take the same action.
-
-    Candidates are what random play and the solver do. They play training tasks, the better half of them more and more.
-    """
-    candidates = sorted(setting.legal_actions()) or ["1"]
-    tasks, until = setting.tasks(64, split="train", seed=seed), time.monotonic() + seconds
-    count = 4
-    while len(candidates) > 1 and count <= len(tasks) and time.monotonic() < until:
-        games = {one: play_all(setting.make, tasks[:count], [TextPlayer(_always(one))]) for one in candidates}
-        worth = {one: [game.episodes[0] for game in played] for one, played in games.items()}
-        best = sorted(candidates, key=lambda one: sum((e.success or 0, e.episode_return or 0)[0] for e in worth[one]))
-        candidates, count = best[len(best) // 2 :], 2 * count
-    return _always(candidates[-1])
-
-
-def _always(action: str) -> TextPolicy:
-    def policy(env: Any, seed: int) -> Act:
-        return lambda observation, info: action
-
-    return policy
+    yield TextPlayer(best_blind(setting, seed=seed).policy)

@@ -388,7 +388,7 @@ def test_two_that_are_alike_win_nothing_from_each_other() -> None:
     [row] = evaluate(KUHN, model="random", against="random", episodes=400).scores
     assert row.mean("return").mean == 0.0  # each game is played twice with the same chance, the seats exchanged
     assert any(one["return"] for one in row.records)
-    [worse] = evaluate(KUHN, model="always:pass", against="solver", episodes=200).scores
+    [worse] = evaluate(KUHN, model="random", against="solver", episodes=400).scores
     assert worse.mean("return").high < 0.0
 
 

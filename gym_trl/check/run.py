@@ -17,13 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-import gym_trl
 from gym_trl.check import contract, learning
 from gym_trl.check.contract import Finding, error
 from gym_trl.check.evidence import Evidence, NotPlayedError, steps_of
 from gym_trl.check.report import Report, Table
 from gym_trl.errors import ConfigError, described, raise_interrupt
-from gym_trl.evaluation import interval
+from gym_trl.intervals import interval
 from gym_trl.players import Game, TextPlayer, play_all
 from gym_trl.random_play import random_play
 from gym_trl.registration import EnvSource
@@ -234,7 +233,7 @@ def _messages(work: Callable[[Say], None], patience: float) -> Iterator[tuple[st
 def _place(stack: str) -> str:
     """Return the innermost line of a stack that is neither Python's nor this library's nor Gymnasium's."""
     frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', stack)
-    library = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib")), str(Path(gym_trl.__file__).parent))
+    library = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib")), str(Path(__file__).parents[1]))
     own = [one for one in frames if not one[0].startswith(library)] or frames
     return "{}:{} in {}".format(*own[0]) if own else "a place that is not known"
 
