@@ -24,7 +24,7 @@ def fresh(script: str) -> str:
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    modules = "gym_trl, gym_trl.envs, gym_trl.wrappers, gym_trl.testing.checks"
+    modules = "gym_trl, gym_trl.envs, gym_trl.wrappers, gym_trl.check"
     assert fresh(f"import sys, {modules}; print([name for name in {HEAVY!r} if name in sys.modules])") == "[]"
 
 

@@ -1,4 +1,4 @@
-"""Law 23: ``check`` finds a planted fault of each kind, for its reason, and says nothing wrong of sound environments."""
+"""Law 23: ``check`` finds planted faults for their reasons, and says nothing wrong of sound environments."""
 
 import re
 

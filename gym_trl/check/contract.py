@@ -460,19 +460,18 @@ def step_seconds(games: Sequence[Game]) -> float:
 
 def state_key(it: Evidence) -> Iterator[Finding]:
     """Play games with exchanged and left out actions: after one key of a task, one action has one outcome."""
-    bare = it.bare()
-    with suppress(Exception):
-        bare.reset(seed=it.seeds[0])  # before which it may not have one
-    if attribute_of(bare, "state_key") is None or it.seats > 1:
+    if it.seats > 1:
         return
     it.needs("repeats")
 
     def make() -> gym.Env[str, str]:
         return it.make(state_key="auto", turn_limit=it.setting.turn_limit)
 
-    then: dict[Any, Any] = {}
+    then, until = dict[Any, Any](), time.monotonic() + it.seconds / 8
     for game in it.random[:3]:
-        for actions in [game.here.actions, *_variants(game.here.actions[:30])]:
+        for actions in [game.here.actions[:100], *_variants(game.here.actions[:30])]:
+            if time.monotonic() > until:
+                return
             try:
                 results = it.replay(game, actions, make=make).here.results
             except ConfigError as raised:

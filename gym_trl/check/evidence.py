@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
@@ -20,6 +20,7 @@ from gym_trl.random_play import random_play
 from gym_trl.registration import make_env
 from gym_trl.seeding import task_seed
 from gym_trl.setting import Setting
+from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 from gym_trl.wrappers.seats import plays_all_seats
 from gym_trl.wrappers.traits import optimal_return, optimal_success, solver_of, traits
@@ -68,7 +69,7 @@ class Evidence:
         """Checks that have found an error, which others would find again by another name."""
         self.blind = ""
         """Actions of the policy that is called ``blind``, when it has played."""
-        self._on_play, self._hung = on_play, hung
+        self._on_play, self._hung, self._playing, self._said = on_play, hung, "", time.monotonic()
 
     def bare(self) -> gym.Env[Any, Any]:
         """Make the environment as its author wrote it.
@@ -131,9 +132,48 @@ class Evidence:
     ) -> list[Game]:
         """Play tasks with a policy; the other seats of a game play at random."""
         self.env  # noqa: B018 -- or the reason why it cannot be made
-        players = [TextPlayer(policy, raw=True), *[TextPlayer(random_play, raw=True)] * (self.seats - 1)]
+        others = [TextPlayer(random_play, raw=True)] * (self.seats - 1)
+        players = [TextPlayer(self._heard(policy), raw=True), *others]
         tasks = [Task(self.setting.name, seed) for seed in seeds]
         return play_all(make or self.make, tasks, players, most_alive=1, until=until)
+
+    def follow(self, actions: Sequence[str], seed: int, *, make: Any = None) -> Game:
+        """Play given actions in a task, by whichever seat is to move, as far as they go."""
+        script = iter(actions)
+
+        def begin(env: Any, seed: int) -> Act:
+            def act(observation: str, info: Mapping[str, Any]) -> str:
+                if (action := next(script, None)) is None:
+                    raise ModelStopped(StopReason.CANCELLED, "the script is over")
+                return action
+
+            return act
+
+        players = [TextPlayer(self._heard(begin), raw=True)] * self.seats
+        return play_all(make or self.make, [Task(self.setting.name, seed)], players, most_alive=1)[0]
+
+    def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
+        """Play the actions of a game again, or other ones."""
+        return self.follow(game.here.actions if actions is None else actions, game.task.seed, make=make)
+
+    def _heard(self, policy: TextPolicy) -> TextPolicy:
+        """Return a policy that says now and then that it plays."""
+
+        def begin(env: Any, seed: int) -> Act:
+            own = policy(env, seed)
+
+            def act(observation: str, info: Mapping[str, Any]) -> str:
+                if time.monotonic() > self._said + 1:
+                    self._say(self._playing)
+                return own(observation, info)
+
+            return act
+
+        return begin
+
+    def _say(self, name: str) -> None:
+        self._playing, self._said = name, time.monotonic()
+        self._on_play(name)
 
     def of(self, name: str, policy: TextPolicy, *, episodes: int | None = None) -> list[Game]:
         """Return the games of a policy on the held-out tasks.
@@ -142,12 +182,13 @@ class Evidence:
             NotPlayedError: They hang.
         """
         if name in self._hung:
-            raise NotPlayedError(f"mend the step that hangs when {name} is played first")
+            raise NotPlayedError("mend what hangs first")
         if name not in self.games:
-            self._on_play(name)
+            self._say(name)
             share = 8 if name in ("random", "solver") else 60
             until = time.monotonic() + self.seconds / share
             self.games[name] = self.play(policy, self.seeds[:episodes], until=until)
+            self._say("")
         return self.games[name]
 
     def always(self, action: str) -> list[Game]:
@@ -190,16 +231,6 @@ class Evidence:
     def solved(self) -> list[Game]:
         """Games of the environment's solver; none if it has none."""
         return self.of("solver", solve) if solver_of(self.env) else []
-
-    def replay(self, game: Game, actions: Sequence[str] | None = None, *, make: Any = None) -> Game:
-        """Play the actions of a game again, or other ones, by whichever seat is to move."""
-        return self.follow(game.here.actions if actions is None else actions, game.task.seed, make=make)
-
-    def follow(self, actions: Sequence[str], seed: int, *, make: Any = None) -> Game:
-        """Play given actions in a task, by whichever seat is to move."""
-        script, last = iter(actions), actions[-1] if actions else ""
-        player = TextPlayer(lambda env, seed: lambda observation, info: next(script, last), raw=True)
-        return play_all(make or self.make, [Task(self.setting.name, seed)], [player] * self.seats, most_alive=1)[0]
 
     # ------------------------------------------------------------------------------------------------------- scores
 

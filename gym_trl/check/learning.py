@@ -99,7 +99,10 @@ def tasks(it: Evidence) -> Iterator[Finding]:
             yield error(f"seeds that differ by {period} give the same task", "draw the task from self.np_random")
             return
     if different < min(20, len(courses) / 5):
-        yield warning(f"{different} different tasks in {len(courses)} seeds", "evaluation and training share tasks")
+        yield warning(
+            f"{different} different tasks in {len(courses)} seeds",
+            "make more: an evaluation plays what was trained",
+        )
     said = [" ".join(one.observation for one in steps_of(game)[:3]) for game in it.random]
     if sum(str(game.task.seed) in text for game, text in zip(it.random, said, strict=True)) > len(said) / 2:
         yield error("episodes show their seed", "leave the seed out of observations")

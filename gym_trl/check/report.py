@@ -107,13 +107,18 @@ class Table:
         ]
         rows = [["environment", "errors", "warnings", *players, "found"]]
         for one in self.reports:
-            scores = [_told(one.numbers[name]).split(",")[0] if name in one.numbers else "-" for name in players]
+            scores = [_first(one.numbers.get(name)) for name in players]
             found = ", ".join(dict.fromkeys(finding.check for finding in one.findings))
             rows.append([one.env, str(len(one.errors)), str(len(one.findings) - len(one.errors)), *scores, found])
         return rows
 
     def _widths(self) -> list[int]:
         return [max(map(len, column)) + 1 for column in zip(*self._rows(), strict=True)]
+
+
+def _first(scores: Mapping[str, Any] | None) -> str:
+    """Return the mean success, or the mean return where success is not declared."""
+    return "-" if scores is None else f"{next(iter(scores.values()))[0]:.3f}"
 
 
 def _told(value: Any) -> str:

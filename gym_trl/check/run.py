@@ -1,4 +1,9 @@
-"""``check``: run the checks in a child process, which a hang ends, and report what they find."""
+"""``check``: run the checks in a child process, which a hang ends, and report what they find.
+
+>>> report = check("TrlEnv/GuessNumber-v0", episodes=10, only=["interface", "end"])
+>>> report.failed, report.findings, report.numbers["solver"]["success"].mean
+(False, [], 1.0)
+"""
 
 import faulthandler
 import multiprocessing
@@ -9,6 +14,7 @@ import signal
 import statistics
 import sysconfig
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,10 +71,6 @@ def check(
     **options: Unpack[Options],
 ) -> Report | Table:
     """Say whether an environment is fit to train on, and whether a model can begin on it.
-
-    >>> report = check("TrlEnv/Echo-v0", episodes=10, seconds=4)
-    >>> report.failed, [one.check for one in report.findings]
-    (False, [])
 
     Random play, the solver if there is one, and policies that do not read play once; each check looks at their games.
 
@@ -187,8 +189,10 @@ class _Run:
         elif kind == "prompt":
             report.prompt = report.prompt or value
         else:
-            where = f"{value} while {self.playing} is played" if self.playing else value
-            self.hear("found", error(where, "end every step" if kind == "hangs" else "see its output"))
+            if value not in self.told:  # one line may stop several checks
+                where = f"{value} while {self.playing} is played" if self.playing else value
+                self.hear("found", error(where, "end every step" if kind == "hangs" else "see its output"))
+            self.told.add(value)
             self.hung.append(self.playing or self.current)
 
 
@@ -201,7 +205,13 @@ def _messages(work: Callable[[Say], None], patience: float) -> Iterator[tuple[st
         def child() -> None:
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
             warnings.simplefilter("ignore")
-            work(lambda kind, value: sender.send((kind, value)))
+            one_at_a_time = threading.Lock()
+
+            def say(kind: str, value: Any) -> None:
+                with one_at_a_time:
+                    sender.send((kind, value))
+
+            work(say)
             sender.send(None)
 
         process = context.Process(target=child, daemon=True)

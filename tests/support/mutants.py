@@ -72,7 +72,7 @@ LAWS = {
     ),
     "21 one play": Law("gym_trl/executors/step.py gym_trl/policies/text_play.py", "test_one_play test_play"),
     "22 options": Law("gym_trl/options.py gym_trl/kinds.py", "test_law_22"),
-    "23 checks": Law("gym_trl/env_checker/checks/*.py", "test_planted"),
+    "23 checks": Law("gym_trl/check/*.py", "test_planted"),
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
     "26 data": Law("gym_trl/trust.py gym_trl/files.py", "test_law_26 test_files"),
     "27 silences": Law("gym_trl/grpo/rollout_func.py", "test_silences"),
