@@ -1,12 +1,11 @@
-"""Options of a specification, a training and an evaluation: frozen data classes that check their values.
+"""Options of a specification: frozen data classes that check their values.
 
-Python arguments, flags of the commands and a run's ``config.json`` have the same names. A group (``Task``,
-``Text``, ...) is passed whole to the room that uses it; ``SpecOptions`` and ``TrainOptions`` are several groups.
+A group (``Text``, ``Stepping``, ...) is passed whole to the room that uses it; ``SpecOptions`` is all groups.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
@@ -18,11 +17,8 @@ from gym_trl.kinds import (
     Count,
     Function,
     Penalty,
-    Positive,
-    Range,
     Seconds,
     Seed,
-    Share,
     Whole,
     check_option,
     expected,
@@ -41,31 +37,10 @@ ExecutorName: TypeAlias = Literal["inline", WithWorkers]
 CreditName: TypeAlias = Literal["episode", "return_to_go", "pool"]
 CutActions: TypeAlias = Literal["reject", "accept"]
 """Treatment of an action that ``max_tokens_per_turn`` cut off."""
-DType: TypeAlias = Literal["float32", "bfloat16", "float16", "auto"]
-Keep: TypeAlias = Literal["successful", "all"]
-"""Episodes that a warm start trains on. Those with success teach the game, as far as the policy can play it; all, such
-as random legal actions, teach the action format and nothing else. Those with an invalid action, cut off or unscored are
-never kept."""
-VLLMMode: TypeAlias = Literal["colocate", "server"]
 Envs: TypeAlias = Annotated[
     EnvSource | Sequence[Any] | Mapping[Any, Any], "an id, file.py:Class, a class or a function that makes one"
 ]
 """One environment, several, or several with weights."""
-DEFAULT_ENV = "TrlEnv/GuessNumber-v0"
-"""Environment of a training without a choice."""
-DEMONSTRATIONS = 384
-"""Number of episodes that a policy plays for a warm start without another choice."""
-TOKENS_PER_TURN = 256
-"""Value of ``max_tokens_per_turn`` where models play without another choice and are not trained."""
-LIMITS = frozenset({"invalid_penalty", "end_after_invalid", "turn_limit", "success"})
-"""Options that change what an episode is worth, whoever plays it."""
-MARKS = frozenset({"action_format", "cut_actions"})
-"""Options about the marks of actions, which only language models write."""
-NO_FLAG = frozenset(
-    {"end_after_invalid", "layers", "records_per_step", "resample_dead_groups"}
-    | {"reset_timeout", "state_key", "width"}
-)
-"""Options that the commands leave at the values of the preset; ``GymSpec``, ``evaluate`` and ``choose`` have them."""
 _FORMATS = re.compile(r"tag|boxed|plain|json:.+|regex:.+", re.DOTALL)
 
 
@@ -379,10 +354,6 @@ class EpisodeOptions(Learning, TaskChoice, Stepping, Rollout, Text, Task):
         check_seats(self.seats, self)
 
 
-PLAYED = (*option_types(Text), *option_types(Rollout), *option_types(Stepping), "system_prompt")
-"""Options of episodes of any tasks, whether or not something is learned from them."""
-
-
 def check_seats(seats: object, text: Text) -> None:
     """Check that no option defines the success of one seat where the model plays several.
 
@@ -418,289 +389,3 @@ class SpecOptions(EpisodeOptions):
         super().__post_init__()
         if self.num_tasks < 2 and self.resample_dead_groups:
             raise ConfigError(f"num_tasks must be at least 2 for resample_dead_groups, got {self.num_tasks}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model(Options):
-    """The model that is trained, and how it is held in memory.
-
-    Args:
-        model: Model to train: a hub id, a folder, an adapter or a run. Default: a tiny one.
-        dtype: Type of the weights: float32, bfloat16, float16 or auto.
-        lora: Rank of a LoRA adapter that is trained.
-        lora_alpha: Numerator of the adapter's scale alpha / rank.
-        lora_targets: Layers that the adapter changes. Default: all linear layers but the head.
-        width: Width of the tiny model.
-        layers: Number of layers of the tiny model.
-        max_completion_length: Maximum tokens of an episode, with observations; of a segment, with a history.
-    """
-
-    model: str | None = None
-    dtype: DType | None = None
-    lora: Count | None = None
-    lora_alpha: Positive | None = None
-    lora_targets: tuple[str, ...] = ()
-    width: Count = 64
-    layers: Count = 2
-    max_completion_length: Count = 2048
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        weights = [name for name in WEIGHTS if getattr(self, name)]
-        if weights and self.model is None:
-            raise ConfigError(f"{weights[0]} needs a model: the tiny model trains all of its weights")
-        if self.lora is None and (given := [name for name in weights if name.startswith("lora_")]):
-            raise ConfigError(f"{given[0]} requires lora, the rank of a new adapter")
-
-
-WEIGHTS = ("dtype", "lora", "lora_alpha", "lora_targets")
-"""Options of ``Model`` on the weights of a pretrained model."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run(Options):
-    """Steps, batches and records of a training.
-
-    Args:
-        steps: Total steps, also of a run that is resumed.
-        episodes_per_step: Episodes per step, over all processes.
-        num_generations: Episodes per task, which form a group.
-        learning_rate: Learning rate.
-        vllm: Generate with vLLM: colocate or server.
-        eval_episodes: Evaluation episodes before and after the training.
-        records_per_step: Episodes per step that are recorded.
-        grpo: Fields of TRL's GRPOConfig, such as beta=0.01.
-    """
-
-    steps: Count = 200
-    episodes_per_step: Count = 64
-    num_generations: Annotated[int, Range(least=2)] = 8
-    learning_rate: Annotated[float, Range(least=0)] = 1e-6
-    vllm: VLLMMode | None = None
-    eval_episodes: Whole = 64
-    records_per_step: Whole = 16
-    grpo: Arguments = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedOptions(Model, TaskChoice, Stepping, Rollout, Text, Task):
-    """Options that a training and a warm start before it have in common."""
-
-    env: str = DEFAULT_ENV
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("env_kwargs", "chat_template_kwargs"):  # as they are read from a file
-            object.__setattr__(self, name, stored(name, getattr(self, name)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions(Run, TrainedOptions, EpisodeOptions):
-    """Options of a training, as stored in its ``config.json``.
-
-    >>> TrainOptions(env="TrlEnv/Echo-v0", steps=10).steps
-    10
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "grpo", stored("grpo", self.grpo))
-        for name, own in SAME_IN_GRPO.items():
-            if name in self.grpo:
-                raise ConfigError(f"grpo.{name} is the option {own}: give that one")
-        if self.episodes_per_step % self.num_generations:
-            raise ConfigError(
-                f"episodes_per_step must be a multiple of num_generations={self.num_generations}, "
-                f"got {self.episodes_per_step}"
-            )
-        if self.model is None and self.vllm == "server":
-            raise ConfigError('vllm="server" needs the model that the server was started with')
-        if self.grpo.get("model_init_kwargs") and (given := [name for name in WEIGHTS if getattr(self, name)]):
-            raise ConfigError(f"model_init_kwargs cannot be combined with {given[0]}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarmStartOptions(TrainedOptions):
-    """Options of a warm start: those of the training that follows it, and of the demonstrations.
-
-    >>> WarmStartOptions(env="TrlEnv/GuessNumber-v0", policy="random").batch_size
-    16
-
-    Args:
-        policy: Source of the episodes: solver, random, package.module:function, or records.
-        keep: Episodes to train on: successful or all. Default: all of random, successful of others.
-        min_return: Omit episodes with a lower return.
-        episodes: Number of episodes. Default: 384, or all records.
-        steps: Number of steps. Default: as many as train on each episode once.
-        batch_size: Episodes per step, over all processes.
-        learning_rate: Learning rate at first. Default: 5e-4 (adapter), 2e-5, 2e-3 (tiny).
-        eval_episodes: Evaluation episodes before and after.
-    """
-
-    policy: str = "solver"
-    keep: Keep | None = None
-    min_return: float | None = None
-    episodes: Count | None = None
-    steps: Count | None = None
-    batch_size: Count = 16
-    learning_rate: Positive | None = None
-    eval_episodes: Whole = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Playing(Options):
-    """Generation of models that play, without training.
-
-    Args:
-        vllm: colocate: generate with vLLM in this process.
-        llm: Arguments of vllm.LLM.
-        sampling: Sampling options, such as top_p=0.9, under vLLM's names.
-        temperature: Temperature; 0 is greedy.
-        max_completion_length: Maximum tokens of an episode, with observations.
-        concurrency: Maximum number of concurrent episodes. Default: 64, 16 on a server.
-    """
-
-    vllm: Literal["colocate"] | None = None
-    llm: Arguments = field(default_factory=dict)
-    sampling: Arguments = field(default_factory=dict)
-    temperature: Annotated[float, Range(least=0)] | None = None
-    max_completion_length: Count | None = None
-    concurrency: Count | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.llm and self.vllm is None:
-            raise ConfigError("llm requires vllm")
-        if self.temperature is not None:
-            object.__setattr__(self, "sampling", {**self.sampling, "temperature": self.temperature})
-            object.__setattr__(self, "temperature", None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recording(Options):
-    """Records of what is played.
-
-    Args:
-        out: Folder of the records.
-        retry: Play what is unscored in out again.
-    """
-
-    out: Path | None = None
-    retry: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalOptions(Recording, Playing, Stepping, Rollout, Text, Task):
-    """Options of an evaluation.
-
-    >>> EvalOptions(policy="solver", episodes=40).policy
-    ('solver',)
-
-    Args:
-        env: Environments. Default: the one of the run that model names.
-        policy: Policy: solver, random, another of the environment, package.module:function, or person.
-        model: Model: path, hub id or run.
-        base_url: OpenAI-compatible server, with /v1; its key is $OPENAI_API_KEY.
-        against: Policy or model in all other seats of a game.
-        episodes: Episodes of each policy on each environment.
-        attempts: Episodes per task, for pass@k; must divide episodes.
-        tokens: Record ids, mask and logprobs as well.
-        fail_under: Exit with status 1 if a success rate is lower.
-    """
-
-    env: tuple[str, ...] = ()
-    policy: tuple[str, ...] = ()
-    model: tuple[str, ...] = ()
-    base_url: str | None = None
-    against: str | None = None
-    episodes: Count = 100
-    attempts: Count = 1
-    tokens: bool = False
-    fail_under: Share | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("env", "policy", "model"):
-            if isinstance(one := getattr(self, name), str):
-                object.__setattr__(self, name, (one,))
-        super().__post_init__()
-        if self.episodes % self.attempts:
-            raise ConfigError(f"episodes must be a multiple of attempts={self.attempts}, got {self.episodes}")
-        recorded = [
-            name for name in ("out", "retry", "tokens", "fail_under") if getattr(self, name) not in (None, False)
-        ]
-        if self.against is not None and recorded:
-            raise ConfigError(f"{recorded[0]} cannot be combined with against, whose games are not recorded")
-
-
-OF_EVALUATE = (*PLAYED, *option_types(Recording), "env_kwargs", "seed", "episodes", "attempts", "tokens")
-"""Options of an evaluation that the function ``evaluate`` has."""
-
-SAME_IN_GRPO = {
-    "num_generations": "num_generations",
-    "learning_rate": "learning_rate",
-    "max_completion_length": "max_completion_length",
-    "max_steps": "steps",
-    "seed": "seed",
-    "use_vllm": "vllm",
-    "vllm_mode": "vllm",
-}
-"""Options of a training that are fields of ``GRPOConfig``, by the names of the fields."""
-
-
-def grpo_fields(options: TrainOptions) -> dict[str, Any]:
-    """Return the fields of ``GRPOConfig`` that the options set; those in ``grpo`` are not checked.
-
-    >>> grpo_fields(TrainOptions(steps=9, grpo={"beta": 0.1}))["max_steps"]
-    9
-    """
-    own = {name: vars(options)[option] for name, option in SAME_IN_GRPO.items() if option != "vllm"}
-    vllm = {} if options.vllm is None else {"use_vllm": True, "vllm_mode": options.vllm}
-    return {**options.grpo, **own, **vllm}
-
-
-def moved(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a training with those that stand in ``grpo`` under their own names.
-
-    >>> moved({"grpo": {"learning_rate": 1e-5, "beta": 0.1}})
-    {'grpo': {'beta': 0.1}, 'learning_rate': 1e-05}
-
-    Raises:
-        ConfigError: An option is given twice, with different values.
-    """
-    if not isinstance(given.get("grpo"), Mapping):
-        return dict(given)
-    grpo, options = dict(given["grpo"]), dict(given)
-    if "use_vllm" in grpo or "vllm_mode" in grpo:
-        mode = grpo.pop("vllm_mode", "colocate")
-        grpo["vllm"] = mode if grpo.pop("use_vllm", True) else None
-    for name in [name for name in (*SAME_IN_GRPO, "vllm") if name in grpo]:
-        own, value = SAME_IN_GRPO.get(name, name), grpo.pop(name)
-        if own in given and given[own] != value:
-            raise ConfigError(f"{own} is given twice: {given[own]!r}, and {value!r} in grpo")
-        options[own] = value
-    return {**options, "grpo": grpo}
-
-
-def chosen(
-    given: Mapping[str, Any], *, by: str, of: type[Options] = EpisodeOptions, names: Collection[str] = PLAYED
-) -> dict[str, Any]:
-    """Return some options as they are held, after checking them.
-
-    >>> chosen({"history": 4, "max_tokens_per_turn": 16}, by="evaluate")["history"]
-    4
-
-    Args:
-        given: The options, by name.
-        by: What takes the options, for the message about one that it does not have.
-        of: Type of the options.
-        names: Names of those that it has. Default: those of episodes of any tasks.
-
-    Raises:
-        ConfigError: One is unknown, is not one of these, or has a wrong value.
-    """
-    of.check_names(given)
-    for name in given:
-        if name not in names:
-            raise ConfigError(f"{name} is not an option of {by}: leave it out")
-    options = of.of({"env": DEFAULT_ENV, "max_tokens_per_turn": TOKENS_PER_TURN, **given})
-    return {name: vars(options)[name] for name in given}

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from gym_trl.envspec import END_AFTER_INVALID, EnvSpec, Probed, TaskPlan
-from gym_trl.errors import ConfigError, UntrustedError, check_counts
+from gym_trl.errors import ConfigError, UntrustedError
 from gym_trl.executors.make import ExecutorConfig
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.history import make_history
 from gym_trl.kinds import load_function, name_of
+from gym_trl.options import SpecOptions
 from gym_trl.play import History
 from gym_trl.random_play import plays_characters, random_play, solver_play
 from gym_trl.registration import GAMES, EnvSource, env_name, find_maker, is_registered
@@ -100,14 +101,12 @@ class Setting:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        empty = {name: getattr(self, name) or {} for name in ("env_kwargs", "chat_template_kwargs")}
-        whole = {"env": _whole_name(self.env), "invalid_penalty": self.invalid_penalty or 0.0, **empty}
-        for name, value in whole.items():
+        usual = {"env_kwargs": {}, "invalid_penalty": 0.0, "chat_template_kwargs": {}}
+        given = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        for name, value in {**given, "env": _whole_name(self.env)}.items():
             object.__setattr__(self, name, value)
-        if self.max_tokens_per_turn is not None:
-            check_counts(max_tokens_per_turn=self.max_tokens_per_turn)
-        self.shorten  # noqa: B018 -- both refuse wrong values
-        self.spec  # noqa: B018
+        SpecOptions.of({"env": self.env, **self.of_spec})  # refuses wrong values
+        self.spec  # noqa: B018 -- refuses what is no environment
 
     @property
     def name(self) -> str:
@@ -118,7 +117,7 @@ class Setting:
     def text(self) -> dict[str, Any]:
         """Options of the environment, by the names of ``EnvSpec``'s and ``GymSpec``'s arguments."""
         names = "env_kwargs instructions turn_limit success invalid_penalty seats observe act"
-        format_ = self.action_format or "tag"
+        format_ = "tag" if self.action_format is None else self.action_format
         cut = "accept" if format_ == "plain" else "reject"
         given = {name: getattr(self, name) for name in names.split()}
         return given | {"action_format": format_, "cut_actions": cut, "end_after_invalid": END_AFTER_INVALID}

@@ -47,14 +47,14 @@ LAWS = {
     "6 groups": Law("gym_trl/grpo/dataset.py gym_trl/grpo/rollout_func.py", "grpo/test_dataset grpo/test_trainings"),
     "7 seeds": Law("gym_trl/seeding.py wrappers/own_global_random.py", "test_seeding wrappers/test_every_wrapper"),
     "8 episodes": Law("gym_trl/executors/thread.py gym_trl/executors/inline.py", "test_executors test_rollout"),
-    "9 blind": Law("gym_trl/evaluation/blind*.py", "test_blind test_blind_spaces"),
+    "9 blind": Law("gym_trl/check/evidence.py", "test_check"),
     "10 vectors": Law("gym_trl/vector.py", "test_vector"),
     "12 slots": Law(
         "gym_trl/engines/transformers.py gym_trl/engines/admission.py",
         "engines/test_transformers engines/test_admission",
     ),
     "13 success": Law(
-        "wrappers/declare_success.py gym_trl/types.py gym_trl/success.py", "test_types test_scores test_play"
+        "wrappers/declare_success.py gym_trl/types.py gym_trl/success.py", "test_types test_evaluation test_play"
     ),
     "14 unscored": Law("gym_trl/grpo/rewards.py gym_trl/errors.py", "test_whose_fault grpo/test_trainings"),
     "15 no way out": Law(
@@ -67,10 +67,10 @@ LAWS = {
         "test_parsing test_whole_actions wrappers/test_parse_action",
     ),
     "20 counted": Law(
-        "gym_trl/evaluation/estimates.py gym_trl/evaluation/scores.py gym_trl/report.py",
-        "test_scores test_instruments test_evaluation",
+        "gym_trl/evaluation.py gym_trl/intervals.py",
+        "test_evaluation",
     ),
-    "21 one play": Law("gym_trl/executors/step.py gym_trl/policies/text_play.py", "test_one_play test_play"),
+    "21 one play": Law("gym_trl/executors/step.py gym_trl/players.py", "test_one_play test_play"),
     "22 options": Law("gym_trl/options.py gym_trl/kinds.py", "test_law_22"),
     "23 checks": Law("gym_trl/check/*.py", "test_planted"),
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
