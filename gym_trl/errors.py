@@ -81,7 +81,7 @@ class TaskError(GymTRLError, ValueError):
 
 
 class UntrustedError(ConfigError):
-    """File that names code which is not registered; nothing of it was used. See ``gym_trl.trust``."""
+    """File that names code which is not registered; nothing of it was used."""
 
 
 class RowError(ConfigError):

@@ -15,7 +15,7 @@ from gym_trl.check import best_blind
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.intervals import Interval, interval
 from gym_trl.players import Game, Player, TextPlayer, play_all, player
-from gym_trl.records_new import ROLLOUTS, Record, append, read_records, record_of, task_id, to_json
+from gym_trl.records import ROLLOUTS, Record, append, read_records, record_of, task_id, to_json
 from gym_trl.registration import EnvSource
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Options, Setting

@@ -19,13 +19,12 @@ from transformers import TrainerCallback
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError, check_counts
 from gym_trl.evaluation import Evaluation, evaluate
-from gym_trl.files import replace_text
 from gym_trl.grpo.adapters import merged_adapter
 from gym_trl.grpo.rollout_func import Rollout
 from gym_trl.grpo.trl_versions import shards_weights
 from gym_trl.history import chat_for
 from gym_trl.play import Limits
-from gym_trl.records_new import ROLLOUTS, append, read_lines, record_of, to_json
+from gym_trl.records import ROLLOUTS, append, read_lines, record_of, replaced, to_json, write_json
 from gym_trl.registration import is_registered
 from gym_trl.setting import Setting
 from gym_trl.training import (
@@ -105,7 +104,8 @@ class RecordRun(TrainerCallback):  # type: ignore[misc]  # Transformers is untyp
         for name in (METRICS, ROLLOUTS) if self._writes else ():
             if (path := self._folder / name).exists():
                 kept = [one for _, one in read_lines(path) if (one.get("step") or 0) <= state.global_step]
-                replace_text(path, "".join(f"{to_json(one)}\n" for one in kept))
+                with replaced(path) as file:
+                    file.writelines(f"{to_json(one)}\n".encode() for one in kept)
                 last = kept[-1].get("seconds") if kept and name == METRICS else None
                 self._began -= last or 0.0
 
@@ -162,7 +162,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         written = {"version": 2, "options": config, "setting": self.setting.as_dict(), "versions": _versions()}
-        replace_text(self.folder / CONFIG, to_json(written, indent=2))
+        write_json(self.folder / CONFIG, written)
         self.summary |= {"steps": start.step, "interrupted": True}
         self.summary.pop("after", None)
         self._save_summary()
@@ -327,7 +327,7 @@ class Run(TrainerCallback):  # type: ignore[misc]  # Transformers is untyped
         self.say(f"Evaluate it: gym-trl eval {named}--model {self.folder}", f"Look at it: gym-trl view {self.folder}")
 
     def _save_summary(self) -> None:
-        replace_text(self.folder / SUMMARY, to_json(self.summary, indent=2))
+        write_json(self.folder / SUMMARY, self.summary)
 
 
 def _versions() -> dict[str, str]:

@@ -101,7 +101,7 @@ def show_episode(run: Path, number: int) -> None:
     Raises:
         ConfigError: The run has no such episode.
     """
-    from gym_trl.records_new import read_records
+    from gym_trl.records import read_records
 
     records = (
         list(read_records(run)) if number < 0 else [one for at, one in enumerate(read_records(run)) if at <= number]

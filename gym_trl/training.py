@@ -22,7 +22,7 @@ from gym_trl.grpo.rollout_func import check_temperature
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.grpo.trl_versions import settings_of_trl
 from gym_trl.players import PRETRAINED, fast_dtype, find_model, load_model
-from gym_trl.records_new import ROLLOUTS
+from gym_trl.records import ROLLOUTS
 from gym_trl.registration import did_you_mean
 from gym_trl.setting import LONG_ANSWER, Options, Setting
 from gym_trl.warm_start import check_source

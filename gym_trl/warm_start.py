@@ -11,7 +11,7 @@ from gym_trl.errors import ChatTemplateError, ConfigError
 from gym_trl.play import History, Limits, play
 from gym_trl.players import TextPlayer, play_all, solve
 from gym_trl.random_play import random_play
-from gym_trl.records_new import read_records, record_of
+from gym_trl.records import read_records, record_of
 from gym_trl.rollout import run
 from gym_trl.seeding import derive_seed
 from gym_trl.setting import Setting

@@ -10,7 +10,7 @@ import pytest
 from support.viewer_runs import played, write_run
 
 from gym_trl.cli import COMMANDS, main, read
-from gym_trl.records_new import ROLLOUTS, append, record_of
+from gym_trl.records import ROLLOUTS, append, record_of
 from gym_trl.viewer import page
 
 

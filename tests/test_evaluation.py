@@ -13,7 +13,7 @@ from gym_trl.envs.echo import Echo
 from gym_trl.errors import ConfigError
 from gym_trl.evaluation import Evaluation, Interval, Score, evaluate, interval
 from gym_trl.players import play_all, player
-from gym_trl.records_new import ROLLOUTS, Record, read_records
+from gym_trl.records import ROLLOUTS, Record, read_records
 from gym_trl.setting import Setting
 from gym_trl.spaces import AnyText
 from gym_trl.testing import save_tiny, tiny_model, tiny_tokenizer

@@ -14,7 +14,7 @@ from support.lanes import examples
 
 from gym_trl.errors import GymTRLError, UntrustedError
 from gym_trl.evaluation import evaluate
-from gym_trl.records_new import read_records
+from gym_trl.records import read_records
 from gym_trl.registration import EXTERNAL, GAMES
 from gym_trl.setting import Setting
 from gym_trl.testing import save_tiny

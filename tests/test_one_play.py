@@ -22,7 +22,7 @@ from gym_trl.grpo.environment_factory import EnvironmentFactory
 from gym_trl.grpo.rollout_func import RolloutFunc
 from gym_trl.history import last_turns
 from gym_trl.players import ModelPlayer, TextPlayer, play_all
-from gym_trl.records_new import record_of
+from gym_trl.records import record_of
 from gym_trl.rollout import Episode, Limits, rollout, run
 from gym_trl.testing import ScriptedEngine
 from gym_trl.text.chat_client import ModelStopped

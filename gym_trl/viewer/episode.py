@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gym_trl.errors import ConfigError, needs
-from gym_trl.records_new import Record, is_number
+from gym_trl.records import Record, is_number
 
 _LARGEST: Final = 2**53  # largest exact integer in JavaScript
 _SHOWN: Final = frozenset(
@@ -63,7 +63,7 @@ def body(record: Record, decoder: Decoder | None = None) -> dict[str, Any]:
     """Return the messages of an episode, with the names that the page expects.
 
     >>> from gym_trl.episode import Episode
-    >>> from gym_trl.records_new import completed, record_of
+    >>> from gym_trl.records import completed, record_of
     >>> from gym_trl.types import StepResult, Task
     >>> episode = Episode(Task("TrlEnv/Echo-v0", 1))
     >>> episode.begin(StepResult("Say ox."))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from gym_trl.errors import ConfigError
+from gym_trl.records import replaced
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import Run
 
@@ -51,21 +52,16 @@ def write_page(run: Path, out: Path, *, tokenizer: Path | None = None, refresh: 
     read = Run(run, tokenizer=tokenizer)
     if out.exists() and out.samefile(run):
         raise ConfigError(f"{out} has the records that are read; name another file")
-    beside = out.with_name(f".{out.name}.new")
-    try:
-        with beside.open("wb") as file:
-            before, after = _frame(f"{read.about()['name']} · gym-trl", refresh)
-            file.write(before)
-            chunks = _write_chunks(file, read)
-            index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
-            _write_data(file, "index", _json(index))
-            file.write(after)
-            size = file.tell()
+    with replaced(out) as file:
+        before, after = _frame(f"{read.about()['name']} · gym-trl", refresh)
+        file.write(before)
+        chunks = _write_chunks(file, read)
+        index = {"about": read.about(), "columns": read.columns, "metrics": read.metrics, "chunks": chunks}
+        _write_data(file, "index", _json(index))
+        file.write(after)
+        size = file.tell()
         if not len(read) and (read.broken or run.is_file()):
             raise ConfigError(f"{run} has no episodes: none of its {len(read.broken)} lines is a record")
-        beside.replace(out)
-    finally:
-        beside.unlink(missing_ok=True)
     return {"episodes": len(read), "chunks": len(chunks), "broken": len(read.broken), "bytes": size}
 
 

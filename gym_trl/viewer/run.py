@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gym_trl.errors import ConfigError, MissingDependencyError
 from gym_trl.intervals import interval
-from gym_trl.records_new import ROLLOUTS, Record, env_of, is_number, read_lines, read_records
+from gym_trl.records import ROLLOUTS, Record, env_of, is_number, read_lines, read_records
 from gym_trl.viewer.episode import Decoder, body, is_exact, mapping, shown, text
 
 COLUMNS: Final = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.records_new import read_lines
+from gym_trl.records import read_lines
 from gym_trl.training import train
 
 SMALL: dict[str, Any] = {

@@ -18,7 +18,7 @@ from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.envspec import EnvSpec
 from gym_trl.episode import Episode, Segment, Span, Turn
 from gym_trl.executors.inline import InlinePool
-from gym_trl.records_new import ROLLOUTS, Record, append, record_of
+from gym_trl.records import ROLLOUTS, Record, append, record_of
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
 from gym_trl.types import Answer, Message, StopReason, Task

@@ -6,7 +6,7 @@ import pytest
 from support.viewer_runs import played, write_run
 
 from gym_trl.errors import ConfigError
-from gym_trl.records_new import append, record_of
+from gym_trl.records import append, record_of
 from gym_trl.viewer.page import policy, write_page
 
 

@@ -11,7 +11,7 @@ from support.viewer_runs import Look, needs_chromium, played, recorded, write_la
 from gym_trl.engines.scripted import ScriptedEngine
 from gym_trl.executors.inline import InlinePool
 from gym_trl.history import last_turns
-from gym_trl.records_new import ROLLOUTS, append, record_of
+from gym_trl.records import ROLLOUTS, append, record_of
 from gym_trl.rollout import Limits, rollout, run
 from gym_trl.testing import ByteChat
 from gym_trl.types import StopReason, Task

@@ -8,7 +8,7 @@ from support.lanes import examples
 from support.viewer_runs import played, recorded, write_run
 
 from gym_trl.errors import ConfigError
-from gym_trl.records_new import ROLLOUTS, append, read_records, record_of
+from gym_trl.records import ROLLOUTS, append, read_records, record_of
 from gym_trl.types import StopReason
 from gym_trl.viewer.run import COLUMNS, Run
 

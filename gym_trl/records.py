@@ -8,10 +8,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from gym_trl.episode import Episode, Turn
 from gym_trl.errors import ConfigError
@@ -156,6 +157,24 @@ def append(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
             file.seek(-1, 2)
             text = text if file.read(1) == b"\n" else "\n" + text
         file.write(text.encode("ascii"))
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """Provide a file that replaces ``path`` at the end; after a crash that is either the old or the new one."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        with beside.open("wb") as file:
+            yield file
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as a file of JSON, which is replaced as a whole."""
+    with replaced(path) as file:
+        file.write(to_json(value, indent=2).encode("ascii"))
 
 
 def to_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
