@@ -21,7 +21,7 @@ from support.fused_game import FILES, HERE, SMALL, Fused, learnt, lines, played,
 
 from gym_trl import training
 from gym_trl.errors import ConfigError
-from gym_trl.evaluation_new import evaluate
+from gym_trl.evaluation import evaluate
 from gym_trl.players import load_model
 from gym_trl.setting import Setting
 from gym_trl.testing import save_tiny

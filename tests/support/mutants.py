@@ -74,7 +74,7 @@ LAWS = {
     "22 options": Law("gym_trl/options.py gym_trl/kinds.py", "test_law_22"),
     "23 checks": Law("gym_trl/check/*.py", "test_planted"),
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
-    "26 data": Law("gym_trl/trust.py gym_trl/files.py", "test_law_26 test_files"),
+    "26 data": Law("gym_trl/setting.py gym_trl/records.py", "test_law_26 test_setting"),
     "27 silences": Law("gym_trl/grpo/rollout_func.py", "test_silences"),
     "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/groups.py", "grpo/test_credit"),
 }
