@@ -68,7 +68,7 @@ fix: setup
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
-# `make bench ARGS="envs vectors"` runs these alone.
+# `make bench ARGS="steps kv_reuse"` runs these alone.
 bench: setup $(MEASURED)
 	$(VENV)/bin/python benchmarks/suite.py $(ARGS)
 
