@@ -19,10 +19,9 @@ To add one:
    ``None`` for a mask or logprobs that it does not return; the rows of single turns in ``rows``. A system with a
    ``rollout_func`` uses ``trainers.call_rollout_func``.
 
-Packages that conflict with ours are listed in ``benchmarks/peers/NAME.txt`` (or ``tests/compat/peers/NAME.txt``);
-``make bench`` installs each list into ``.venv/.bench/NAME`` (or ``.venv/.peers/NAME``), and ``System.folder`` is that
-NAME. Systems of one folder share a process and an engine, see ``worker.py``. A system that raises has a row with the
-reason.
+Packages that conflict with ours are in a folder of their own, ``.venv/.bench/NAME`` or ``.venv/.peers/NAME``, which the
+Makefile fills, and ``System.folder`` is that NAME. Systems of one folder share a process and an engine, see
+``worker.py``. A system that raises has a row with the reason.
 """
 
 from collections.abc import Mapping

@@ -257,7 +257,7 @@ def test_a_local_executer_keeps_programs_apart_and_in_order():
 
 @pytest.fixture
 def cloud():
-    pytest.importorskip("e2b_code_interpreter", reason="E2B's SDK is not installed: requirements-code.txt")
+    pytest.importorskip("e2b_code_interpreter", reason="E2B's SDK is not installed: make test-full installs it")
     with E2BDouble() as double:
         yield double
 
