@@ -7,9 +7,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 
+from gym_trl import bases
 from gym_trl.bases import run
 from gym_trl.errors import ConfigError, MissingDependencyError, caused_by_model, described
 from gym_trl.executors import thread
@@ -202,6 +204,30 @@ def test_an_interrupt_passes_through(executor, pool_of):
 
     with pool_of(executor, lambda _: Interrupted("nowhere"), workers=1) as pool, pytest.raises(KeyboardInterrupt):
         play(pool, {"a": [Task("Interrupted", 0), "on"]})
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_an_interrupt_in_a_notebook_ends_a_rollout_there_also_one_that_hangs(hangs, monkeypatch):
+    """The environment is stepped in another thread than the one that Ctrl-C interrupts."""
+    monkeypatch.setattr(bases, "CLOSE_S", 0.2)
+    ended, never = threading.Event(), threading.Event()
+
+    async def interrupted() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            never.wait() if hangs else await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    async def cell() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            run(interrupted())
+
+    with closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(cell())
+    assert ended.is_set() is not hangs
+    never.set()
+    ended.wait()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -516,7 +542,8 @@ def test_a_python_process_runs_no_module_of_the_working_directory_and_raises_wha
     [
         {"executor": "fork"},
         {"workers": 4},
-        {"step_timeout": 4},
+        {"step_timeout": 4},  # nothing in the calling thread could keep it
+        {"reset_timeout": 4},
         {"executor": "process", "workers": 0},
         {"executor": "thread", "step_timeout": 0},
         {"executor": "ray", "reset_timeout": -1},
@@ -535,6 +562,6 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch):
 
 
 def test_an_executor_of_ones_own_is_a_function_that_makes_a_pool():
-    own = partial(EXECUTORS["thread"].pool, workers=1)
+    own = partial(EXECUTORS["thread"], workers=1)
     with make_pool(gym.make, executor=own) as pool:
         assert isinstance(once(pool, Task("TrlEnv/Echo-v0", 0)), StepResult)

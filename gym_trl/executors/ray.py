@@ -7,10 +7,11 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from gym_trl.bases import CLOSE_S
 from gym_trl.errors import needs
 from gym_trl.executors.process import PlainHost, ProcessHost, ProcessPool, pack
 from gym_trl.executors.protocol import EnvFactory, Result
-from gym_trl.executors.thread import CLOSE_S, Host
+from gym_trl.executors.thread import Host
 from gym_trl.types import EnvFailure, Task
 
 
@@ -83,11 +84,11 @@ class _ActorHost:
     start_s = 300.0
 
     def __init__(self, ray: Any, actor: Any) -> None:
-        self.lost = ""
-        self._ray, self._actor = ray, actor
+        self._ray, self._actor, self.lost = ray, actor, ""
 
     def execute(self, key: str, work: Task | str) -> Result | None:
         """Reset or step the environment of an episode."""
+        result: Result | BaseException | None
         try:
             result, self.lost = self._ray.get(self._actor.answer.remote(key, work))
         except self._ray.exceptions.RayError as error:
@@ -95,8 +96,7 @@ class _ActorHost:
             return None if isinstance(work, Task) else EnvFailure(self.lost)  # a machine lost since the last episode
         if isinstance(result, BaseException):
             raise result
-        answered: Result | None = result
-        return answered
+        return result
 
     def release(self, key: str) -> None:
         """End an episode."""
@@ -105,14 +105,11 @@ class _ActorHost:
 
     def kill(self) -> None:
         """Kill the process and the actor."""
-        self._end(self._actor.kill)
+        self.close(by="kill")
 
-    def close(self) -> None:
+    def close(self, by: str = "close") -> None:
         """Close every environment, and end the actor."""
-        self._end(self._actor.close)
-
-    def _end(self, way: Any) -> None:
         with suppress(Exception):  # the actor, its machine or all of Ray may be lost
-            self._ray.get(way.remote(), timeout=CLOSE_S)
+            self._ray.get(getattr(self._actor, by).remote(), timeout=CLOSE_S)
         with suppress(Exception):
             self._ray.kill(self._actor)
