@@ -150,6 +150,10 @@ class TextGame(gym.Env[str, str]):
         """Return the actions that the rules allow now; ``None`` if they are too many to list."""
         return None
 
+    def best_actions(self) -> Sequence[str]:
+        """Return the best actions that are known, if several are equally good; otherwise the one of ``solve()``."""
+        return [self.solve()]
+
     def guess(self, rng: random.Random) -> str:
         """Return a random legal action."""
         return rng.choice(self.legal() or [""])
@@ -221,9 +225,15 @@ class TextGame(gym.Env[str, str]):
 
     @property
     def solver(self) -> Callable[..., Policy]:
-        """Make, from a seed, a policy that plays ``solve()``; a game need not have one."""
-        solve = self.solve
-        return lambda seed=0: lambda observation: solve()
+        """Make, from a seed, a policy that plays one of ``best_actions()``; a game need not have one."""
+        if not hasattr(self, "solve"):
+            raise AttributeError(f"{type(self).__name__} has no solver: it needs solve()")
+
+        def make(seed: int = 0) -> Policy:
+            rng = random.Random(seed)
+            return lambda observation: rng.choice(self.best_actions())
+
+        return make
 
     @property
     def random_policy(self) -> Callable[[int], Policy]:

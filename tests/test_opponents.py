@@ -105,15 +105,15 @@ def test_the_command_shows_what_the_opponent_plays_and_takes_it_back() -> None:
     output = played(
         *("1", ":undo", "5", ":hint", ":history", "3", "quit"), env_id="TrlEnv/TicTacToe-v0", against="solver"
     )
-    assert output.count("solver: 1\nYou are O.") == 1  # X begins with the corner, once
-    assert "solver: 2\nYou are O.\nX X 3\n4 O 6\n7 8 9" in output
-    assert "3 (the solver does not win from here)" in output
-    assert "> 5\nYou are O.\nX X 3" in output  # the history
-    assert "solver: 7\nYou are O.\nX X O\n4 O 6\nX 8 9" in output
+    assert output.count("solver: 7\nYou are O.") == 1  # X begins, once
+    assert "solver: 9\nYou are O.\n1 2 3\n4 O 6\nX 8 X" in output
+    assert "8 (the solver does not win from here)" in output
+    assert "> 5\nYou are O.\n1 2 3\n4 O 6\nX 8 X" in output  # the history
+    assert "solver: 4\nYou are O.\n1 2 O\nX O 6\nX 8 X" in output
 
 
 def test_a_draw_against_a_perfect_player_is_no_win_of_its() -> None:
-    output = played("5", "3", "4", "8", "9", env_id="TrlEnv/TicTacToe-v0", against="solver")
+    output = played("5", "8", "4", "3", env_id="TrlEnv/TicTacToe-v0", against="solver")
     assert "Draw." in output
     assert "return 0." in output
     assert "the same task" not in output

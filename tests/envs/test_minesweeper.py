@@ -6,7 +6,6 @@ from itertools import combinations
 
 import pytest
 from hypothesis import given, strategies as st
-from support.games import success
 from support.lanes import examples
 
 from gym_trl.envs.minesweeper import Minesweeper, neighbours_of, risks
@@ -49,10 +48,3 @@ def test_risks_are_those_of_counting_all_layouts(rows: int, columns: int, mines:
     held = Counter(cell for layout in layouts for cell in layout)
     expected = {cell: held[cell] / len(layouts) for cell in cells - shown}
     assert risks(board, neighbours_of(rows, columns), mines) == pytest.approx(expected)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("difficulty", "share", "games"), [("medium", 0.82, 150), ("hard", 0.77, 30)])
-def test_the_solver_wins_as_often_as_documented(difficulty: str, share: float, games: int) -> None:
-    env = Minesweeper(difficulty=difficulty)
-    assert success(env, env.solver, games) == pytest.approx(share, abs=4 * (share * (1 - share) / games) ** 0.5)
