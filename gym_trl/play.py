@@ -305,7 +305,7 @@ def _end(episode: Episode, result: StepResult, text: str, *, charged: bool = Fal
     """Show a seat the end of its game, by a text of its own if there is one, and stop its episode."""
     info = {name: value for name, value in result.info.items() if name != "success"}
     successes, texts = info.get("successes"), info.get("observations", {})
-    if result.terminated and successes is not None:
+    if successes is not None:
         info["success"] = bool(successes[episode.seat or 0])
     episode.show(replace(result, observation=texts.get(episode.seat, text), info=info))
     episode.stop(reason_of(result), charged=charged)

@@ -239,7 +239,7 @@ class StepResult:
     declares_success: bool = False
     """The environment declares success (its attribute of this name); set at reset only."""
     loss_return: float = 0.0
-    """Return of an episode that is lost (``gym_trl.wrappers.loss_return``); set at reset only."""
+    """Return of an episode that is lost (``gym_trl.wrappers.turn_limit``); set at reset only."""
     state: StateName = UNNAMED
     """Names of the state after it."""
     markov_keys: bool = False

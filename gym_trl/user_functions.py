@@ -20,13 +20,13 @@ from gym_trl.errors import (
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.kinds import load_function
 from gym_trl.random_play import played_space, random_play
+from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.spaces import holds, holds_text
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
-from gym_trl.wrappers.own_global_random import OwnGlobalRandom
+from gym_trl.wrappers.base import attribute_of, layer_of, layers_of
 from gym_trl.wrappers.parse_action import action_writer
 from gym_trl.wrappers.state_key import as_text_key
-from gym_trl.wrappers.traits import has_policies, layer_of, layers_of, solver_of
 
 
 class _Contract(NamedTuple):
@@ -180,7 +180,7 @@ def _choose(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> 
     """Return a text to play, and whether the environment declares it to be an action."""
     layers = layers_of(env)
     with failures_ignored():
-        if (solver := solver_of(env)) is not None:
+        if (solver := attribute_of(env, "solver")) is not None:
             return solver()(observation), True
     text = ""
     with failures_ignored():
@@ -188,7 +188,7 @@ def _choose(env: TextEnvironment, observation: str, info: Mapping[str, Any]) -> 
     reader = layer_of(env, TextAction)
     takes = played_space(env) if reader is None else reader.env.action_space
     owners = [layer for layer in layers if not isinstance(layer, TextAction)]
-    declares = any(map(has_policies, owners))
+    declares = any(hasattr(one, "random_policy") for one in owners)
     return text, bool(text) and (declares or not holds_text(takes) or bool(listed_actions(env, info)))
 
 

@@ -24,7 +24,7 @@ from gym_trl.wrappers import (
     TurnLimit,
     as_text,
 )
-from gym_trl.wrappers.loss_return import loss_return_of
+from gym_trl.wrappers.turn_limit import loss_return_of
 
 CHAT = ByteChat()
 UNLIMITED = "TrlEnv/ConnectFour-v0", "TrlEnv/TicTacToe-v0"

@@ -38,8 +38,8 @@ from gym_trl.registration import GAMES
 from gym_trl.types import StepResult, StopReason, Task
 from gym_trl.viewer.run import Run
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
-from gym_trl.wrappers.traits import traits
 
 # An OpenEnv server of somebody else declares what it declares.
 OURS = sorted(GAMES)
@@ -81,7 +81,7 @@ def test_success_is_declared_never_guessed(
 @pytest.mark.parametrize("env_id", OURS)
 def test_every_environment_of_the_library_declares_success(env_id: str) -> None:
     env = gym.make(env_id)
-    assert traits(env).declares_success
+    assert attribute_of(env, "declares_success")
     env.close()
 
 
@@ -107,11 +107,11 @@ def test_a_fallen_cart_pole_is_no_success_by_the_registrys_threshold() -> None:
 
 def test_a_cart_pole_that_the_registered_limit_ends_is_a_success() -> None:
     env = declare_success(gym.make("CartPole-v1"))
-    assert (env.get_wrapper_attr("success"), traits(env).declares_success) == (475.0, True)
+    assert (env.get_wrapper_attr("success"), attribute_of(env, "declares_success")) == (475.0, True)
     inner: gym.Env[Any, Any] = DeclareSuccess(gym.make("CartPole-v1", max_episode_steps=5), 5)
     inner.reset(seed=1)
     assert [inner.step(action)[4]["success"] for action in (0, 1, 0, 1, 0)] == [False] * 4 + [True]
-    assert not traits(declare_success(gym.make("CartPole-v1", max_episode_steps=50))).declares_success
+    assert not attribute_of(declare_success(gym.make("CartPole-v1", max_episode_steps=50)), "declares_success")
 
 
 def test_cliff_walking_declares_nothing_so_only_its_return_is_reported() -> None:
@@ -223,7 +223,7 @@ def test_what_the_registry_says_of_success_holds_in_play_and_validate_too() -> N
     from gym_trl.cli.environments import make_text_env as make_for_play
     from gym_trl.env_checker.inspector import Inspector
 
-    assert traits(make_for_play("FrozenLake-v1", {})).declares_success
+    assert attribute_of(make_for_play("FrozenLake-v1", {}), "declares_success")
     found = Inspector(lambda: gym.make("FrozenLake-v1", is_slippery=False), episodes=3).look_at("success")
     assert "never" not in found.got
 

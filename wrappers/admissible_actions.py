@@ -8,10 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from gym_trl.errors import check_counts
-from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import action_names
-from gym_trl.wrappers.inner import check_text, longest_observation, text_of
-from gym_trl.wrappers.text_wrapper import Reset, Step, TextWrapper
+from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, longer_text, text_of
 
 LISTS = ("admissible_actions", "admissible_commands", "valid_actions", "available_actions")
 """Entries of ``info`` that list the allowed actions."""
@@ -44,7 +42,7 @@ class AdmissibleActions(TextWrapper):
         check_text(env, "AdmissibleActions", env.observation_space)
         super().__init__(env, max_length=max_length)
         self.max_length = max_length
-        self.observation_space = AnyText(longest_observation(env) + max_length + 50)
+        self.observation_space = longer_text(env, max_length + 50)
 
     def begin(self, observation: str, info: dict[str, Any]) -> Reset:
         """List the actions."""

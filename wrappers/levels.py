@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 
 from gym_trl.errors import ConfigError
-from gym_trl.wrappers.text_wrapper import TextWrapper
+from gym_trl.wrappers.base import Reset, TextWrapper
 
 
 class Levels(TextWrapper):
@@ -45,17 +45,16 @@ class Levels(TextWrapper):
             raise ConfigError(f"{env} has no spec to make its levels from: it must be made by gym.make, or have make=")
         super().__init__(env, levels=levels, level=level, make=make)
         self.levels = [dict(arguments) for arguments in levels]
-        self.level = self._checked(level)
-        self._make = make
-        self._base = env
+        self.level = level
+        self._make, self._base = make, env
         self._made: dict[int, gym.Env[Any, Any]] = {}
         _ = self.spec  # cached now: the spec of the given environment, not of a level
-        self.env = self._at(self.level)
+        self.env = self._at(level)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode on ``options["level"]``."""
         options = dict(options or {})
-        self.env = self._at(self._checked(options.pop("level", self.level)))
+        self.env = self._at(options.pop("level", self.level))
         return super().reset(seed=seed, options=options or None)
 
     def close(self) -> None:
@@ -63,17 +62,14 @@ class Levels(TextWrapper):
         for env in (self._base, *self._made.values()):
             env.close()
 
-    def _checked(self, level: Any) -> int:
+    def _at(self, level: Any) -> gym.Env[Any, Any]:
         if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < len(self.levels):
             raise ConfigError(f"level must be an integer from 0 to {len(self.levels) - 1}, got {level!r}")
-        return level
-
-    def _at(self, level: int) -> gym.Env[Any, Any]:
         if level not in self._made:
-            arguments = self.levels[level]
-            if self._make is not None:
-                self._made[level] = self._make(**arguments)
-            else:
-                assert self._base.spec is not None
-                self._made[level] = gym.make(self._base.spec, **arguments)
+            make = self._make or self._remake
+            self._made[level] = make(**self.levels[level])
         return self._made[level]
+
+    def _remake(self, **arguments: Any) -> gym.Env[Any, Any]:
+        assert self._base.spec is not None
+        return gym.make(self._base.spec, **arguments)

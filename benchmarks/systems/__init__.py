@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from gym_trl.policies.text_play import play_env
 from gym_trl.random_play import own_random_policy
 from gym_trl.text import counted, short_count
 from gym_trl.types import Task
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import solver_of, traits
+from gym_trl.wrappers.base import attribute_of, instructions_of
 
 EXAMPLES = """
 gym-trl info TrlEnv/GuessNumber-v0
@@ -46,7 +45,7 @@ def info(
         say(f"{description}\n")
     with refused(f"{env_id} cannot be used: it"):
         facts, instructions = list(_facts(env_id, made, kwargs)), instructions_of(made)
-        name = "solver" if solver_of(made) else "random"
+        name = "solver" if attribute_of(made, "solver") else "random"
         plays = name == "solver" or own_random_policy(made) is not None
     for label, text in facts:
         say(f"{label:<14}{text}")
@@ -71,7 +70,7 @@ def info(
 def _facts(env_id: str, env: TextEnvironment, kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
     best = optimum(env)
     chance = random_reference(lambda _: make_text_env(env_id, kwargs), env_id)
-    count = traits(env).num_instances
+    count = attribute_of(env, "num_instances")
     presets = getattr(env.unwrapped, "presets", {})
     return [
         ("id", env_id),

@@ -27,9 +27,8 @@ from gym_trl.policies.server import server
 from gym_trl.seeding import derive_seed
 from gym_trl.text import counted
 from gym_trl.types import Policy
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import attribute_of, instructions_of
 from gym_trl.wrappers.seats import plays_all_seats
-from gym_trl.wrappers.traits import traits
 
 EXAMPLES = """
 gym-trl play TrlEnv/GuessNumber-v0 --env-kwargs high=8 --seed 3
@@ -184,7 +183,7 @@ def prepare(policy: NamedPolicy, env_id: str, kwargs: Mapping[str, Any], seed: i
     """
     made = make_text_env(env_id, kwargs)
     close_env(made)
-    seats = traits(made).num_seats
+    seats = attribute_of(made, "num_seats", 1)
     if isinstance(policy, Model):
         say_aside(f"Loading {policy.name}")
     make_policy = policy.load().policy if isinstance(policy, Model) else policy.make

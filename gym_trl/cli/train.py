@@ -21,7 +21,7 @@ from gym_trl.options import DEFAULT_ENV, NO_FLAG, TrainOptions, grpo_fields
 from gym_trl.text import counted
 from gym_trl.training.options import TINY, check_grpo, choose, read_options
 from gym_trl.training.process import check_new
-from gym_trl.wrappers.traits import traits
+from gym_trl.wrappers.base import attribute_of
 
 EXAMPLES = """
 gym-trl train
@@ -103,7 +103,7 @@ def train(
 
 def _with_room_for_actions(options: TrainOptions, env: TextEnvironment, tell: Callable[[str], None]) -> TrainOptions:
     """Return a tiny model's options with as many tokens per turn, which are characters, as actions have."""
-    executor = options.executor or traits(env).preferred_executor or "inline"
+    executor = options.executor or attribute_of(env, "preferred_executor") or "inline"
     kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
     watched = options.step_timeout is not None or options.reset_timeout is not None
     # What may hang or end its process is not played in this one.

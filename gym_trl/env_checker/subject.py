@@ -18,9 +18,9 @@ from gym_trl.executors.step import close_env
 from gym_trl.random_play import description_of, random_play, solver_play
 from gym_trl.report import Checks, Finding, ok, problem
 from gym_trl.wrappers.as_text import as_text
+from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.declare_success import declare_success
 from gym_trl.wrappers.seats import Seats
-from gym_trl.wrappers.traits import solver_of, traits
 
 LONGEST_S = 8.0
 """Seconds for the episodes of one check, estimated from the first one."""
@@ -171,7 +171,7 @@ class Subject:
     def has_solver(self) -> bool:
         """The environment has a solver."""
         with self.open() as env:
-            return solver_of(env) is not None
+            return attribute_of(env, "solver") is not None
 
     @cached_property
     def solved_many(self) -> list[PlayedEpisode]:
@@ -182,7 +182,7 @@ class Subject:
     def num_seats(self) -> int:
         """Number of seats."""
         with self.open() as env:
-            return traits(env).num_seats
+            return int(attribute_of(env, "num_seats", 1))
 
     @cached_property
     def seat_games(self) -> list[SeatGame]:

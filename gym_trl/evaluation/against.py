@@ -16,9 +16,9 @@ from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import PolicyMaker
 from gym_trl.records.schema import Record
 from gym_trl.registration import EnvSource, make_env
+from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.opponent import Opponent
 from gym_trl.wrappers.parse_action import ParseAction
-from gym_trl.wrappers.traits import traits
 
 
 def play_against(
@@ -48,7 +48,7 @@ def play_against(
     EvalOptions.of({"against": other.name, "episodes": episodes, **options})
     made = make_env(env, **kwargs)
     close_env(made)
-    if (seats := traits(made).num_seats) < 2:
+    if (seats := attribute_of(made, "num_seats", 1)) < 2:
         raise ConfigError(f"{made} has one seat, and games against {other.name!r} need two: leave out against")
     if not isinstance(other, Model):
         other.check(made)

@@ -25,8 +25,7 @@ from gym_trl.random_play import (
 )
 from gym_trl.seeding import derive_seed
 from gym_trl.text.spaces import holds_numbers, numbers_within, ranges_in, spread, write
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import attribute_of, solver_of
+from gym_trl.wrappers.base import attribute_of, instructions_of
 
 MANY = 64
 """Number of offered actions from which on only the best ones are in the pool."""
@@ -51,7 +50,7 @@ class Pool:
 
     def __init__(self, arena: Arena, longest: int) -> None:
         self.arena = arena
-        self.solvable = solver_of(arena.env) is not None
+        self.solvable = attribute_of(arena.env, "solver") is not None
         self.actions: list[str] = []
         self.weights: list[float] = []
         """Weights with which actions are drawn."""

@@ -20,7 +20,7 @@ from gym_trl.seeding import task_seed
 from gym_trl.types import StepResult, StopReason, Task
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
-from gym_trl.wrappers.traits import layers_of, traits
+from gym_trl.wrappers.base import attribute_of, layers_of
 
 Actions: TypeAlias = tuple[str, ...]
 PolicyMaker: TypeAlias = Callable[[TextEnvironment], Actor]
@@ -94,7 +94,7 @@ class Arena(Closing):
         self._make, self._seed = make, seed
         self._idle_tail: float | None = None  # return of the rest of an episode that stands still, if it is known
         self.env = self._made()
-        self.declares = traits(self.env).declares_success is True
+        self.declares = attribute_of(self.env, "declares_success") is True
         """The environment declares success: by its attribute, or in an episode that was played."""
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.success import counted_successes
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import EnvFailure, Policy, StepResult, StopReason, Task
-from gym_trl.wrappers.traits import optimal_return, optimal_success
+from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 
@@ -206,7 +206,7 @@ def optimum(env: TextEnvironment) -> Optimum:
     >>> optimum(gym.make("TrlEnv/GuessNumber-v0", turns=5))
     Optimum(success=0.62, mean_return=0.62)
     """
-    return Optimum(optimal_success(env), optimal_return(env))
+    return Optimum(attribute_of(env, "optimal_success"), attribute_of(env, "optimal_return"))
 
 
 def _mean(values: list[float]) -> float | None:

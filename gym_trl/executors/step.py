@@ -14,10 +14,9 @@ from gym_trl.executors.protocol import Result, TextEnvironment
 from gym_trl.text.parsing import CUT
 from gym_trl.types import UNNAMED, EnvFailure, StateName, StepResult, StopReason, Task, UnfinishedResponse
 from gym_trl.wrappers.admissible_actions import LISTS
-from gym_trl.wrappers.inner import instructions_of, text_of
-from gym_trl.wrappers.loss_return import loss_return_of
+from gym_trl.wrappers.base import attribute_of, instructions_of, text_of
 from gym_trl.wrappers.state_key import StateKey
-from gym_trl.wrappers.traits import traits
+from gym_trl.wrappers.turn_limit import loss_return_of
 
 _TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
 """Entries of the ``info`` of ``reset`` that a game of several seats, or a policy, needs."""
@@ -51,7 +50,7 @@ def begin(env: TextEnvironment, task: Task) -> StepResult:
         text_of(observation),
         info={name: info[name] for name in _TOLD_AT_RESET if name in info},
         instructions=instructions_of(env),
-        declares_success=bool(traits(env).declares_success),
+        declares_success=bool(attribute_of(env, "declares_success")),
         loss_return=loss_return_of(env) or 0.0,
         state=state_of(env),
         markov_keys=isinstance(env, StateKey) and env.markov_state_key,
@@ -70,7 +69,7 @@ def take_step(env: TextEnvironment, action: str) -> Result:
     An unfinished response is not an action. If no wrapper of ``env`` reads responses (as ``ParseAction``
     does), it is rejected here without a step.
     """
-    if isinstance(action, UnfinishedResponse) and not traits(env).reads_responses:
+    if isinstance(action, UnfinishedResponse) and not attribute_of(env, "reads_responses"):
         return StepResult(CUT, info={"action_valid": False, "action_cut": True}, state=state_of(env))
     try:
         returned = env.step(action)

@@ -12,8 +12,7 @@ from gym_trl.policies.model import Model
 from gym_trl.policies.protocol import TextPolicy
 from gym_trl.random_play import random_policy
 from gym_trl.types import Policy
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import solver_of
+from gym_trl.wrappers.base import attribute_of, instructions_of
 
 NamedPolicy: TypeAlias = TextPolicy | Model
 _OWN = ("solver", "random")
@@ -34,9 +33,8 @@ def environment_policy(name: str) -> TextPolicy:
 def _own_policy(name: str, env: TextEnvironment, seed: int) -> Policy:
     if name == "random":
         return random_policy(env, seed)
-    solver = solver_of(env)
-    assert solver is not None  # the policy was checked
-    return solver()
+    policy: Policy = attribute_of(env, "solver")()  # the policy was checked
+    return policy
 
 
 def _without_seed(function: Callable[[TextEnvironment], Policy], env: TextEnvironment, seed: int) -> Policy:

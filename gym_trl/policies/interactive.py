@@ -11,7 +11,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import Witness, close_env, take_reset, take_step
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import EnvFailure, Policy, StepResult, StopReason, Task
-from gym_trl.wrappers.traits import solver_of
+from gym_trl.wrappers.base import attribute_of
 
 _HINT_TURNS = 500
 """Maximum number of turns that a solver plays for a hint."""
@@ -112,7 +112,7 @@ class InteractiveEpisode:
         Raises:
             ReplayError: the environment is not deterministic.
         """
-        if self.over or solver_of(self.env) is None:
+        if self.over or attribute_of(self.env, "solver") is None:
             return None
         hints = [self._try_solver(seen) for seen in (self.observations, self.observations[-1:])]
         return max((hint for hint in hints if hint), key=lambda hint: (bool(hint.wins), -hint.turns), default=None)
@@ -125,7 +125,7 @@ class InteractiveEpisode:
         """Return the result of a solver that received these observations; ``None`` if it fails."""
         with self._copy() as (env, log):
             try:
-                if (solver := solver_of(env)) is None:
+                if (solver := attribute_of(env, "solver")) is None:
                     return None
                 policy = solver()
                 action = first = [policy(observation) for observation in seen][-1]

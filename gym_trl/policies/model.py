@@ -36,7 +36,7 @@ from gym_trl.rollout import asking, rollout, run
 from gym_trl.seeding import derive_seed
 from gym_trl.text.chat_client import ModelStopped
 from gym_trl.types import Completion, Message, Policy, Request, StepResult, Task, TokenIds
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 

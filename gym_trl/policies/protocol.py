@@ -10,7 +10,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.registration import did_you_mean
 from gym_trl.seeding import derive_seed
 from gym_trl.types import Policy, Task, TokenIds
-from gym_trl.wrappers.traits import solver_of
+from gym_trl.wrappers.base import attribute_of
 
 PolicyMaker: TypeAlias = Callable[[TextEnvironment, int], Policy]
 """Function that makes the policy of one episode, from the environment after its reset and the episode's seed."""
@@ -60,7 +60,7 @@ class TextPolicy:
         if not self.of_environment:
             return
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-        names = {"random"} if solver_of(env) is None else {"random", "solver"}
+        names = {"random"} if attribute_of(env, "solver") is None else {"random", "solver"}
         if self.name not in names:
             raise ConfigError(
                 f"{name} has no policy {self.name!r}{did_you_mean(self.name, sorted(names))}; "

@@ -20,7 +20,7 @@ from gym_trl.text.chat_client import (
 )
 from gym_trl.text.thoughts import AnswerText
 from gym_trl.types import Policy, StopReason, UnfinishedResponse
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 
 
 def server(

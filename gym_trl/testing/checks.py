@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from gym_trl.errors import ActionTypeError, described, safe_str
 from gym_trl.seeding import derive_seed
 from gym_trl.testing.doubles import expect, play
-from gym_trl.wrappers.traits import attribute_of, optimal_return, optimal_success, random_policy_of, solver_of
+from gym_trl.wrappers.base import attribute_of
 
 EnvMaker: TypeAlias = Callable[[], gym.Env[str, str]]
 
@@ -92,12 +92,12 @@ def _check_resets(maker: EnvMaker) -> None:
 
 def _check_trajectories(maker: EnvMaker) -> None:
     for seed in _SEEDS:
-        for player in (solver_of, random_policy_of):
+        for player in ("solver", "random_policy"):
             env = maker()
-            if (make := player(env)) is None:
+            if (make := attribute_of(env, player)) is None:
                 continue
             # Not the episode's seed: the policy could draw the numbers from which the environment drew its secret.
-            policy = make(*([] if player is solver_of else [derive_seed(seed, "random_policy")]))
+            policy = make(*([] if player == "solver" else [derive_seed(seed, "random_policy")]))
             steps = play(env, policy, seed=seed)
             _check_steps(env, steps)
             _check_frozen(env, steps[-1])
@@ -203,7 +203,7 @@ def _check_strange_actions(maker: EnvMaker) -> None:
 
 def _check_optimum(maker: EnvMaker, episodes: int) -> None:
     env = maker()
-    optimum, solver = optimal_success(env), solver_of(env)
+    optimum, solver = attribute_of(env, "optimal_success"), attribute_of(env, "solver")
     if optimum is None or solver is None:
         return
     played = [play(env, solver(), seed=seed)[1:] for seed in range(episodes)]
@@ -213,7 +213,7 @@ def _check_optimum(maker: EnvMaker, episodes: int) -> None:
         abs(success - optimum) <= 4 * error + 1e-9,
         f"the solver must reach optimal_success={optimum:.4g}, and reached {success:.4g} of {episodes} episodes",
     )
-    if (best := optimal_return(env)) is not None:
+    if (best := attribute_of(env, "optimal_return")) is not None:
         _check_return(best, [math.fsum(step[2] for step in steps) for steps in played], error)
 
 

@@ -28,8 +28,8 @@ from gym_trl.records.json_lines import read_object
 from gym_trl.registration import did_you_mean
 from gym_trl.training.models import model_choice
 from gym_trl.trust import refuse_code
+from gym_trl.wrappers.base import attribute_of
 from gym_trl.wrappers.opponent import Opponent
-from gym_trl.wrappers.traits import attribute_of
 
 _O = TypeVar("_O", bound=EpisodeOptions)
 

@@ -11,7 +11,7 @@ from gymnasium.wrappers import OrderEnforcing, TransformObservation
 
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.wrappers import TextAction, TextObservation, as_text
-from gym_trl.wrappers.inner import changed_by
+from gym_trl.wrappers.as_text import changed_by
 
 
 def can_be_made(env_id):

@@ -7,7 +7,7 @@ from gym_trl.envs.echo import Echo
 from gym_trl.spaces import AnyText
 from gym_trl.text.discovery import description
 from gym_trl.wrappers import Instructions, ParseAction, TurnLimit, as_text
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 
 
 def test_they_stand_instead_of_the_environments_own_or_below_them() -> None:

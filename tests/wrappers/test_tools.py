@@ -7,7 +7,7 @@ from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import ConfigError
 from gym_trl.grpo.spec import GymSpec
 from gym_trl.wrappers import ParseAction, StepPenalty, Tools, TurnLimit
-from gym_trl.wrappers.tool import function_tool
+from gym_trl.wrappers.tools import function_tool
 
 
 def add(a: int, b: float = 0.5) -> float:

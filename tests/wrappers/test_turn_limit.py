@@ -9,7 +9,7 @@ from gym_trl.envs.guess_number import GuessNumber
 from gym_trl.errors import NotTextError
 from gym_trl.spaces import AnyText
 from gym_trl.testing import play
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 from gym_trl.wrappers.turn_limit import TurnLimit
 
 

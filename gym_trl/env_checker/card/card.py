@@ -27,8 +27,7 @@ from gym_trl.random_play import description_of, random_play, solver_play
 from gym_trl.report import PROBLEM, SKIPPED, WARNING, Finding, Verdict
 from gym_trl.text.discovery import description
 from gym_trl.text.parsing import ActionFormat
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.traits import attribute_of, solver_of, traits
+from gym_trl.wrappers.base import attribute_of, instructions_of
 
 _T = TypeVar("_T")
 
@@ -210,7 +209,7 @@ def outline(make: MakeEnv, env_id: str, *, env_kwargs: Mapping[str, Any] | None 
 
 def _shown(plays: Plays) -> tuple[list[PlayedEpisode], str]:
     """Return the episodes that examples are from, with their policy: of the solver, or of random play."""
-    if solver_of(plays.env) is not None:
+    if attribute_of(plays.env, "solver") is not None:
         return plays.of("solver", solver_play), "solver"
     return plays.of("random", random_play), "random play"
 
@@ -240,7 +239,7 @@ def _declared(make: MakeEnv, blank: Card) -> Card:
             instructions=rules or attribute_of(env, "instructions") or "",
             observations=str(env.observation_space),
             actions=str(env.action_space),
-            num_seats=traits(env).num_seats,
+            num_seats=attribute_of(env, "num_seats", 1),
             optimal_success=best.success,
             optimal_return=best.mean_return,
         )

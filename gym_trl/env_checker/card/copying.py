@@ -12,7 +12,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.random_play import Actor
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.as_text import TextAction
-from gym_trl.wrappers.traits import layer_of
+from gym_trl.wrappers.base import layer_of
 
 NOTHING_TO_COPY = "xyzzy"
 """Action where an observation does not have the part."""

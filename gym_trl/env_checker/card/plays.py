@@ -18,7 +18,7 @@ from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.random_play import Actor, random_play, solver_play
 from gym_trl.seeding import derive_seed, task_seed
-from gym_trl.wrappers.traits import solver_of, traits
+from gym_trl.wrappers.base import attribute_of
 
 MakeEnv: TypeAlias = Callable[[], gym.Env[Any, Any]]
 
@@ -105,7 +105,7 @@ class Plays(Closing):
     def declares(self) -> bool:
         """The environment declares success: by its attribute, or in an episode of any policy."""
         shown = (game.episode.success is not None for game in self.all_played())
-        return traits(self.env).declares_success or any(shown)
+        return attribute_of(self.env, "declares_success") or any(shown)
 
     def all_played(self) -> list[PlayedEpisode]:
         """Return the episodes of all policies."""
@@ -151,7 +151,7 @@ class References:
     def of(cls, plays: Plays) -> "References":
         """Return the levels of random play and the solver, and the declared optimum."""
         games = {"random": plays.of("random", random_play)}
-        if solver_of(plays.env) is not None:
+        if attribute_of(plays.env, "solver") is not None:
             games["solver"] = plays.of("solver", solver_play)
         levels = {name: level_of(name, each, declares=plays.declares) for name, each in games.items()}
         success, paid = optimum(plays.env)

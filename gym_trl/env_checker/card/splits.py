@@ -11,7 +11,7 @@ from gym_trl.envspec import TaskPlan
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.random_play import Actor, random_play, solver_play
 from gym_trl.types import Task
-from gym_trl.wrappers.traits import solver_of, task_key_of, traits
+from gym_trl.wrappers.base import attribute_of
 
 TRAINED, EVALUATED = 400, 100
 """Number of tasks of each split that are compared."""
@@ -55,19 +55,19 @@ class PlannedTasks:
             counted_instances: Whether tasks take the instances that the environment declares in turn.
         """
         began, env = perf_counter(), plays.env
-        num_instances = traits(env).num_instances if counted_instances else None
+        num_instances = attribute_of(env, "num_instances") if counted_instances else None
         plan = TaskPlan({"": 1}, {"": num_instances}, {"train": TRAINED, "eval": EVALUATED}, plays.seed)
         tasks = [*plan.tasks("eval"), *plan.tasks("train")]
         plays.play(same_random, tasks[0].seed, most=0, options=tasks[0].options)
-        own = task_key_of(plays.env) is not None
-        solves = solver_of(plays.env) is not None
+        own = attribute_of(plays.env, "task_key") is not None
+        solves = attribute_of(plays.env, "solver") is not None
         keys = list[str]()
         for task in tasks:
             if perf_counter() - began > seconds:
                 break
             if own:
                 plays.play(same_random, task.seed, most=0, options=task.options)
-                keys.append(repr(task_key_of(plays.env)))
+                keys.append(repr(attribute_of(plays.env, "task_key")))
             else:
                 game = plays.play(solver_play if solves else same_random, task.seed, options=task.options)
                 keys.append(repr([seen[:3] for seen in game.seen]))

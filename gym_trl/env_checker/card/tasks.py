@@ -4,7 +4,7 @@ from gym_trl.env_checker.card.evidence import Evidence, check
 from gym_trl.env_checker.card.splits import PlannedTasks, period_of, same_random
 from gym_trl.report import Finding, ok, problem, skipped, warning
 from gym_trl.text import counted
-from gym_trl.wrappers.inner import instructions_of
+from gym_trl.wrappers.base import instructions_of
 
 _FEW = 0.05
 """Share of common tasks that is no finding."""

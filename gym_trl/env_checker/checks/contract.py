@@ -13,7 +13,7 @@ from gym_trl.spaces import holds_text
 from gym_trl.text.discovery import action_names, marks
 from gym_trl.text.spaces import explain
 from gym_trl.wrappers.as_text import TextObservation
-from gym_trl.wrappers.traits import attribute_of, layer_of
+from gym_trl.wrappers.base import attribute_of, layer_of
 
 SLOW_START_S = 5.0
 """Seconds from which on construction or a reset is slow."""

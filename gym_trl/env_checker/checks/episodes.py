@@ -15,14 +15,13 @@ from gym_trl.errors import raise_interrupt
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env, read_step
 from gym_trl.report import Finding, ok, problem, warning
+from gym_trl.seeding import OwnGlobalRandom
 from gym_trl.spaces import holds_text
 from gym_trl.testing.checks import STRANGE_ACTIONS, scrambled_generators
 from gym_trl.text import counted
 from gym_trl.text.discovery import description
 from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.own_global_random import OwnGlobalRandom
-from gym_trl.wrappers.traits import attribute_of
+from gym_trl.wrappers.base import attribute_of, instructions_of
 
 _LONG_RULES = 4_000
 _READ_IN_FRONT = (

@@ -19,8 +19,8 @@ from gym_trl.registration import make_env
 from gym_trl.spaces import MAX_LENGTH
 from gym_trl.text.chat_client import bearer
 from gym_trl.wrappers.as_text import as_text
-from gym_trl.wrappers.inner import instructions_of
-from gym_trl.wrappers.loss_return import loss_return_of
+from gym_trl.wrappers.base import instructions_of
+from gym_trl.wrappers.turn_limit import loss_return_of
 
 T = TypeVar("T")
 
