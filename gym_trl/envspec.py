@@ -1,5 +1,6 @@
 """Environments as a user configures them: ids, wrappers, text conversion and action format. No trainer is needed."""
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -371,8 +372,8 @@ def _makers_and_weights(env: Envs) -> tuple[dict[str, EnvMaker], dict[str, float
     weights: dict[str, float] = {}
     for source, weight in given:
         name = env_name(source)
-        if not isinstance(weight, int | float) or not weight > 0:
-            raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
+        if not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise ConfigError(f"the weight of {name!r} must be a positive finite number, got {weight!r}")
         maker = find_maker(source)
         if name in makers and not isinstance(source, str) and makers[name] is not maker:
             raise ConfigError(f"two environments are called {name}: give functions or classes with names of their own")

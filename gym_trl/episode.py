@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gym_trl.errors import TranscriptError
 from gym_trl.types import (
+    LARGEST,
     UNNAMED,
     Answer,
     EnvFailure,
@@ -262,6 +263,8 @@ class Episode:
         self.stop_reason, self.error = reason, error
         if reason.cut_off or charged:
             self.earn(min(0.0, self.loss_return - self.paid))
+        if self.scored and not abs(self.paid) <= LARGEST:
+            self.stop_reason, self.error = StopReason.ENV_ERROR, f"the rewards add up to {self.paid:g}"
         if self.scored:
             declared = self.last.info.get("success")
             self.success = bool(declared) if declared is not None else (False if self.declares else None)

@@ -29,10 +29,11 @@ policy that is evaluated. Of all other failures the cause decides whether the ep
 * **The infrastructure** (``ENV_ERROR``, ``CANCELLED``, unscored): everything else. This
   includes making and resetting, the engine, cutoffs, a worker that was killed from outside (SIGKILL, SIGTERM), an
   episode of a lost worker that a new instance does not repeat exactly, malformed results (an observation that is not
-  text, a reward that is not a finite number), and a ``step`` that raised ``OSError`` (``ConnectionError``,
-  ``TimeoutError``, a full disk or too many open files among them), ``ImportError``, an exception of a network client,
-  ``asyncio.CancelledError``, an exception of this library (a sign of a wrong setup), or any exception from the code of
-  a wrapper of this library or Gymnasium, which received a malformed result.
+  text, a reward that is not a finite number, a flag that is text), whatever fails while an opponent acts, in its policy
+  or in the step that plays its action (``gym_trl.wrappers.Opponent``), and a ``step`` that raised ``OSError``
+  (``ConnectionError``, ``TimeoutError``, a full disk or too many open files among them), ``ImportError``, an exception
+  of a network client, ``asyncio.CancelledError``, an exception of this library (a sign of a wrong setup), or any
+  exception from the code of a wrapper of this library or Gymnasium, which received a malformed result.
 
 An ``OSError`` about a name that an action can choose is caused by the model all the same: ``FileNotFoundError``,
 ``FileExistsError``, ``PermissionError``, ``IsADirectoryError``, ``NotADirectoryError``, and names that are too long,

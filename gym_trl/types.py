@@ -225,6 +225,10 @@ UNNAMED = StateName()
 """State without a name, where state keys are off."""
 
 
+LARGEST = (2 - 2**-23) * 2.0**127
+"""Largest reward, and return of an episode, that counts: that of a 32-bit float, with which trainers compute."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Result of an environment's reset or step."""

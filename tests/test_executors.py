@@ -104,7 +104,11 @@ def failures(executor: str) -> list[tuple[str, str]]:
     """Return all places and failures of an executor."""
     ends = {"inline": (), "thread": ("hang",)}.get(executor, ("hang", "exit"))
     found = [("step", one) for one in (*EXCEPTIONS, *MALFORMED, *ends)]
-    found += [("reset", one) for one in (*EXCEPTIONS, *MALFORMED, *ends) if not one.startswith("reward")]
+    found += [
+        ("reset", one)
+        for one in (*EXCEPTIONS, *MALFORMED, *ends)
+        if not one.startswith(("reward", "terminated", "truncated"))
+    ]
     places = ("make", "instructions", "declares_success", "close", "render", "optimal_return")
     return found + [(place, one) for place in places for one in EXCEPTIONS]
 
@@ -442,7 +446,12 @@ class Obedient(gym.Env[str, str]):
                 return "x" * int(size), 0.0, False, False, {}
             case ["derive"]:
                 own = type("Own", (str,), {})("mine")
-                info |= {"board": object(), own: np.float64(0.5), "to": {"a": [own, (StopReason.ENDED, np.int64(2))]}}
+                info |= {
+                    "board": object(),
+                    own: np.longdouble(0.5),
+                    "to": {"a": [own, (StopReason.ENDED, np.int64(2))]},
+                }
+                info |= {"complex": np.clongdouble(1)}
                 return own, 0.0, False, False, info
         return str(os.getpid()), 1.5, False, False, info
 

@@ -103,6 +103,13 @@ def test_a_class_or_a_function_is_played_wherever_an_id_is(env: Callable[..., An
     assert first_observation(spec) == first_observation(GymSpec("TrlEnv/Echo-v0", num_tasks=4, env_kwargs={"turns": 3}))
 
 
+@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan"), "2", None])
+def test_a_weight_that_is_no_share_is_refused(weight: Any) -> None:
+    """Law 22."""
+    with pytest.raises(ConfigError, match="weight"):
+        GymSpec({"TrlEnv/Echo-v0": weight, "TrlEnv/Wordle-v0": 1}, num_tasks=4)
+
+
 @pytest.mark.parametrize("executor", ["inline", "process"])
 def test_a_class_in_a_file_is_played_wherever_an_id_is(folder: Path, executor: str) -> None:
     write(folder, f"filed_{executor}", "from gym_trl.envs.echo import Echo\nclass Filed(Echo): pass\n")

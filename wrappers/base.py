@@ -106,7 +106,7 @@ class TextWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorAr
             observation, _, terminated, truncated, info = self._end
             return observation, 0.0, terminated, truncated, dict(info)
         observation, reward, terminated, truncated, info = self.act(action)
-        truncated = truncated and not terminated
+        truncated = False if terminated else truncated
         self.last_info = info
         if terminated or truncated:
             self._end = observation, 0.0, terminated, truncated, dict(info)

@@ -236,7 +236,9 @@ def _plain(value: Any) -> Any:
     Raises:
         TypeError: It is, or holds, something else.
     """
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.floating):  # a long double is its own list
+        return float(value)
+    if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.complexfloating):
         return _plain(value.tolist()) if value.dtype == object or value.ndim == 0 else np.asarray(value)
     if isinstance(value, Mapping):
         return {_plain(key): _plain(one) for key, one in value.items()}

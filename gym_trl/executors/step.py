@@ -12,7 +12,7 @@ import gymnasium as gym
 from gym_trl.errors import caused_by_model, described, place_of, raise_interrupt, safe_str, stops_a_rollout
 from gym_trl.executors.protocol import Result, TextEnvironment
 from gym_trl.text.parsing import CUT
-from gym_trl.types import UNNAMED, EnvFailure, StateName, StepResult, StopReason, Task, UnfinishedResponse
+from gym_trl.types import LARGEST, UNNAMED, EnvFailure, StateName, StepResult, StopReason, Task, UnfinishedResponse
 from gym_trl.wrappers.admissible_actions import LISTS
 from gym_trl.wrappers.base import attribute_of, instructions_of, text_of
 from gym_trl.wrappers.state_key import StateKey
@@ -20,7 +20,6 @@ from gym_trl.wrappers.turn_limit import loss_return_of
 
 _TOLD_AT_RESET = ("to_move", *LISTS, "action_mask")
 """Entries of the ``info`` of ``reset`` that a game of several seats, or a policy, needs."""
-_LARGEST = (2 - 2**-23) * 2.0**127  # of a 32-bit float, with which trainers compute
 
 
 def take_reset(env: TextEnvironment, task: Task) -> Result:
@@ -99,22 +98,23 @@ def read_step(
     ValueError: the reward must be a finite number of 32 bits, got nan
 
     Raises:
-        TypeError: the observation is not text, the reward is not a number, ``info`` is not a mapping, or
-            ``info["action_valid"]`` or ``info["success"]`` is text, of which each but the empty one would be true.
+        TypeError: the observation is not text, the reward is not a number, ``info`` is not a mapping, or one of
+            ``terminated``, ``truncated``, ``info["action_valid"]`` and ``info["success"]`` is text, which would be true
+            unless it is empty.
         ValueError: the reward is not finite, or ``info["action_valid"]`` or ``info["success"]`` has no truth value.
     """
     if not isinstance(info, Mapping):
         raise TypeError(f"info must be a mapping, got {type(info).__name__}: {info!r:.80}")
     info = dict(info)
-    for name in ("action_valid", "success"):
-        if (flag := info.get(name)) is not None:
-            if isinstance(flag, str):
-                raise TypeError(f"info[{name!r}] must be True or False, got {flag!r:.80}")
-            info[name] = bool(flag)
+    said = {name: info[name] for name in ("action_valid", "success") if info.get(name) is not None}
+    for name, flag in {**said, "terminated": terminated, "truncated": truncated}.items():
+        if isinstance(flag, str):
+            raise TypeError(f"{name} must be True or False, got {flag!r:.80}")
+    info |= {name: bool(flag) for name, flag in said.items()}
     if isinstance(reward, str):
         raise TypeError(f"the reward must be a number, got {reward!r:.80}")
     value = float(reward)  # type: ignore[arg-type]  # raises if it is not a number
-    if not abs(value) <= _LARGEST:
+    if not abs(value) <= LARGEST:
         raise ValueError(f"the reward must be a finite number of 32 bits, got {value:g}")
     return StepResult(text_of(observation), value, bool(terminated), bool(truncated), info, state=state)
 
