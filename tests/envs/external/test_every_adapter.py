@@ -18,6 +18,7 @@ from gymnasium.utils.env_checker import check_env
 from support.java import HAS_JAVA
 
 from gym_trl import GymSpec
+from gym_trl.envs.external.java import JavaObject
 from gym_trl.errors import ActionTypeError, ConfigError, InfrastructureError, MissingDependencyError
 from gym_trl.types import Policy
 from gym_trl.wrappers import Opponent, Seats
@@ -125,12 +126,13 @@ _made: list[Any] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def a_virtual_machine_stays() -> Iterator[None]:
-    """Keep one from game to game, because starting it takes seconds."""
-    kept = gym.make("External/ScienceWorld-v0", task="boil") if find_spec("scienceworld") and HAS_JAVA else None
+def no_virtual_machine_stays() -> Iterator[None]:
     yield
-    if kept is not None:
-        kept.close()
+    while JavaObject.machines:
+        _, gateway = JavaObject.machines.popitem()
+        gateway.shutdown()
+        gateway.java_process.kill()
+        gateway.java_process.wait()
 
 
 @pytest.fixture(params=CASES)
@@ -278,11 +280,9 @@ def test_what_is_not_installed_is_named_with_its_extra(name: str, monkeypatch: p
 
 @pytest.mark.parametrize("case", ["ScienceWorld"], indirect=True)
 def test_a_virtual_machine_that_was_killed_is_said_and_the_next_one_starts(case: Case) -> None:
-    from gym_trl.envs.external.java import JavaObject
-
     env = make(case)
     env.reset(seed=0)
-    for gateway, _ in JavaObject.machines.values():
+    for gateway in JavaObject.machines.values():
         gateway.java_process.kill()
         gateway.java_process.wait()
     with pytest.raises(InfrastructureError):
