@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from gym_trl.errors import ConfigError, GymTRLError, failures_ignored, raise_interrupt, refused
-from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable, why_not_picklable
+from gym_trl.executors.make import EXECUTORS, ExecutorConfig, make_pool, most_capable
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.executors.step import close_env
 from gym_trl.kinds import Arguments, option_types
@@ -176,11 +176,6 @@ class EnvSpec(Text):
             if stepping.options and not has_workers(executor):
                 executor = "process"  # inline stepping supports none of them
             stepping = replace(stepping, executor=executor)
-        if stepping.kind and stepping.kind.processes and (objection := why_not_picklable(self.make)) is not None:
-            raise ConfigError(
-                f"executor={stepping.executor!r} sends what makes the environments to other processes, and it cannot "
-                f"be pickled: {objection}"
-            )
         make_pool(self.make, stepping).close()  # reports invalid arguments now, not in the first rollout
         return Probed(instructions, num_instances, stepping, seats)
 

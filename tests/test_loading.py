@@ -137,7 +137,7 @@ def test_two_environments_of_one_name_are_refused() -> None:
 def test_what_cannot_travel_to_another_process_is_refused_at_construction() -> None:
     lock = Lock()
     GymSpec(lambda: Shout() if lock else None, executor="thread", num_tasks=1)
-    with pytest.raises(ConfigError, match=r"executor='process' sends what makes .* cannot be pickled: TypeError"):
+    with pytest.raises(ConfigError):
         GymSpec(lambda: Shout() if lock else None, executor="process")
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gym_trl.errors import described, raise_interrupt
 from gym_trl.executors.inline import InlinePool
 from gym_trl.executors.process import ProcessPool
 from gym_trl.executors.protocol import EnvFactory, EnvPool
@@ -72,15 +71,3 @@ def make_pool(make: EnvFactory, config: ExecutorConfig | None = None, **options:
 def most_capable(names: Iterable[ExecutorName]) -> ExecutorName:
     """Return the one of these executors that meets the needs of all."""
     return max(names, key=list(EXECUTORS).index)
-
-
-def why_not_picklable(make: EnvFactory) -> str | None:
-    """Return the error with which pickling what makes environments fails, or ``None``."""
-    import cloudpickle
-
-    try:
-        cloudpickle.dumps(make)
-    except BaseException as error:  # pickling can raise anything
-        raise_interrupt(error)
-        return described(error)
-    return None

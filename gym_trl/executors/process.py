@@ -24,7 +24,7 @@ import psutil
 from gym_trl.bases import CLOSE_S
 from gym_trl.errors import refused
 from gym_trl.executors.inline import EnvHost
-from gym_trl.executors.protocol import Result
+from gym_trl.executors.protocol import EnvFactory, Result
 from gym_trl.executors.thread import Host, ThreadPool
 from gym_trl.types import EnvFailure, StopReason, Task
 
@@ -236,20 +236,21 @@ def _plain(value: Any) -> Any:
     Raises:
         TypeError: It is, or holds, something else.
     """
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return np.asarray(value)
     if isinstance(value, np.floating):  # a long double is its own list
-        return float(value)
-    if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.complexfloating):
-        return _plain(value.tolist()) if value.dtype == object or value.ndim == 0 else np.asarray(value)
+        value = float(value)
+    elif isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.complexfloating):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {_plain(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return (list if isinstance(value, list) else tuple)(map(_plain, value))
-    if isinstance(value, str):
-        return str.__str__(value)
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int | float):
-        return (int if isinstance(value, int) else float)(value)
+    for kind, convert in ((str, str.__str__), (int, int), (float, float)):
+        if isinstance(value, kind):
+            return convert(value)
     raise TypeError(f"{type(value).__name__} is not plain")
 
 
@@ -266,13 +267,21 @@ class ProcessPool(ThreadPool):
     unscored if a signal from outside did it. Of an environment's ``info``, texts, numbers, truth values, arrays and
     containers of these are transferred. Arguments are those of ``ThreadPool``, with a worker per core as default;
     ``make`` is transferred by value, so that a lambda is allowed.
+
+    Raises:
+        ConfigError: ``make`` cannot be pickled.
     """
 
     processes = True
 
+    def __init__(self, make: EnvFactory, **options: Any) -> None:
+        super().__init__(make, **options)
+        with refused(f"{type(self).__name__} pickles what makes the environments, which"):
+            self._packed = pack(partial(PlainHost, make))
+
     def host(self) -> Host:
         """Return a new process, which starts with its first call."""
-        return ProcessHost(pack(partial(PlainHost, self._make)))
+        return ProcessHost(self._packed)
 
     def most(self) -> int:
         """Return the number of cores."""

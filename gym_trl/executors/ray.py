@@ -3,13 +3,12 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from typing import Any
 
 from gym_trl.bases import CLOSE_S
 from gym_trl.errors import needs
-from gym_trl.executors.process import PlainHost, ProcessHost, ProcessPool, pack
+from gym_trl.executors.process import ProcessHost, ProcessPool
 from gym_trl.executors.protocol import EnvFactory, Result
 from gym_trl.executors.thread import Host
 from gym_trl.types import EnvFailure, Task
@@ -55,7 +54,7 @@ class RayPool(ProcessPool):
         place = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         spread = {"scheduling_strategy": place(machines[next(self._made) % len(machines)], soft=True)}
         actor = self._ray.remote(_Agent).options(**spread | self._actor_options)
-        return _ActorHost(self._ray, actor.remote(pack(partial(PlainHost, self._make))))
+        return _ActorHost(self._ray, actor.remote(self._packed))
 
     def most(self) -> int:
         """Return the number of CPUs of the cluster."""

@@ -29,14 +29,10 @@ def legacy_rollout_func(rollout_func: LegacyRolloutFunc, *, generate_url: str | 
 
         trainer = GRPOTrainer(..., rollout_func=legacy_rollout_func(rollout_func))
 
-    TRL called such a function with one rendered prompt per group and expected ``args.num_generations`` completions of
-    each; it calls a current one with every row's prompt, unrendered. The adapter renders the prompts, calls the
-    function with one prompt per group of which this process has a member, and distributes the rows to the members in
-    order, even if a group is split between processes. In an evaluation ``args.num_generations`` is that of evaluations.
-
-    Such functions posted prompts to ``/generate/`` of ``trl vllm-serve``, which TRL has removed. With ``generate_url``
-    the adapter provides this endpoint while the function runs, for this process only. It samples from the trainer's
-    model with the weights of this step, using the trainer's engine. New code should use ``GymSpec`` instead.
+    The function is called with one rendered prompt per group of which this process has a member, and returns
+    ``args.num_generations`` completions of each, which the members get in order, even if a group is split between
+    processes. Such functions posted prompts to ``/generate/`` of ``trl vllm-serve``, which TRL has removed: with
+    ``generate_url`` the adapter provides this endpoint while the function runs, and samples from the trainer's model.
 
     Args:
         rollout_func: Function that returns ``prompt_ids`` (of each prompt, or of each completion), ``completion_ids``
