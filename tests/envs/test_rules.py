@@ -34,6 +34,12 @@ KUHN_POKER = [
     ("pass bet pass", (2, 0), -1.0, "Played: pass, bet, pass.\nPlayer 2 won 1 chip."),
     ("pass bet bet", (1, 2), -2.0, "Played: pass, bet, bet. Player 1 has Q, player 2 K.\nPlayer 2 won 2 chips."),
     ("raise raise raise", (0, 1), -2.0, 'Not "pass" or "bet".\nThat was 3 illegal actions. You lost.'),
+    (
+        "raise raise bet raise raise raise",
+        (0, 1),
+        2.0,
+        'Not "pass" or "bet".\nThat was 3 illegal actions. You lost.',
+    ),  # each seat has its own count
 ]
 ANY_WORD = st.text("abc", min_size=5, max_size=5)
 
