@@ -5,18 +5,16 @@ from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
+from gym_trl.envs.external.minigrid import describe, is_minigrid
 from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.text import counted
 from gym_trl.text.discovery import action_names, field_names, marks
 from gym_trl.text.spaces import check, check_actions, explain, parse, render, sampler, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of, instructions_of, text_of
-from gym_trl.wrappers.minigrid_text import describe, is_minigrid
 
 Observe: TypeAlias = Callable[[Any, dict[str, Any]], str] | Literal["render"]
 """Function ``(observation, info) -> str``, or ``"render"``."""
@@ -81,7 +79,7 @@ class TextObservation(TextWrapper):
         changed = changed_by(env)
         self._names = () if changed else field_names(env)
         self._minigrid = observe is None and not changed and is_minigrid(env)
-        self.shown_instead = "the description of gym_trl.wrappers.minigrid_text" if self._minigrid else ""
+        self.shown_instead = "the description of gym_trl.envs.external.minigrid" if self._minigrid else ""
         """Text in place of the observation; empty if the observation is shown."""
         if observe == "render":
             own = env.unwrapped
@@ -143,20 +141,14 @@ class TextAction(TextWrapper):
     Args:
         env: Environment whose observations are text.
         act: Function from text to an action. Default: as described above.
-        names: Names of the actions of a ``Discrete`` space, instead of the environment's.
 
     Raises:
-        ConfigError: There are more or fewer names than actions, or two are the same.
         NotTextError: Actions cannot be written as text, and ``act`` is missing.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], act: Act | None = None, names: tuple[str, ...] | None = None) -> None:
-        super().__init__(env, act=act, names=names)
-        self.names = tuple(action_names(env) if names is None else names)
-        if names and isinstance(env.action_space, spaces.Discrete):
-            number, different = int(env.action_space.n), {name.strip() for name in self.names}
-            if not number == len(self.names) == len(different):
-                raise ConfigError(f"names must be {counted(number, 'different name')}, got {self.names!r:.200}")
+    def __init__(self, env: gym.Env[Any, Any], act: Act | None = None) -> None:
+        super().__init__(env, act=act)
+        self.names = tuple(action_names(env))
         self.converted_space = None if act is not None or holds_text(env.action_space) else env.action_space
         """Action space to which texts are converted; ``None`` if they are not, or by a function of the user's."""
         if self.converted_space is not None:

@@ -10,7 +10,7 @@ from gym_trl.wrappers.base import Reset, TextWrapper
 
 
 class Levels(TextWrapper):
-    """Wrapper that plays the level in ``options["level"]`` of ``reset``; each level has its own ``gym.make`` arguments.
+    """Wrapper that plays level ``options["level"]`` of ``reset``, or 0; each level has its own ``gym.make`` arguments.
 
     >>> env = Levels(gym.make("TrlEnv/GuessNumber-v0"), [{"high": 10}, {"high": 1000, "turns": 10}])
     >>> env.reset(seed=0)[0], env.reset(seed=0, options={"level": 1})[0]
@@ -23,7 +23,6 @@ class Levels(TextWrapper):
     Args:
         env: Environment made by ``gym.make``, with its wrappers.
         levels: Arguments of ``gym.make`` by level, from easy to hard, which override those of ``env``.
-        level: Level that is played if the options have none.
         make: Function that makes the environment of a level from its arguments. Default: ``gym.make(env.spec)``.
 
     Raises:
@@ -36,25 +35,23 @@ class Levels(TextWrapper):
         self,
         env: gym.Env[Any, Any],
         levels: Sequence[Mapping[str, Any]],
-        level: int = 0,
         make: Callable[..., gym.Env[Any, Any]] | None = None,
     ) -> None:
         if not levels:
             raise ConfigError("levels must be a list of arguments with at least one level")
         if make is None and env.spec is None:
             raise ConfigError(f"{env} has no spec to make its levels from: it must be made by gym.make, or have make=")
-        super().__init__(env, levels=levels, level=level, make=make)
+        super().__init__(env, levels=levels, make=make)
         self.levels = [dict(arguments) for arguments in levels]
-        self.level = level
         self._make, self._base = make, env
         self._made: dict[int, gym.Env[Any, Any]] = {}
         _ = self.spec  # cached now: the spec of the given environment, not of a level
-        self.env = self._at(level)
+        self.env = self._at(0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode on ``options["level"]``."""
         options = dict(options or {})
-        self.env = self._at(options.pop("level", self.level))
+        self.env = self._at(options.pop("level", 0))
         return super().reset(seed=seed, options=options or None)
 
     def close(self) -> None:

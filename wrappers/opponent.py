@@ -58,7 +58,7 @@ class Opponent(TextWrapper):
         self._seats = attribute_of(env, "num_seats")
         if seat is not None and (isinstance(seat, bool) or seat not in range(self._seats)):
             raise ConfigError(f"seat must be an integer from 0 to {self._seats - 1} or None, got {seat!r}")
-        named = {"random": lambda seed: self._random, "solver": attribute_of(env, "solver")}
+        named = {"random": self._random_policy, "solver": attribute_of(env, "solver")}
         make = named[policy] if isinstance(policy, str) and policy in named else load_function(policy)
         if make is None:
             raise ConfigError(f"{env} has no solver that could play against the agent")
@@ -128,6 +128,9 @@ class Opponent(TextWrapper):
         """Play an action of the seat to move, with the agent's reward."""
         observation, _, terminated, truncated, info = self.env.step(action)
         return observation, info["payoffs"][self._agent], terminated, truncated, info
+
+    def _random_policy(self, seed: int) -> Policy:
+        return self._random
 
     def _random(self, observation: str) -> str:
         if not self._listed:

@@ -1,4 +1,4 @@
-"""The wrappers that change what is paid, and Gymnasium's own beside them."""
+"""Wrappers that change what is paid, and limits of turns."""
 
 import math
 from collections.abc import Callable
@@ -11,10 +11,11 @@ from gymnasium.wrappers import ClipReward, TransformReward
 from hypothesis import given, strategies as st
 
 from gym_trl.envs.guess_number import GuessNumber
-from gym_trl.errors import ConfigError
+from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.spaces import AnyText
 from gym_trl.testing import play
 from gym_trl.wrappers import InvalidActionPenalty, ParseAction, PotentialShaping, StepPenalty, SuccessReward, TurnLimit
+from gym_trl.wrappers.base import instructions_of
 
 
 def rewards(env: gym.Env[str, Any], *actions: Any) -> list[float]:
@@ -33,37 +34,30 @@ class Told(gym.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         self.turn = 0
-        return "go", {}
+        return "x" * 20, {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.turn += 1
         over = self.turn == len(self.infos)
-        return "on", 0.5, over and not self.truncates, over, self.infos[self.turn - 1]
+        return "x" * 20, 0.5, over and not self.truncates, over, self.infos[self.turn - 1]
 
 
 def test_success_is_paid_once_and_nothing_else() -> None:
     won = {"success": True}
     assert rewards(SuccessReward(Told({}, won, {}, won, {"success": False})), *"abcde") == [0.0, 1.0, 0.0, 0.0, 0.0]
+    assert rewards(SuccessReward(Told({"won": True}), key="won"), "a") == [1.0]
     assert rewards(SuccessReward(Told({}, {}, truncates=True)), *"ab") == [0.0, 0.0]
     with pytest.raises(ConfigError):
         rewards(SuccessReward(Told({"score": 1, "won": True})), "a")
 
 
-def test_every_action_has_its_price() -> None:
+def test_actions_have_their_price_and_invalid_ones_once() -> None:
     assert rewards(StepPenalty(GuessNumber(), 0.25), "25", "x", "31", "31") == [-0.25, -0.25, 0.75, 0.0]
-
-
-def test_invalid_actions_and_unreadable_responses_have_a_price_once() -> None:
     assert rewards(InvalidActionPenalty(GuessNumber(), 0.25), "25", "x", "31") == [0.0, -0.25, 1.0]
     outside = InvalidActionPenalty(ParseAction(GuessNumber(), "tag"), 0.25)
     assert rewards(outside, "?", "<action>x</action>", "<action>31</action>") == [-0.25, -0.25, 1.0]
     outside.reset(seed=0)
     assert outside.step("?")[4]["invalid_penalty"] == 0.25
-
-
-def test_a_potential_is_paid_when_it_is_gained_and_taken_back_at_the_end() -> None:
-    env = PotentialShaping(GuessNumber(), "support.wrapper_arguments:guesses_made")
-    assert rewards(env, "25", "x", "31", "31") == [1.0, 1.0, 1.0 - 2.0, 0.0]
 
 
 @given(
@@ -75,6 +69,8 @@ def test_a_potential_is_paid_when_it_is_gained_and_taken_back_at_the_end() -> No
 def test_over_an_episode_a_potential_adds_up_to_less_than_the_start(
     guesses: list[str], turns: int, weight: float, outside: bool
 ) -> None:
+    """Law 15."""
+
     def total(env: gym.Env[str, str]) -> float:
         answers = iter(guesses)
         return math.fsum(step[2] for step in play(env, lambda _: next(answers), options={"instance": 30})[1:])
@@ -101,15 +97,17 @@ def test_a_potential_that_is_no_finite_number_is_refused() -> None:
         InvalidActionPenalty,
         partial(SuccessReward, key="prob"),
         partial(PotentialShaping, potential=lambda lake: lake.s),
+        partial(TurnLimit, turns=6),
     ],
 )
-def test_rewards_of_environments_without_words_can_be_changed(wrap: Callable[..., Any]) -> None:
+def test_environments_of_numbers_can_be_wrapped(wrap: Callable[..., Any]) -> None:
     env = wrap(gym.make("FrozenLake-v1", is_slippery=False))
     env.reset(seed=0)
     for action in (1, 1, 2, 2, 1, 2):
         step = env.step(action)
-    assert step[2]
+    assert step[2:4] == (True, False)
     assert env.step(2)[1] == 0.0
+    assert instructions_of(env) == instructions_of(env.env)
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -119,6 +117,32 @@ def test_gymnasiums_rewards_are_scaled_and_clipped_inside_and_outside_of_ours(ou
         (partial(ClipReward, max_reward=0.5), 0.5),
     ):
         made: Any = wrap(ParseAction(GuessNumber(), "plain")) if outside else ParseAction(wrap(GuessNumber()), "plain")
-        env = TurnLimit(made, turns=10)
-        paid = rewards(env, "25", "31", "1")
-        assert paid == [0.0, last, 0.0]
+        assert rewards(TurnLimit(made, turns=10), "25", "31", "1") == [0.0, last, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "action", "ends"),
+    [
+        (partial(TurnLimit, turns=2), "2", (False, True, "turn_limit")),
+        (partial(TurnLimit, turns=2), "31", (True, False, None)),
+        (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 2), turns=5), "2", (False, True, None)),
+        (lambda env: TurnLimit(gym.wrappers.TimeLimit(env, 2), turns=5), "31", (True, False, None)),
+    ],
+)
+def test_the_last_turn_truncates_unless_the_episode_ends_by_itself(limit: Any, action: str, ends: Any) -> None:
+    env = limit(GuessNumber())
+    env.reset(options={"instance": 30})
+    assert env.step("1")[2:4] == (False, False)
+    _, _, terminated, truncated, info = env.step(action)
+    assert (terminated, truncated, info.get("stop_reason")) == ends
+
+
+@pytest.mark.parametrize("turns", [1, 2, 10, 100])
+def test_a_limit_that_is_announced_stays_in_the_space(turns: int) -> None:
+    env = TurnLimit(Told(*[{}] * 101), turns=turns, announce=True)
+    steps = play(env, lambda _: "", seed=0)
+    assert [step[1].rpartition("(")[2].split()[0] for step in steps[1:]] == [str(left) for left in range(turns)][::-1]
+    assert all(step[1] in env.observation_space for step in steps[1:])
+    assert str(turns) in env.instructions
+    with pytest.raises(NotTextError):
+        TurnLimit(gym.make("FrozenLake-v1"), turns=3, announce=True)
