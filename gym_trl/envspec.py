@@ -26,7 +26,7 @@ from gym_trl.registration import EnvMaker, EnvSource, cannot_make, env_name, fin
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.text.parsing import ActionFormat
 from gym_trl.types import Task
-from gym_trl.user_functions import check_arguments, left_to_the_rollout, probe_functions, watched
+from gym_trl.user_functions import check_arguments, left_to_the_rollout, try_functions, watched
 from gym_trl.wrappers.as_text import as_text
 from gym_trl.wrappers.base import attribute_of, instructions_of, layers_of
 from gym_trl.wrappers.declare_success import DeclareSuccess, declare_success
@@ -142,8 +142,8 @@ class EnvSpec(Text):
 
         If ``stepping`` has none, it is the one that meets the needs of all environments (``choose_executor``).
 
-        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset and
-        stepped once (``gym_trl.user_functions``), unless its executor has processes or a timeout is given: such an
+        If a function is given (``observe``, ``act``, ``success`` or ``state_key``), the environment is reset once
+        (``gym_trl.user_functions``), unless its executor has processes or a timeout is given: such an
         environment may hang or exit, so only the arguments of the functions are checked, and ``state_key`` by a reset.
 
         Raises:
@@ -194,14 +194,14 @@ class EnvSpec(Text):
         return spec
 
     def _check_functions(self, env: TextEnvironment, stepping: ExecutorConfig) -> None:
-        """Reset and step an environment that was made with watched functions, as far as ``probe`` says."""
+        """Reset an environment that was made with watched functions, as far as ``probe`` says."""
         executor = stepping.executor or attribute_of(env, "preferred_executor") or "thread"
         kind = next((one for name, one in EXECUTORS.items() if name == executor), None)
         is_safe = kind is not None and not kind.processes and not (stepping.reset_timeout or stepping.step_timeout)
         given = self.success
         success = given if callable(given) else None
         if is_safe and (success or self.act or callable(self.observe) or self.state_key not in (None, "auto")):
-            probe_functions(env, act=self.act, success=success)
+            try_functions(env, act=self.act, success=success)
         elif self.state_key is not None:
             with left_to_the_rollout():
                 env.reset(seed=0)

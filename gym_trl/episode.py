@@ -226,7 +226,6 @@ class Episode:
         if isinstance(result, EnvFailure):
             result.raise_mistake()
             turn.action_valid = False
-            self.last = StepResult(self.last.observation, state=self.last.state)  # the step has declared nothing
             self.stop(result.reason, result.error)
             return
         self.pay(result)
@@ -265,9 +264,9 @@ class Episode:
             self.earn(min(0.0, self.loss_return - self.paid))
         if self.scored and not abs(self.paid) <= LARGEST:
             self.stop_reason, self.error = StopReason.ENV_ERROR, f"the rewards add up to {self.paid:g}"
-        if self.scored:
-            declared = self.last.info.get("success")
-            self.success = bool(declared) if declared is not None else (False if self.declares else None)
+        declared = self.last.info.get("success")
+        if self.scored and (self.declares or declared is not None):  # what was cut off has solved nothing
+            self.success = bool(declared) and not reason.cut_off
 
 
 def reason_of(result: StepResult) -> StopReason:

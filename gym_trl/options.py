@@ -294,7 +294,7 @@ class Text(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollout(Options):
+class Sampling(Options):
     """Sampling of episodes.
 
     Args:
@@ -367,7 +367,7 @@ class Learning(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeOptions(Learning, TaskChoice, Stepping, Rollout, Text, Task):
+class EpisodeOptions(Learning, TaskChoice, Stepping, Sampling, Text, Task):
     """Options of tasks and episodes, which a specification and a training share."""
 
     def __post_init__(self) -> None:
@@ -379,7 +379,7 @@ class EpisodeOptions(Learning, TaskChoice, Stepping, Rollout, Text, Task):
         check_seats(self.seats, self)
 
 
-PLAYED = (*option_types(Text), *option_types(Rollout), *option_types(Stepping), "system_prompt")
+PLAYED = (*option_types(Text), *option_types(Sampling), *option_types(Stepping), "system_prompt")
 """Options of episodes of any tasks, whether or not something is learned from them."""
 
 
@@ -483,7 +483,7 @@ class Run(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedOptions(Model, TaskChoice, Stepping, Rollout, Text, Task):
+class TrainedOptions(Model, TaskChoice, Stepping, Sampling, Text, Task):
     """Options that a training and a warm start before it have in common."""
 
     env: str = DEFAULT_ENV
@@ -590,7 +590,7 @@ class Recording(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions(Recording, Playing, Stepping, Rollout, Text, Task):
+class EvalOptions(Recording, Playing, Stepping, Sampling, Text, Task):
     """Options of an evaluation.
 
     >>> EvalOptions(policy="solver", episodes=40).policy

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
-from gym_trl.text.spaces import holds_numbers, ranges_in, sampler
+from gym_trl.text.samples import holds_numbers, ranges_in, sampler
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.base import TextWrapper, attribute_of, instructions_of, layer_of

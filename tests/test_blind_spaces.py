@@ -15,9 +15,11 @@ from support.lanes import examples
 
 from gym_trl.evaluation.blind import BlindBaseline, search_blind
 from gym_trl.evaluation.blind_play import Arena
+from gym_trl.evaluation.spread import numbers_within, spread
 from gym_trl.seeding import derive_seed, task_seed
 from gym_trl.spaces import AnyText
-from gym_trl.text.spaces import parse, spread, write
+from gym_trl.text.samples import ranges_in
+from gym_trl.text.spaces import parse, write
 
 DIGITS = "0123456789"
 SMALL: Mapping[str, Callable[[], spaces.Space[Any]]] = {
@@ -211,3 +213,30 @@ def test_free_text_of_a_declared_alphabet_is_played_in_it() -> None:
 
     found: BlindBaseline = search_blind(lambda: Strict(37, spaces.Text(3, charset=DIGITS)), steps=8_000, episodes=4)
     assert abs(int(found.actions[0]) - 37) <= 1
+
+
+@given(st.integers(1, 40), st.integers(-5, 5), st.integers(1, 6), st.integers(1, 4))
+@examples(40)
+def test_all_actions_of_a_small_space_are_spread(count: int, start: int, rows: int, columns: int) -> None:
+    assert sorted(map(int, spread(spaces.Discrete(count, start=start), 100))) == [start + one for one in range(count)]
+    cells = spread(spaces.MultiDiscrete([rows, columns]), 100)
+    assert len({tuple(one.tolist()) for one in cells}) == len(cells) == rows * columns
+    both = spaces.Dict(a=spaces.Discrete(count), b=spaces.Tuple([spaces.Discrete(2)]))
+    assert len({write(both, one) for one in spread(both, 100)}) == 2 * count
+
+
+def test_real_numbers_are_spread_with_their_bounds_and_middle() -> None:
+    assert {-1.0, 0.0, 1.0} <= {float(one[0]) for one in spread(spaces.Box(-1, 1, (1,)), 100)}
+    assert {(-1.0, 1.0), (0.0, 0.0)} <= {tuple(one.tolist()) for one in spread(spaces.Box(-1, 1, (2,)), 100)}
+    assert sorted(float(one[0]) for one in spread(spaces.Box(3, np.inf, (1,)), 3)) == [3, 5, 7]
+    assert sorted(float(one[0]) for one in spread(spaces.Box(-np.inf, np.inf, (1,)), 3)) == [-2, 0, 2]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(2, 300))
+@examples(60)
+def test_numbers_of_a_range_are_within_it_with_both_of_its_ends(low: int, size: int, most: int) -> None:
+    found = numbers_within(ranges_in([f"{low} to {low + size}"]), most)
+    assert len(set(found)) == len(found) <= most
+    assert low == min(found)
+    assert max(found) <= low + size
+    assert most < 4 or max(found) == low + size

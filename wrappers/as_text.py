@@ -11,7 +11,8 @@ from gym_trl.errors import ConfigError, NotTextError
 from gym_trl.seeding import derive_seed
 from gym_trl.spaces import AnyText, holds_text
 from gym_trl.text.discovery import action_names, field_names, marks
-from gym_trl.text.spaces import check, check_actions, explain, parse, render, sampler, write
+from gym_trl.text.samples import sampler
+from gym_trl.text.spaces import check, check_actions, explain, parse, render, write
 from gym_trl.types import Policy
 from gym_trl.wrappers.admissible_actions import listed_actions
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, attribute_of, instructions_of, text_of

@@ -123,9 +123,14 @@ def loss_return_of(env: Any, turns: float | None = None) -> float | None:
     Args:
         env: Environment that was reset, with its wrappers.
         turns: Most turns of the rest; ``None``: the smallest limit, or 1 if nothing limits them.
+
+    Raises:
+        ConfigError: The environment declares no finite number.
     """
     turns = min(limits_of(env), default=1) if turns is None else turns
     if (declared := getattr(env, "loss_return", None)) is not None:
+        if not math.isfinite(declared):
+            raise ConfigError(f"loss_return must be a finite number, got {declared} from {env!s:.80}")
         return float(declared)
     if not isinstance(env, gym.Wrapper):
         known = _GYMNASIUM.get(type(env).__name__) if type(env).__module__.startswith("gymnasium.envs.") else None

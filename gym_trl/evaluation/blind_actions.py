@@ -14,6 +14,7 @@ from typing import Any
 from gymnasium import spaces
 
 from gym_trl.evaluation.blind_play import Actions, Arena, PolicyEpisode, PolicyMaker, Spent
+from gym_trl.evaluation.spread import numbers_within, spread
 from gym_trl.executors.protocol import TextEnvironment
 from gym_trl.random_play import (
     Actor,
@@ -24,7 +25,8 @@ from gym_trl.random_play import (
     solver_play,
 )
 from gym_trl.seeding import derive_seed
-from gym_trl.text.spaces import holds_numbers, numbers_within, ranges_in, spread, write
+from gym_trl.text.samples import holds_numbers, ranges_in
+from gym_trl.text.spaces import write
 from gym_trl.wrappers.base import attribute_of, instructions_of
 
 MANY = 64

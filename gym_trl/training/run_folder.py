@@ -20,7 +20,7 @@ from gym_trl.evaluation.levels import step_success
 from gym_trl.evaluation.pictures import drawn
 from gym_trl.files import replace_text
 from gym_trl.grpo.trainer_engine import SAMPLING
-from gym_trl.options import Rollout, Stepping, Text, TrainOptions, defaults, values_of
+from gym_trl.options import Sampling, Stepping, Text, TrainOptions, defaults, values_of
 from gym_trl.policies.model import Model
 from gym_trl.policies.weights import read_adapter, saving
 from gym_trl.records.fields import as_number
@@ -55,8 +55,8 @@ def last_checkpoint(folder: Path) -> Checkpoint | None:
 
 def wrapping(options: TrainOptions) -> dict[str, Any]:
     """Return the options of a run's episodes that are not the usual ones of an evaluation, by name."""
-    usual = {**defaults(Text), **defaults(Rollout), "end_after_invalid": END_AFTER_INVALID}
-    own = {**values_of(options, Text), **values_of(options, Rollout)}
+    usual = {**defaults(Text), **defaults(Sampling), "end_after_invalid": END_AFTER_INVALID}
+    own = {**values_of(options, Text), **values_of(options, Sampling)}
     return {name: value for name, value in own.items() if value != usual[name] and name != "max_tokens_per_turn"}
 
 
