@@ -306,7 +306,8 @@ NUMBERS = [spaces.Text(5, min_length=5, charset=DIGITS), spaces.Text(3, charset=
 def test_what_is_drawn_is_in_the_space_and_can_be_read(space: Any, seed: int) -> None:
     draw, again = sampler(space, seed), sampler(space, seed)
     for action in (draw() for _ in range(5)):
-        assert write(space, parse(space, write(space, action))) == write(space, action)
+        written = write(space, action)
+        assert len(written) > MAX_LENGTH or write(space, parse(space, written)) == written
     assert write(space, draw()) == write(space, [again() for _ in range(6)][-1])
 
 
