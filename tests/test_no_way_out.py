@@ -205,7 +205,7 @@ def test_a_penalty_of_every_turn_counts_the_turns_of_the_smallest_limit():
 
 @pytest.mark.parametrize("declared", [float("nan"), float("inf"), float("-inf")])
 def test_a_loss_that_is_no_finite_number_is_refused_by_its_name(declared):
-    env = TurnLimit(Foreign(), 4)
-    env.unwrapped.loss_return = declared
+    foreign = Foreign()
+    foreign.loss_return = declared
     with pytest.raises(ConfigError, match="loss_return"):
-        play(env, 0, ["a"])
+        play(TurnLimit(foreign, 4), 0, ["a"])

@@ -15,7 +15,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.errors import check_counts
+from gym_trl.errors import ConfigError, check_counts
 from gym_trl.text import counted
 from gym_trl.wrappers.base import Reset, Step, TextWrapper, check_text, instructions_of, longer_text, text_of
 

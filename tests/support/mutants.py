@@ -75,8 +75,8 @@ LAWS = {
     "23 checks": Law("gym_trl/env_checker/checks/*.py", "test_planted"),
     "25 injective": Law("gym_trl/text/spaces.py", "test_text_spaces"),
     "26 data": Law("gym_trl/trust.py gym_trl/files.py", "test_law_26 test_files"),
-    "27 silences": Law("gym_trl/grpo/rollout_func.py", "test_silences"),
-    "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/groups.py", "grpo/test_credit"),
+    "27 silences": Law("gym_trl/grpo/alarms.py", "test_silences"),
+    "credit": Law("gym_trl/grpo/credit.py gym_trl/grpo/groups.py gym_trl/grpo/turn_values.py", "grpo/test_credit"),
 }
 """Laws of the design, by number and name. Law 11 is Gymnasium's own check, which has no module here."""
 
