@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gym_trl.engines.attention_backends import no_cudnn_attention
-from gym_trl.episode import Episode, Segment
+from gym_trl.episode import Episode
 from gym_trl.errors import needs
 from gym_trl.grpo.adapters import sync_weights
 from gym_trl.grpo.credit import find_estimator
 from gym_trl.grpo.groups import Member, advantages
 from gym_trl.grpo.rewards import Outcome, metrics
 from gym_trl.grpo.rollout_func import RolloutFunc
+from gym_trl.grpo.segments import rows_of_segments, segment_of, weigh_segments
 from gym_trl.grpo.speed import logprobs_and_entropies
-from gym_trl.grpo.trainer_settings import BY_ROWS, check_settings, is_env_reward
+from gym_trl.grpo.trainer_settings import check_settings, is_env_reward
 from gym_trl.grpo.trl_versions import check_trl
 
 with needs("train", "GymGRPOTrainer"):
@@ -112,13 +113,8 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         self._rows = [(number, 0) for number in range(len(prompt_ids))]
         if self._in_segments:
             episodes: Sequence[Episode] = columns["episode"]
-            rows = [(n, s) for n, one in enumerate(episodes) if one.scored for s in range(len(one.segments))]
-            steps = self.args.steps_per_generation if self.model.training else 1
-            count = -(-max(1, *gather_object([len(rows)])) // steps) * steps
-            self._rows = rows + [(-1, 0)] * (count - len(rows))
-            end = self.eos_token_ids[0]
-            filler = Segment([end], [end], [0], [0.0])
-            segments = [filler if number < 0 else episodes[number].segments[place] for number, place in self._rows]
+            self._rows = rows_of_segments(episodes, self.args.steps_per_generation if self.model.training else 1)
+            segments = [segment_of(episodes, row, self.eos_token_ids[0]) for row in self._rows]
             prompt_ids, completion_ids = [one.prompt_ids for one in segments], [one.completion_ids for one in segments]
             mask, logprobs = [one.mask for one in segments], [one.logprobs for one in segments]
         return prompt_ids, completion_ids, mask, completions, logprobs, columns, *images
@@ -176,7 +172,9 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
             self._metrics[split]["frac_reward_zero_std"][-1] = self._share_of_dead_groups
         if not (self._by_turn or self._in_segments):
             return out
-        device, weights = out["completion_ids"].device, self._weigh(out)
+        device = out["completion_ids"].device
+        owners = torch.tensor([number for number, _ in self._rows], device=device)
+        weights = weigh_segments(self, out, owners) if self._in_segments else torch.ones(len(owners), device=device)
         if self._by_turn:
             table = np.zeros(tuple(out["completion_ids"].shape), np.float32)
             row_of = {place: row for row, place in enumerate(self._rows)}
@@ -187,7 +185,6 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
                         table[row_of[number, span.segment], span.start : span.stop] = value
             out["advantages"] = torch.from_numpy(table).to(device) * weights.unsqueeze(1)
         else:
-            owners = torch.tensor([number for number, _ in self._rows], device=device)
             out["advantages"] = out["advantages"][owners.clamp(min=0)] * weights
         return out
 
@@ -199,34 +196,3 @@ class GymGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is untyped
         rows = model, input_ids, attention_mask
         with no_cudnn_attention():
             return logprobs_and_entropies(self, compute, *rows, length=logits_to_keep, **named)
-
-    def _weigh(self, out: dict[str, Any]) -> Any:
-        """Return the weight of each row, with which an episode in segments has the loss of one in a single row.
-
-        A loss that divides by rows divides by too many, and one that takes means over rows adds up several. The
-        correction of sequences for another sampler is that of the whole episode.
-        """
-        device = out["completion_ids"].device
-        owners = torch.tensor([number for number, _ in self._rows], device=device)
-        mask = out["completion_mask"] * out["tool_mask"]
-        tokens, weights, episodes = mask.sum(1).float(), (owners >= 0).float(), owners.clamp(min=0)
-        if not self._in_segments:
-            return weights
-        count, is_part = len(out["advantages"]), weights
-
-        def whole(values: Any) -> Any:  # the sum over the episode of each row
-            return values.new_zeros(count).index_add(0, episodes, values * is_part)[episodes]
-
-        if self.loss_type in BY_ROWS:
-            weights = weights * len(owners) / count
-        if self.loss_type in ("grpo", "sapo"):
-            weights = weights * tokens / whole(tokens).clamp(min=1)
-        mode = self.vllm_importance_sampling_mode
-        if "importance_sampling_ratio" in out and mode.startswith("sequence"):
-            apart = (out["old_per_token_logps"] - out["sampling_per_token_logps"]).nan_to_num(nan=0.0) * mask
-            ratio = whole(apart.sum(1)).exp()
-            least, most = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
-            clipped = ratio if (least, most) == (None, None) else ratio.clamp(min=least, max=most)
-            kept = clipped if mode == "sequence_truncate" else ratio * (ratio == clipped)
-            out["importance_sampling_ratio"] = kept.unsqueeze(1)
-        return weights

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from gym_trl.chat import Encoder
+from gym_trl.encoder import Encoder
 from gym_trl.engines.protocol import Engine
 from gym_trl.envs.external.adapter import Adapter, Played
 from gym_trl.episode import Episode

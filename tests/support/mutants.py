@@ -60,7 +60,7 @@ LAWS = {
     "15 no way out": Law(
         "wrappers/loss_return.py wrappers/turn_limit.py", "test_no_way_out wrappers/test_reward_wrappers"
     ),
-    "16 control tokens": Law("gym_trl/chat.py", "test_control_tokens test_chat"),
+    "16 control tokens": Law("gym_trl/encoder.py gym_trl/chat.py", "test_control_tokens test_chat"),
     "18 metrics": Law("gym_trl/grpo/rewards.py", "grpo/test_trainings grpo/test_two_processes"),
     "19 whole actions": Law(
         "gym_trl/text/parsing.py wrappers/parse_action.py",

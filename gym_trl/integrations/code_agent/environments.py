@@ -8,7 +8,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from gym_trl.chat import Encoder, Stops
+from gym_trl.chat import Stops
+from gym_trl.encoder import Encoder
 from gym_trl.episode import Episode
 from gym_trl.errors import ConfigError
 from gym_trl.executors.thread import ThreadPool
