@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,9 +34,8 @@ from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
 from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
 from gym_trl.types import EnvFailure, StepResult, StopReason, Task
 
-on_ray = [pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")]
 elsewhere = pytest.mark.processes
-IN_PROCESSES = [pytest.param("process", marks=elsewhere), pytest.param("ray", marks=[elsewhere, *on_ray])]
+IN_PROCESSES = [pytest.param("process", marks=elsewhere), pytest.param("ray", marks=[elsewhere, pytest.mark.ray])]
 WITH_WORKERS = ["thread", *IN_PROCESSES]
 EVERYWHERE = ["inline", *WITH_WORKERS]
 

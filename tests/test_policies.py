@@ -5,7 +5,6 @@ import pickle
 import signal
 import time
 from dataclasses import FrozenInstanceError, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +242,6 @@ def test_an_option_of_an_evaluation_overrides_the_models_own(tiny: Path) -> None
 
 @pytest.mark.vllm
 @pytest.mark.processes
-@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: make test-full does it on Linux")
 def test_a_model_plays_on_the_real_vllm(tiny: Path, tmp_path: Path) -> None:
     engine = {**vllm_cpu.ENGINE, "max_model_len": 512, "max_num_batched_tokens": 4096}
     llm = [f"--llm={name}={value}" for name, value in engine.items()]

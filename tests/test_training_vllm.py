@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,10 @@ FILES = {
 LARGE = ["--learning-rate=0.02", "--grpo=lr_scheduler_type=constant"]
 SMALL = ["--episodes-per-step=8", "--num-generations=4", "--eval-episodes=8", "--max-tokens-per-turn=3"]
 RATIO = "sampling/importance_sampling_ratio"
-has_vllm = find_spec("vllm") is not None
 needs_vllm = [
     pytest.mark.vllm,
     pytest.mark.trl,
     pytest.mark.processes,
-    pytest.mark.skipif(not has_vllm, reason="vLLM is not installed: make test-full does it on Linux"),
 ]
 
 
