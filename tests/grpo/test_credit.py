@@ -246,7 +246,7 @@ def test_the_enumeration_notices_a_bias() -> None:
 def compared(batch: Sequence[Sequence[Turns]], estimator: Estimator, how: str = "none", keys: str = "") -> Any:
     """Return the advantages by group; ``keys`` are the names of their tasks."""
     members = [
-        Member(number, None, keys[number] if keys else str(number), one)
+        Member(number, 1, keys[number] if keys else str(number), one)
         for number, group in enumerate(batch)
         for one in group
     ]
