@@ -294,6 +294,13 @@ def test_an_environment_over_any_spaces_is_played_in_text(shown: Any, taken: Any
     assert isinstance(text.step(words)[0], str)  # whatever a model says is an action, or told to be none
 
 
+@pytest.mark.parametrize("number", [1e-05, 1e16, 1e300, 0.1, -2.5, 3.0, float(2**53)])
+def test_numbers_in_json_are_read_as_they_were(number: float) -> None:
+    """Law 25."""
+    space = spaces.Dict(a=spaces.Box(-np.inf, np.inf, (1,), np.float64))
+    assert parse(space, write(space, {"a": [number]}))["a"].tolist() == [number]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Samples of actions
 # ---------------------------------------------------------------------------------------------------------------------
