@@ -133,8 +133,13 @@ def test_a_server_that_is_killed_and_started_again_loses_no_episode(stack):
 
 def test_a_server_that_stays_away_leaves_episodes_unscored(stack, monkeypatch):
     """Law 14; and who comes later does not wait for it."""
-    pauses = []
-    monkeypatch.setattr(server, "_CHANCE", SimpleNamespace(uniform=lambda *_: pauses.append(1) or 0.0))
+    pauses: list[float] = []
+
+    def pause(*bounds: float) -> float:
+        pauses.append(bounds[0])
+        return 0.0
+
+    monkeypatch.setattr(server, "_CHANCE", SimpleNamespace(uniform=pause))
     vllm = double(stack, delay=lambda body: 0.01)
     made = engine(vllm, retries=2, concurrency=1)
     sample(made, requests(1))
