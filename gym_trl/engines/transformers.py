@@ -370,30 +370,31 @@ class _Ended(StoppingCriteria):  # type: ignore[misc]  # Transformers is untyped
         return torch.tensor([finish is not None for finish in self._each.finishes], device=input_ids.device)
 
 
+_CACHES = {
+    "paged": "Transformers' continuous batching, which has it, has no seed per request and no stop strings",
+    "quantized": "what is sampled from a quantized cache is not what the model in training would say",
+}
+"""Caches that the engine cannot use, and why."""
+
+
 def _generation_options(other: Mapping[str, Any], pad_id: int, device: Any) -> dict[str, Any]:
     """Return the options of ``GenerationConfig`` besides the number of tokens.
 
     Raises:
         ConfigError: an option or a cache that it does not have, or that the engine cannot use.
     """
-    options = dict(other)
-    if unknown := [name for name in options if not hasattr(GenerationConfig(), name)]:
+    if unknown := [name for name in other if not hasattr(GenerationConfig(), name)]:
         raise ConfigError(f"GenerationConfig has no {unknown[0]!r}, given in generation_kwargs")
-    cache, why_not = options.get("cache_implementation", "dynamic"), None
-    if cache == "dynamic":
-        options.pop("cache_implementation", None)  # the default
-    elif cache == "paged":
-        why_not = "Transformers' continuous batching, which has it, has no seed per request and no stop strings"
-    elif cache == "quantized":
-        why_not = "what is sampled from a quantized cache is not what the model in training would say"
-    elif "offloaded" in cache and device.type == "cpu":
-        why_not = "the model is on the CPU already"
+    options = {name: value for name, value in other.items() if (name, value) != ("cache_implementation", "dynamic")}
+    cache = options.get("cache_implementation", "dynamic")
     try:
+        if cache in _CACHES:
+            raise ValueError(_CACHES[cache])
+        if "offloaded" in cache and device.type == "cpu":
+            raise ValueError("the model is on the CPU already")
         GenerationConfig(**options).validate()
     except ValueError as error:
-        why_not = why_not or str(error)
-    if why_not is not None:
-        raise ConfigError(f"TransformersEngine cannot use cache_implementation={cache!r}: {why_not}")
+        raise ConfigError(f"TransformersEngine cannot use cache_implementation={cache!r}: {error}") from error
     return {**options, "do_sample": False, "pad_token_id": pad_id, "disable_compile": True}
 
 
