@@ -32,7 +32,7 @@ from gym_trl.play import Limits
 from gym_trl.rollout import rollout
 from gym_trl.testing import ByteChat, FaultyEngine, FaultyEnv, ScriptedEngine
 from gym_trl.testing.faults import EXCEPTIONS, MALFORMED, FailingEnv
-from gym_trl.types import EnvFailure, StepResult, StopReason, Task
+from gym_trl.types import EnvFailure, StepResult, StopReason, Task, UnfinishedResponse
 
 elsewhere = pytest.mark.processes
 IN_PROCESSES = [pytest.param("process", marks=elsewhere), pytest.param("ray", marks=[elsewhere, pytest.mark.ray])]
@@ -238,7 +238,7 @@ def test_an_interrupt_in_a_notebook_ends_a_rollout_there_also_one_that_hangs(han
 
 
 def trajectories(pool: EnvPool) -> dict[str, list[Result]]:
-    words = ["25", "left", "down", "30", "e", "5", "1 1"]
+    words = ["25", UnfinishedResponse("30"), "left", "down", "30", "e", "5", "1 1"]
     calls: dict[str, list[Task | str]] = {}
     for number, game in enumerate(["GuessNumber", "FrozenLake", "LightsOut", "KuhnPoker"] * 6):
         calls[str(number)] = [Task(f"TrlEnv/{game}-v0", number), *words]
@@ -247,12 +247,13 @@ def trajectories(pool: EnvPool) -> dict[str, list[Result]]:
 
 @pytest.mark.parametrize("executor", WITH_WORKERS)
 def test_equal_seeds_and_actions_give_equal_episodes_in_every_executor(executor, pool_of):
-    """Law 7."""
+    """Laws 7, and 19: half an action is none, wherever it is not executed."""
     random.seed(1)
     np.random.seed(1)
     with InlinePool(gym.make) as pool:
         before = random.getstate(), pickle.dumps(np.random.get_state())
         here = trajectories(pool)
+        assert all(results[2].info["action_cut"] for results in here.values() if len(results) > 2)
         assert (random.getstate(), pickle.dumps(np.random.get_state())) == before
     random.seed(2)
     np.random.seed(2)

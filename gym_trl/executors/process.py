@@ -210,9 +210,8 @@ class ProcessHost(PythonProcess):
 
     def release(self, key: str) -> None:
         """End an episode."""
-        if self._popen is not None:
-            with suppress(ProcessEnded):
-                self.call("release", key)
+        with suppress(ProcessEnded):
+            self.call("release", key)
 
 
 class PlainHost(EnvHost):

@@ -8,10 +8,10 @@ from typing import Any
 
 from gym_trl.bases import CLOSE_S
 from gym_trl.errors import needs
-from gym_trl.executors.process import ProcessHost, ProcessPool
-from gym_trl.executors.protocol import EnvFactory, Result
+from gym_trl.executors.process import ProcessEnded, ProcessHost, ProcessPool, PythonProcess
+from gym_trl.executors.protocol import EnvFactory
 from gym_trl.executors.thread import Host
-from gym_trl.types import EnvFailure, Task
+from gym_trl.types import Task
 
 
 class RayPool(ProcessPool):
@@ -66,49 +66,46 @@ class RayPool(ProcessPool):
             self._ray.init(self._address, log_to_driver=False, logging_level=logging.ERROR)
 
 
-class _Agent(ProcessHost):
+class _Agent(PythonProcess):
     """Actor with a process."""
 
-    def answer(self, key: str, work: Task | str) -> tuple[Result | BaseException | None, str]:
-        """Reset or step the environment of an episode, and return also why the process is lost, if it is."""
+    def answer(self, method: str, *arguments: Any) -> tuple[bool, Any]:
+        """Return whether a method has returned, and its result, or what it raised, which Ray might take for its own."""
         try:
-            return self.execute(key, work), self.lost
-        except BaseException as error:  # an interrupt, which Ray would take for its own
-            return error, self.lost
+            return True, self.call(method, *arguments)
+        except BaseException as error:
+            return False, error
 
 
-class _ActorHost:
-    """Environments below an actor."""
+class _ActorHost(ProcessHost):
+    """Environments in a process below an actor."""
 
     start_s = 300.0
 
     def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self._actor, self.lost = ray, actor, ""
+        self._ray, self._actor = ray, actor
 
-    def execute(self, key: str, work: Task | str) -> Result | None:
-        """Reset or step the environment of an episode."""
-        result: Result | BaseException | None
+    def call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Return the result of a method, or raise what it raised."""
         try:
-            result, self.lost = self._ray.get(self._actor.answer.remote(key, work))
+            returned, result = self._ray.get(self._actor.answer.remote(method, *arguments))
         except self._ray.exceptions.RayError as error:
-            self.lost = f"its actor was lost: {error!s:.300}"
-            return None if isinstance(work, Task) else EnvFailure(self.lost)  # a machine lost since the last episode
-        if isinstance(result, BaseException):
+            begins = isinstance(arguments[-1], Task)  # its machine was lost since the last episode
+            raise ProcessEnded(f"its actor was lost: {error!s:.300}", before=begins) from None
+        if not returned:
             raise result
         return result
 
-    def release(self, key: str) -> None:
-        """End an episode."""
-        with suppress(self._ray.exceptions.RayError):
-            self._ray.get(self._actor.release.remote(key))
-
     def kill(self) -> None:
         """Kill the process and the actor."""
-        self.close(by="kill")
+        self._end("kill")
 
-    def close(self, by: str = "close") -> None:
+    def close(self) -> None:
         """Close every environment, and end the actor."""
+        self._end("close")
+
+    def _end(self, way: str) -> None:
         with suppress(Exception):  # the actor, its machine or all of Ray may be lost
-            self._ray.get(getattr(self._actor, by).remote(), timeout=CLOSE_S)
+            self._ray.get(getattr(self._actor, way).remote(), timeout=CLOSE_S)
         with suppress(Exception):
             self._ray.kill(self._actor)

@@ -197,7 +197,7 @@ class _Worker(Thread):
     def release(self, key: str) -> None:
         """End an episode, after the calls so far."""
         self.episodes.discard(key)
-        self._todo.put(partial(self.host.release, key))
+        self._todo.put(partial(self._release, key))
 
     def end(self, why: str) -> None:
         """Give up the host, and wake those who wait for it."""
@@ -222,6 +222,10 @@ class _Worker(Thread):
         while not self.lost and (do := self._todo.get()) is not None:
             do()
         self.host.close()
+
+    def _release(self, key: str) -> None:
+        if self.started:
+            self.host.release(key)
 
     def _execute(self, key: str, work: Task | str, call: Call) -> None:
         result: Result | BaseException | None
