@@ -1,6 +1,7 @@
 """Numbers that are published, or that an exact count gives: the solvers' wins and actions, and the value of play."""
 
 from collections import Counter
+from itertools import permutations, product
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +17,7 @@ def row(*values: Any, slow: str = "") -> Any:
 
 
 LENGTHS = [
-    row("GuessNumber", {}, [1, 2, 4, 8, 16, 19]),
+    row("GuessNumber", {"high": 63}, [1, 2, 4, 8, 16, 32]),
     row("LightsOut", {"difficulty": "easy"}, [4, 6, 4, 1]),  # each set of presses solves another board
     row("LightsOut", {"size": 3}, [9, 36, 84, 126, 126, 84, 36, 9, 1]),
     row("Mastermind", {}, [1, 6, 62, 533, 694]),  # Knuth's 5801 guesses
@@ -76,6 +77,30 @@ def test_play_against_an_opponent_is_worth_what_is_known(
     env = Opponent(game(name), opponent, seat)
     paid = [play(env, getattr(env.unwrapped, policy)(seed), seed=seed)[-1][2] for seed in range(3_000)]
     assert fmean(paid) == pytest.approx(value, abs=0.1 if name == "KuhnPoker" else 0.05)
+
+
+@pytest.mark.parametrize(("seat", "value"), [(0, -1 / 18), (1, 1 / 18)])
+def test_no_strategy_gets_more_of_perfect_poker_than_kuhn_says(seat: int, value: float) -> None:
+    env = game("KuhnPoker")
+    asked = [(card, played) for card in range(3) for played in ([(), ("pass", "bet")], [("pass",), ("bet",)])[seat]]
+
+    def worth(strategy: dict[Any, str], cards: tuple[int, ...], played: tuple[str, ...]) -> float:
+        """Return what a strategy is paid after these actions, all of which are played again."""
+        env.reset(seed=0)
+        env.cards = cards
+        *_, info = [env.step(action)[4] for action in played] or [{}]
+        if "payoffs" in info:
+            return float(info["payoffs"][seat])
+        if env.to_move == seat:
+            return worth(strategy, cards, (*played, strategy[cards[seat], played]))
+        chance = env._chance_of_bet()
+        return chance * worth(strategy, cards, (*played, "bet")) + (1 - chance) * worth(
+            strategy, cards, (*played, "pass")
+        )
+
+    strategies = [dict(zip(asked, chosen, strict=True)) for chosen in product(("pass", "bet"), repeat=len(asked))]
+    values = [fmean(worth(one, cards, ()) for cards in permutations(range(3), 2)) for one in strategies]
+    assert max(values) == pytest.approx(value)
 
 
 @pytest.mark.full

@@ -17,6 +17,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("Bandit", {"summary": False, "turns": 7}),
     ("ConnectFour", {"rows": 4, "cols": 9, "depth": 1}),
     ("Countdown", {"numbers": 2, "target_low": 1, "target_high": 100}),
+    ("Countdown", {"difficulty": "hard", "turns": 2}),
     ("Echo", {"turns": 3}),
     ("Echo", {"alphabet": "\U0001f3b2\u00e9"}),
     ("FrozenLake", {"is_slippery": False}),
